@@ -2,11 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.skindx-ready
 
-.PHONY: demo test test-lab test-long check docs docs-links sbom dist release lock install clean screenshots
+# TORCH=cpu: torch and torchvision for CPUs, without hashes, nothing of CUDA, and for `make demo` no
+# more than it needs. The environment remembers it; TORCH= takes the whole lock again.
+TORCH ?= $(shell cat $(VENV)/.skindx-torch 2>/dev/null)
+READY := $(VENV)/.skindx-ready$(addprefix -,$(TORCH))
+DEMO_READY := $(if $(filter cpu,$(TORCH)),$(if $(wildcard $(READY)),$(READY),$(VENV)/.skindx-demo),$(READY))
+ifneq ($(filter-out cpu,$(TORCH)),)
+$(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
+endif
 
-demo: install
+.PHONY: demo test test-lab test-long check docs docs-links sbom licences advisories dist release lock install clean screenshots
+
+demo: $(DEMO_READY)
 	$(BIN)/skindx demo --out runs/demo
 
 # Three workers, a file at a time, so that what a file shares is made once: much of the time a test
@@ -36,6 +44,18 @@ docs-links: docs
 sbom: install
 	$(BIN)/python .ci/sbom.py requirements.lock dist/skindx.cdx.json
 
+# The licence of every pin, for NOTICE, the guide and the bill; after `make lock`. WHEELS names a
+# folder with the wheels of packages that are only for other platforms, where one is new.
+WHEELS ?=
+licences: install
+	$(BIN)/python .ci/licences.py $(WHEELS)
+	$(BIN)/python docs/render.py
+
+# Asks the package index which pins have known vulnerabilities; needs the network. No list of them is
+# kept here: it would be out of date on the next day.
+advisories: install
+	$(BIN)/uv tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
+
 # Wheel and sdist of skindx and of skindx-bench; built twice from the same commit they are the same
 # to the byte.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
@@ -64,15 +84,25 @@ install: $(READY)
 
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
-$(READY): requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
+$(VENV)/.skindx-demo: PART := data train detect serve hatchling uv
+$(READY) $(VENV)/.skindx-demo: requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.skindx-*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/python .ci/lock_part.py $(if $(TORCH),--no-torch) $(PART) > $(VENV)/.skindx-lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(VENV)/.skindx-lock
+ifeq ($(TORCH),cpu)
+	@echo "TORCH=cpu: torch and torchvision come from PyTorch's index for CPUs, by version and not by hash"
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --torch-backend cpu \
+	  $$(grep -oE '^torch(vision)?==[^ ]+' requirements.lock) || \
+	  { echo "no CPU wheels can be fetched: see the error above, or leave out TORCH=cpu" >&2; exit 1; }
+endif
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 	  --editable . --editable ./benchmarks
 	$(BIN)/python -m compileall -q skindx benchmarks
 	$(BIN)/skindx doctor
+	echo $(TORCH) > $(VENV)/.skindx-torch
 	touch $@
 
 # Browser tests need chromium; where it cannot be installed they skip and say so.

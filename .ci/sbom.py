@@ -1,8 +1,8 @@
 """Write a software bill of materials: `python .ci/sbom.py requirements.lock FILE.cdx.json`.
 
 CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): one component for each package that the lock
-pins, with the hashes of its files and the platform that it is for. The same lock gives the same
-bytes.
+pins, with the hashes of its files, its licence and the platform that it is for. The same lock gives
+the same bytes.
 """
 
 import json
@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+LICENCES = Path(__file__).resolve().parents[1] / "docs/measured/licences.json"
+"""Written by licences.py."""
 
 _PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\]+))?")
 
@@ -55,6 +58,7 @@ def bill_of(lock: str, project: dict[str, Any]) -> dict[str, Any]:
 
 def components(lock: str) -> Iterator[dict[str, Any]]:
     """Return one component for each pinned package; a package may have a version a platform."""
+    licences = json.loads(LICENCES.read_text(encoding="utf-8"))["packages"]
     for entry in re.sub(r"\\\n\s*", "", lock).splitlines():
         found = _PACKAGE.match(entry)
         if not found:
@@ -66,6 +70,7 @@ def components(lock: str) -> Iterator[dict[str, Any]]:
             "bom-ref": purl,
             "name": name,
             "version": version,
+            "licenses": [_licence(licences[name]["licence"])],
             "purl": purl,
             "hashes": [
                 {"alg": "SHA-256", "content": digest}
@@ -76,6 +81,12 @@ def components(lock: str) -> Iterator[dict[str, Any]]:
             needed = marker.partition("--hash")[0].strip()
             component["properties"] = [{"name": "python:marker", "value": needed}]
         yield component
+
+
+def _licence(text: str) -> dict[str, Any]:
+    """Return an SPDX expression as one, anything else as a name."""
+    spdx = not re.search(r"[;,]|^BSD$", text)
+    return {"expression": text} if spdx else {"license": {"name": text}}
 
 
 if __name__ == "__main__":

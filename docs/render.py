@@ -20,6 +20,7 @@ from blocks import (
     elsewhere,
     ensemble,
     hardware,
+    installation,
     real_skin,
     safety,
     scan,
@@ -112,6 +113,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "hosts": (REAL_SKIN, real_skin.hosts),
     "elsewhere": (REAL_SKIN, elsewhere.external),
     "coverage": ("docs/measured/intervals.md", statistics.coverage),
+    "install": ("docs/project/licences.md", installation.sizes),
+    "licences": ("docs/project/licences.md", installation.licences),
 }
 """Block -> the file it stands in, and how it is made."""
 

@@ -157,14 +157,15 @@ def _driver_advice(facts: TorchFacts, driver: str) -> str:
 DISTRIBUTIONS = {
     extra: tuple(names.split())
     for extra, names in {
-        "data": "backports-zstd brotli defusedxml mlcroissant numba pycocotools scrapy",
-        "audit": "cleanlab cleanvision faiss-cpu nudenet onnxruntime rapidocr-onnxruntime",
-        "train": "deepspeed numba psutil setuptools sqlalchemy",
+        "data": "backports-zstd brotli defusedxml matplotlib mlcroissant numba pycocotools scrapy",
+        "audit": "cleanlab cleanvision faiss-cpu onnxruntime rapidocr-onnxruntime scikit-learn",
+        "train": "albumentations deepspeed matplotlib numba psutil scikit-learn setuptools "
+        "sqlalchemy",
         "track": "mlflow-skinny tensorboard wandb",
-        "detect": "ultralytics pycocotools",
-        "app": "cryptography fastapi fpdf2 gradio pillow-heif prometheus-client "
+        "detect": "nudenet onnxruntime pycocotools ultralytics",
+        "serve": "cryptography fastapi fpdf2 gradio pillow-heif prometheus-client "
         "python-multipart sqlalchemy uvicorn",
-        "serve": "nncf onnx onnxruntime openvino",
+        "runtimes": "nncf onnx onnxruntime openvino",
         "scan": "pyvips pyvips-binary sqlalchemy zarr",
         "clinic": "fhir-resources highdicom pydicom pylibjpeg pylibjpeg-openjpeg pylibjpeg-rle "
         "python-gdcm",

@@ -1,16 +1,23 @@
-"""The Space as its host sets it up: a fresh environment, the requirements, the app."""
+"""The Space as its host sets it up; the container and the site around it."""
 
 import ctypes.util
+import inspect
 import os
+import re
 import runpy
+import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from served import free_port
+
+from skindx.cli.serve import serve
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = ("error sending request", "dns error", "failed to fetch", "failed to download")
@@ -23,17 +30,48 @@ def call(*command: str | Path, folder: Path) -> "subprocess.CompletedProcess[str
     )
 
 
-def test_the_container_runs_what_the_space_runs() -> None:
+def test_the_container_is_made_of_what_the_checkout_has() -> None:
     recipe = (ROOT / "app/Dockerfile").read_text()
     copied = [line.split()[1:-1] for line in recipe.splitlines() if line.startswith("COPY")]
-    named = {name for names in copied for name in names if "*" not in name}
-    assert named == {"requirements.txt", "app.py"}
-    assert all((ROOT / "app" / name).is_file() for name in named)
-    user = next(line for line in recipe.splitlines() if line.startswith("USER"))
-    assert user != "USER root"
+    named = {name for names in copied for name in names if not name.startswith(("--", "/", "."))}
+    assert named == {"requirements.lock", "pyproject.toml", "app/app.py"}
+    sent = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    assert {name.partition("/")[0] for name in named} | {"skindx", ".ci", "NOTICE"} <= sent
+    assert all((ROOT / name).exists() for name in sent | named)
+    assert "USER 10001" in recipe
     assert "/healthz" in recipe
-    for package in (ROOT / "app/packages.txt").read_text().split():
-        assert package in recipe
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(re.findall(r"^ARG EXTRAS=(\w+)$", recipe, re.MULTILINE))
+    assert len(extras) == 1
+    assert extras < project["optional-dependencies"].keys() - {"detect"}
+
+
+def test_the_site_is_one_that_skindx_serves() -> None:
+    site = yaml.safe_load((ROOT / "app/compose.yaml").read_text())
+    services, caddy = site["services"], (ROOT / "app/Caddyfile").read_text()
+    served = services["skindx"]
+    program, verb, bundle, *options = served["command"]
+    assert (program, verb) == ("skindx", "serve")
+    mounts = [mount.rpartition("}")[2] or mount for mount in served["volumes"]]
+    assert f":{bundle}:ro" in mounts
+    given = dict(option.removeprefix("--").split("=", 1) for option in options)
+    known = {name.replace("_", "-") for name in inspect.signature(serve).parameters}
+    assert given.keys() <= known
+    assert {"login", "casebook", "casebook-key", "proxy", "allowed-host"} <= given.keys()
+    assert served["networks"] == ["inner"]  # which has no way out
+    assert site["networks"]["inner"]["internal"]
+    assert given["proxy"] == services["caddy"]["networks"]["inner"]["ipv4_address"]
+    assert f"handle_path {given['root-path']}/*" in caddy
+    assert "reverse_proxy skindx:7860" in caddy
+    assert served["read_only"]
+    assert served["cap_drop"] == ["ALL"]
+    assert not {"ports"} & (served.keys() | services["postgres"].keys())
+    if program := shutil.which("caddy"):
+        config = ["--config", ROOT / "app/Caddyfile", "--adapter", "caddyfile"]
+        checked = call(program, "validate", *config, folder=ROOT)
+        assert checked.returncode == 0, checked.stderr
 
 
 def test_a_space_answers_to_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from skindx import doctor
+from skindx.core.machine import how_to_install
 from skindx.doctor import (
     DISTRIBUTIONS,
     OPENCV,
@@ -166,10 +167,10 @@ def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     train = by_name["extra train"]
     assert (train.ok, train.required) == (False, False)
     assert (
-        train.detail == "deepspeed missing, numba 1.13, psutil missing, setuptools missing, "
-        "sqlalchemy missing"
+        train.detail == "albumentations missing, deepspeed missing, matplotlib 1.0, numba 1.13, "
+        "psutil missing, scikit-learn missing, setuptools missing, sqlalchemy missing"
     )
-    assert "`pip install '.[train]'` in a checkout" in train.advice
+    assert train.advice == f"Run: {how_to_install('train')}"
 
 
 def test_two_opencv_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

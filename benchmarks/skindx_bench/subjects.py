@@ -77,6 +77,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "energy": Subject("devices.energy", "Joules modelled where no counter can be read."),
         "gemm": Subject("devices.gemm", "Products with a transposed matrix, two ways."),
         "gpu": Subject("devices.gpu", "All that needs a GPU: its tests, and the trainer."),
+        "install": Subject("devices.install_size", "What skindx and its extras take on a disk."),
     },
     "honesty": {
         "external": Subject("honesty.external", "What changes elsewhere, before and after adapt."),

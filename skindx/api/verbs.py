@@ -86,7 +86,8 @@ def train(
     their bars on standard error. `progress` is called from a thread with a member's name, its
     finished epochs, and all of them. Raises UserError for bad input, JobError for ranks that fail.
     """
-    require_extra("train", "deepspeed", "psutil", "sqlalchemy", purpose="training")
+    needed = ("albumentations", "deepspeed", "matplotlib", "psutil", "sklearn", "sqlalchemy")
+    require_extra("train", *needed, purpose="training")
     from skindx.api.model import load
     from skindx.training.config.run import TrainSettings
     from skindx.training.member_networks import with_default_network

@@ -22,7 +22,7 @@ Owner = Annotated[str | None, typer.Option(help="Only cases of this login; defau
 
 
 def _open(book: str, casebook_key: Path | None, *, create: bool = False) -> "Casebook":
-    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
+    require_extra("serve", "sqlalchemy", "cryptography", purpose="a case book")
     from skindx.casebook.casebook import Casebook
 
     return Casebook.open(book, create=create, keys=casebook_key)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.supervise import StoppedError
 
-NEEDS = ("deepspeed", "psutil", "sqlalchemy")
+NEEDS = ("albumentations", "deepspeed", "matplotlib", "psutil", "sklearn", "sqlalchemy")
 
 
 def train(

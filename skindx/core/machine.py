@@ -7,12 +7,16 @@ import json
 import math
 import os
 import random
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from skindx.core.errors import UserError
 
@@ -94,30 +98,58 @@ def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") 
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that adds an optional dependency group; no index serves skindx itself."""
-    from skindx import __version__
+    """Return the command that adds an optional dependency group to this very installation.
 
-    wheel = f"skindx-{__version__}-py3-none-any.whl"
-    return (
-        f"`pip install '.[{extra}]'` in a checkout, or `pip install '{wheel}[{extra}]'` where its "
-        f"wheel lies (the extra skindx[{extra}])"
+    It is not for the eyes of a page's visitors: it has paths of this machine. No index serves
+    skindx itself, so the source is the checkout, or the wheel that it was installed from.
+    """
+    if extras := os.environ.get("SKINDX_EXTRAS"):  # app/Dockerfile sets it
+        wanted = ",".join(dict.fromkeys([*extras.split(","), extra]))
+        command = f"docker build -t skindx -f app/Dockerfile --build-arg EXTRAS={wanted} ."
+        return f"`{command}` in a checkout, for an image that has it"
+    python = shlex.quote(sys.executable)
+    pip = (
+        f"uv pip install --python {python}"
+        if missing_modules("pip")
+        else f"{python} -m pip install"
     )
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"`{pip} -e {shlex.quote(f'{checkout}[{extra}]')}`"
+    source, place = _installed_from(), ""
+    if source is None:
+        from skindx import __version__
+
+        source, place = Path(f"skindx-{__version__}-py3-none-any.whl"), " where its wheel lies"
+    return f"`{pip} {shlex.quote(f'{source}[{extra}]')}`{place}"
+
+
+def _installed_from() -> Path | None:
+    """Return the wheel or folder that skindx was installed from (PEP 610) if it is still there."""
+    try:
+        text = metadata.distribution("skindx").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    url = urlsplit(json.loads(text or "{}").get("url", ""))
+    path = Path(url2pathname(url.path))
+    return path if url.scheme == "file" and path.exists() else None
 
 
 _EXTRAS = {
-    **dict.fromkeys(("deepspeed", "psutil"), "train"),
-    **dict.fromkeys(("gradio", "fastapi", "uvicorn", "fpdf", "cryptography"), "app"),
-    **dict.fromkeys(("pillow_heif", "prometheus_client"), "app"),
+    **dict.fromkeys(("albumentations", "deepspeed", "matplotlib", "psutil", "sklearn"), "train"),
+    **dict.fromkeys(("gradio", "fastapi", "uvicorn", "fpdf", "cryptography"), "serve"),
+    **dict.fromkeys(("pillow_heif", "prometheus_client", "starlette"), "serve"),
     **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
     **dict.fromkeys(("backports", "pycocotools"), "data"),
-    **dict.fromkeys(("cleanlab", "cleanvision", "faiss", "nudenet"), "audit"),
+    **dict.fromkeys(("cleanlab", "cleanvision", "faiss"), "audit"),
     **dict.fromkeys(("onnxruntime", "rapidocr_onnxruntime"), "audit"),
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
-    **dict.fromkeys(("nncf", "onnx", "openvino"), "serve"),
+    **dict.fromkeys(("nncf", "onnx", "openvino"), "runtimes"),
     **dict.fromkeys(("pyvips", "zarr", "sqlalchemy"), "scan"),
     **dict.fromkeys(("fhir", "gdcm", "highdicom", "pydicom"), "clinic"),
     **dict.fromkeys(("pylibjpeg", "openjpeg", "rle"), "clinic"),
-    **{"ray": "cluster", "ultralytics": "detect", "psycopg": "postgresql"},
+    **dict.fromkeys(("nudenet", "ultralytics"), "detect"),
+    **{"ray": "cluster", "psycopg": "postgresql"},
 }
 """Module that the core lacks -> one of the groups that bring it."""
 

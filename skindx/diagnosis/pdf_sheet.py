@@ -72,7 +72,7 @@ class Sheet:
 
     def __init__(self, title: str, when: datetime) -> None:
         """Raise UserError without fpdf2, which the extra `app` has."""
-        require_extra("app", "fpdf", purpose="a PDF report")
+        require_extra("serve", "fpdf", purpose="a PDF report")
         from fpdf import FPDF
 
         self._letters: set[int] = set()

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.core.machine import how_to_install
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
 from skindx.imaging.decode import decode, upright_jpeg_size
@@ -187,12 +186,13 @@ def open_photo(
     if form == "HEIC" and not can_read_heic():
         raise refused(
             "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
-            f"as JPEG, or install it: {how_to_install('app')}."
+            "as JPEG, or install the extra `serve`, for which `skindx doctor` names the command."
         )
     if form == "DICOM" and not can_read_dicom():
         raise refused(
             "DICOM files cannot be read here, since their libraries are not installed; export the "
-            f"photo as JPEG, or install them: {how_to_install('clinic')}."
+            "photo as JPEG, or install the extra `clinic`, for which `skindx doctor` names the "
+            "command."
         )
     facts = None
     try:

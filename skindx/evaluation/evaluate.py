@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json
 from skindx.core.errors import UserError
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, require_extra
 from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
@@ -108,6 +108,7 @@ def evaluate(
 
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
+    require_extra("train", "matplotlib", purpose="the report of an evaluation")
     EVALUATION.check(out)
     records = split_records(dataset, split)
     check_sample(dataset, records)

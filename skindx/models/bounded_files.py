@@ -52,9 +52,16 @@ def declared(path: Path) -> dict[str, Declared]:
 def save_tensors(
     tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file. Raises OSError, also where safetensors wraps it."""
+    """Write a safetensors file. Raises OSError, also where safetensors wraps it.
+
+    It may be read by whom the user's umask allows: safetensors leaves it to its owner alone, and a
+    bundle is mounted into containers with a user of their own.
+    """
+    file.touch()
+    mode = file.stat().st_mode & 0o777
     try:
         save_file(tensors, file, metadata)
+        file.chmod(mode)
     except SafetensorError as error:
         if code := re.search(r"\(os error (\d+)\)", str(error)):
             number = int(code[1])

@@ -225,7 +225,7 @@ def _reader() -> Any:
 
 def _require_models() -> None:
     modules = ("nudenet", "rapidocr_onnxruntime", "onnxruntime")
-    require_extra("audit", *modules, purpose="the privacy audit")
+    require_extra("audit,detect", *modules, purpose="the privacy audit")
 
 
 JOURNAL = "audit.jsonl"

@@ -220,7 +220,7 @@ def _look(path: Path) -> tuple[str, str]:
     if suffix == ".heic" and not can_read_heic():
         raise UserError(
             f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
-            f"{how_to_install('app')}."
+            f"{how_to_install('serve')}."
         )
     if suffix in (None, ".bmp"):
         why = "it is a BMP" if suffix else unusable(head)[1]

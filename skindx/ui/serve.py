@@ -73,7 +73,7 @@ def serve(
     given_prevalence(loaded, prevalence)
     if monitor is not None:
         MonitorFile.create(monitor, PhotoNumbers(loaded, loaded.ood()), bundle_version(loaded))
-    require_extra("app", *_MODULES, purpose="the server")
+    require_extra("serve", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.http.pdf_reports import settle
     from skindx.ui.http.server import Listening, Patience, run
@@ -143,7 +143,7 @@ def _check_private(host: str, proxy: str | None) -> None:
 def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":
     if where is None:
         return None
-    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
+    require_extra("serve", "sqlalchemy", "cryptography", purpose="a case book")
     from skindx.casebook.casebook import Casebook
 
     return Casebook.open(where, keys=keys)

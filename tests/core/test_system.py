@@ -1,11 +1,13 @@
 """Cores that a process may use, by its affinity and the quotas of its cgroups; free ports."""
 
+import json
 import os
 import re
 import socket
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import Skindx
@@ -14,6 +16,8 @@ from skindx import __version__
 from skindx.cli.failures import one_sentence
 from skindx.core import machine
 from skindx.core.machine import how_to_install, what_is_missing
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +76,69 @@ def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
     assert machine.free_memory() > 0
 
 
-def test_what_adds_an_extra_works_in_a_checkout_and_with_a_wheel() -> None:
-    said = how_to_install("app")
-    assert "`pip install '.[app]'` in a checkout" in said
-    assert f"`pip install 'skindx-{__version__}-py3-none-any.whl[app]'`" in said
-    assert "'skindx[app]'" not in said  # no index serves it
+def test_what_adds_an_extra_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert how_to_install("serve") == f"`{sys.executable} -m pip install -e '{ROOT}[serve]'`"
+    monkeypatch.setattr(
+        machine, "missing_modules", lambda *names: list(names)
+    )  # `uv venv` has none
+    command = f"`uv pip install --python {sys.executable} -e '{ROOT}[serve]'`"
+    assert how_to_install("serve") == command
+
+
+def test_what_adds_an_extra_works_with_a_wheel_and_in_a_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "site-packages/skindx/core/machine.py"))
+    wheel = tmp_path / f"of mine/skindx-{__version__}-py3-none-any.whl"
+    origin = {"url": wheel.as_uri(), "archive_info": {}}  # as pip and uv write it
+    installed = SimpleNamespace(read_text=lambda _: json.dumps(origin))
+    monkeypatch.setattr(machine.metadata, "distribution", lambda _: installed)
+    gone = f"install '{wheel.name}[clinic]'` where its wheel lies"
+    assert how_to_install("clinic").endswith(gone)  # and no index is asked for the name skindx
+    wheel.parent.mkdir()
+    wheel.touch()
+    assert how_to_install("clinic").endswith(f"install '{wheel}[clinic]'`")
+    monkeypatch.setenv("SKINDX_EXTRAS", "serve,clinic")
+    assert "--build-arg EXTRAS=serve,clinic,scan ." in how_to_install("scan")
+    assert "EXTRAS=serve,clinic ." in how_to_install("clinic")
+
+
+def test_every_package_that_the_wheel_imports_is_in_its_core_or_in_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {re.split(r"[^\w.-]", line)[0] for line in project["dependencies"]}
+    core = {{"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml"}.get(name, name)
+            for name in core}  # fmt: skip
+    companions = {"markupsafe", "pydantic_core", "huggingface_hub"}  # of jinja2, pydantic, timm
+    companions |= {"h11", "python_multipart", "threadpoolctl"}  # of uvicorn, fastapi, scikit-learn
+    companions |= {"cssselect", "parsel", "protego", "twisted", "w3lib", "zope"}  # of scrapy
+    optional = {"compression", "datasets", "pynvml", "zeus"}  # what is done without them is known
+    imported = re.compile(
+        r"^ *(?:import|from) ([A-Za-z]\w*)(?:[\w.]*(?: (?:import|as|#) .*)?)$", re.M
+    )
+    ignored = core | companions | optional | set(sys.stdlib_module_names) | {"skindx"}
+    for file in (ROOT / "skindx").rglob("*.py"):
+        code = re.sub(r'""".*?"""', "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for module in set(imported.findall(code)) - ignored:
+            assert what_is_missing(ModuleNotFoundError(name=module)), (file, module)
+
+
+def test_no_extra_but_one_brings_what_is_under_the_agpl() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra, needed in extras.items():
+        if extra != "detect":
+            assert not [need for need in needed if need.startswith(("ultralytics", "nudenet"))]
+    assert extras["app"] == ["skindx[serve]"]
 
 
 def test_every_module_of_an_extra_is_named_with_one_that_brings_it() -> None:
-    metadata = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    extras = metadata["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     named = {**import_names(), "pycocotools": "pycocotools"}
     for extra, needed in extras.items():
-        if extra in ("all", "dev", "docs"):
+        if extra in ("all", "app", "dev", "docs"):
             continue
         for line in needed:
             distribution = re.split(r"[^\w.-]", line)[0].lower()
@@ -101,6 +155,7 @@ def test_every_module_of_an_extra_is_named_with_one_that_brings_it() -> None:
 def import_names() -> dict[str, str]:
     return {"fpdf2": "fpdf", "faiss-cpu": "faiss", "backports-zstd": "backports",
             "mlflow-skinny": "mlflow", "prometheus-client": "prometheus_client",
+            "scikit-learn": "sklearn",
             "fhir-resources": "fhir", "pylibjpeg-openjpeg": "openjpeg", "pylibjpeg-rle": "rle",
             "python-gdcm": "gdcm"}  # fmt: skip
 
@@ -117,7 +172,8 @@ def test_without_the_extra_a_training_is_a_sentence(
         monkeypatch.setitem(sys.modules, module, None)
     code, _, err = skindx(*words)
     assert code == 2
-    assert "needs deepspeed, psutil, which is not installed; run `pip install '.[train]'`" in err
+    assert "needs deepspeed, psutil, which is not installed; run `" in err
+    assert "[train]'`" in err
     assert not list(tmp_path.iterdir())
 
 

@@ -105,7 +105,7 @@ def test_without_numba_a_build_writes_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(UserError, match=r"pip install '\.\[data\]'"):
+    with pytest.raises(UserError, match=r"install .*\[data\]'"):
         make(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -162,5 +162,5 @@ def test_without_fpdf2_there_is_a_sentence(
     answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
-    with pytest.raises(UserError, match=r"pip install '\.\[app\]'"):
+    with pytest.raises(UserError, match=r"install .*\[serve\]'"):
         report_pdf(answered, None, WHEN)

@@ -57,7 +57,7 @@ def test_auto_takes_what_is_there(
     with monkeypatch.context() as without:
         _no_runtime(without, "onnxruntime")
         assert Predictor.load(exported).backend == "openvino fp32"
-        with pytest.raises(UserError, match=r"pip install '\.\[serve\]'"):
+        with pytest.raises(UserError, match=r"install .*\[runtimes\]'"):
             Predictor.load(exported, backend="onnx")
         _no_runtime(without, "onnxruntime", "openvino")
         assert Predictor.load(exported).backend == "eager"

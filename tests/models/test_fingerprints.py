@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tiny_bundle import pack_tiny
 
@@ -104,3 +105,10 @@ def test_a_file_that_does_not_fit_is_refused(
     save_tensors(tensors, tmp_path / FINGERPRINTS)
     with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
         Fingerprints.load(tmp_path)
+
+
+def test_tensors_are_for_whom_the_umask_allows(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    save_tensors({"one": torch.zeros(1)}, tmp_path / "tensors")
+    assert (tmp_path / "tensors").stat().st_mode == plain.stat().st_mode

@@ -131,7 +131,7 @@ def test_without_the_extra_one_sentence_names_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "nudenet" else real(name)
     )
-    with pytest.raises(UserError, match=r"nudenet.*pip install '\.\[audit\]'"):
+    with pytest.raises(UserError, match=r"nudenet.* install .*\[audit,detect\]'"):
         PrivacyDetector(PrivacySettings())
 
 

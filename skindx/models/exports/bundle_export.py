@@ -67,7 +67,7 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
     if why := unsupported(to, precision):
         raise UserError(why)
     if precision == "int8":
-        require_extra("serve", *backend_of(to).quantisers, purpose=f"int8 for {to}")
+        require_extra("runtimes", *backend_of(to).quantisers, purpose=f"int8 for {to}")
     records = read_manifest(dataset)
     val = split_of(records, "val")
     if not val:

@@ -138,9 +138,8 @@ def unsupported(to: Runtime, precision: Precision) -> str:
     if precision in backend.unsupported:
         return backend.unsupported[precision]
     if missing_modules(backend.module):
-        return (
-            f"{to} needs {backend.module}, which is not installed; run {how_to_install('serve')}."
-        )
+        command = how_to_install("runtimes")
+        return f"{to} needs {backend.module}, which is not installed; run {command}."
     needed = _INSTRUCTIONS.get(precision)
     if needed and not cpu_flags().intersection(needed):
         return (

@@ -160,7 +160,7 @@ def followup_html(
     """
     sealed, no_pdf, now = "", "", datetime.now().astimezone()
     try:
-        require_extra("app", "fpdf", purpose="a PDF report")
+        require_extra("serve", "fpdf", purpose="a PDF report")
         sealed = reports.sealed(answer, now, user)
     except UserError as error:
         no_pdf = sentence(str(error))

@@ -66,7 +66,7 @@ def serve(dataset: Path, by: str = "", *, reason: str = "", port: int = 7861) ->
     Raises UserError for no dataset, for a port that is taken, and without the extra `app`.
     """
     go_offline()
-    require_extra("app", "starlette", "uvicorn", purpose="the review page")
+    require_extra("serve", "starlette", "uvicorn", purpose="the review page")
     check_free(HOST, port)
     if by:
         by = name_of(by)

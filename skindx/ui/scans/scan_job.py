@@ -17,7 +17,7 @@ from pydantic import Field
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
-from skindx.core.machine import ONE_THREAD, how_to_install, missing_modules
+from skindx.core.machine import ONE_THREAD, missing_modules
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
 from skindx.diagnosis.photo_checks import Refused
@@ -100,7 +100,8 @@ def why_no_scans(bundle: "Bundle") -> NoScans | None:
             return NoScans(
                 501,
                 f"this server cannot scan, because {', '.join(missing)} is not installed; its "
-                f"operator can run {how_to_install(extra)}.",
+                f"operator can install the extra `{extra}`, for which `skindx doctor` names the "
+                "command.",
             )
     return None
 
