@@ -38,10 +38,9 @@ def run(settings: Config) -> Result:
         for name in metadata.metadata("skindx").get_all("Provides-Extra") or ()
         if name not in ("all", "app")
     )
-    cuda_files_mb = sum(
-        size for name, size in _files("torch").items() if _CUDA_FILES.fullmatch(name)
+    cuda_files_mb = (
+        sum(size for name, size in _files("torch").items() if _CUDA_FILES.fullmatch(name)) / 1e6
     )
-    cuda_files_mb /= 1e6
     core = packages(())
     chosen = {
         "core": core,

@@ -244,13 +244,15 @@ class CaseRows:
                 if theirs and arm not in (OURS, APART) and mbit == self.settings.rates_mbit[0]:
                     made[f"{self.name}_bytes_less_than_{arm}"] = _times_less(ours, theirs)
             longest = self.trained.get(LONGER) or self.trained.get(OURS, [])
+            base = self.trained.get(BASELINE, [])
             for name, rows, way in self._answers():
                 if name in (OURS, LONGER) or (APART in name and not name.endswith("ensemble")):
                     continue
                 both = [self.reached(longest, "", ours)]
                 if step := self.timed.get((name.split("_")[0], mbit)):
                     both.append(self.reached(rows, way, step))
-                if len(both) == 2 and min(map(len, both)) > 1:
+                comes = any(self._epoch(*pair) for pair in zip(longest, base, strict=False))
+                if comes and len(both) == 2 and min(map(len, both)) > 1:
                     made[f"{self.name}_local_over_{name}_{mbit:g}mbit"] = _sooner(*both)
         return made
 
@@ -270,12 +272,15 @@ class CaseRows:
         """
         steps, seconds = math.ceil(self.case.images / self._recipe["batch"]), []
         for seed, (row, base) in enumerate(zip(rows, self.trained[BASELINE], strict=False)):
-            pairs = list(zip(row[f"{way}val"], row[f"{way}test"], strict=True))
-            target = (base["val"][-1] + base["test"][-1]) / 2 - self.settings.margin
-            reached = (epoch for epoch, pair in enumerate(pairs, 1) if sum(pair) / 2 >= target)
-            epochs = next(reached, len(pairs))
+            epochs = self._epoch(row, base, way) or len(row[f"{way}val"])
             seconds.append(epochs * steps * timed["step_s"][seed % len(timed["step_s"])])
         return seconds
+
+    def _epoch(self, row: Row, base: Row, way: str = "") -> int | None:
+        """Return after which epoch a training came to that accuracy; None: never."""
+        pairs = zip(row[f"{way}val"], row[f"{way}test"], strict=True)
+        target = (base["val"][-1] + base["test"][-1]) / 2 - self.settings.margin
+        return next((epoch for epoch, x in enumerate(pairs, 1) if sum(x) / 2 >= target), None)
 
     @property
     def _recipe(self) -> Row:
@@ -379,7 +384,8 @@ def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
             f"{LONGER}, where it was trained): epochs until then, from a training without an "
             "emulated link, times the seconds of a step on the link; geometric mean of the seeds "
             "with Student's interval. What never comes to it counts with its whole training, which "
-            "flatters it. All ranks share this machine's cores: on machines of their own computing "
-            "would take less, and the network more of the time.",
+            "flatters it; where no training by local steps comes to it, there is no figure. All "
+            "ranks share this machine's cores: on machines of their own computing would take less, "
+            "and the network more of the time.",
         ]
     return tuple(notes)
