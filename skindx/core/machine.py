@@ -97,6 +97,15 @@ def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") 
         )
 
 
+def _has_pip() -> bool:
+    # Not by its module's spec: to look for it, setuptools first puts itself in distutils' place.
+    try:
+        metadata.distribution("pip")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def how_to_install(extra: str) -> str:
     """Return the command that adds an optional dependency group to this very installation.
 
@@ -108,11 +117,7 @@ def how_to_install(extra: str) -> str:
         command = f"docker build -t skindx -f app/Dockerfile --build-arg EXTRAS={wanted} ."
         return f"`{command}` in a checkout, for an image that has it"
     python = shlex.quote(sys.executable)
-    pip = (
-        f"uv pip install --python {python}"
-        if missing_modules("pip")
-        else f"{python} -m pip install"
-    )
+    pip = f"{python} -m pip install" if _has_pip() else f"uv pip install --python {python}"
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"`{pip} -e {shlex.quote(f'{checkout}[{extra}]')}`"

@@ -78,9 +78,7 @@ def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
 
 def test_what_adds_an_extra_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert how_to_install("serve") == f"`{sys.executable} -m pip install -e '{ROOT}[serve]'`"
-    monkeypatch.setattr(
-        machine, "missing_modules", lambda *names: list(names)
-    )  # `uv venv` has none
+    monkeypatch.setattr(machine, "_has_pip", lambda: False)  # `uv venv` has none
     command = f"`uv pip install --python {sys.executable} -e '{ROOT}[serve]'`"
     assert how_to_install("serve") == command
 

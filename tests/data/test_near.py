@@ -93,7 +93,7 @@ def test_links_stand_once_and_the_nearer_wins(tmp_path: Path) -> None:
 
 def test_without_faiss_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match=r"skindx\[audit\]"):
+    with pytest.raises(UserError, match=r"\[audit\]'`"):
         similar_pairs(np.eye(2, dtype=np.float32), 0.9)
 
 

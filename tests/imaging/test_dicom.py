@@ -311,5 +311,5 @@ def test_codes_in_place_of_ids_need_the_key(tmp_path: Path) -> None:
 
 def test_without_the_extra_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skindx.core.machine.missing_modules", lambda *names: names[:1])
-    with pytest.raises(UserError, match=r"skindx\[clinic\]"):
+    with pytest.raises(UserError, match=r"\[clinic\]'`"):
         read_facts(photo())

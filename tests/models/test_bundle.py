@@ -93,7 +93,7 @@ def test_missing_and_altered_files_are_named(tmp_path: Path, name: str) -> None:
     [
         ({"files": {}}, "does not list"),
         ({"members": []}, "'members'"),
-        ({"format": 2}, "'format'"),
+        ({"format": 2}, "has format 2, and this version of skindx reads 1; update skindx"),
         ({"wings": 2}, "unknown key 'wings'"),
     ],
 )

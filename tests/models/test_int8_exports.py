@@ -229,7 +229,7 @@ def test_without_nncf_it_is_named(
     monkeypatch.setattr(
         "skindx.core.machine.missing_modules", lambda *names: [n for n in names if n == "nncf"]
     )
-    with pytest.raises(UserError, match=r"int8 for openvino needs nncf.*skindx\[serve\]"):
+    with pytest.raises(UserError, match=r"int8 for openvino needs nncf.*\[runtimes\]"):
         export_bundle(untouched, "openvino", "int8", whole_data)
 
 

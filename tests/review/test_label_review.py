@@ -115,7 +115,7 @@ def test_missing_embeddings_and_one_class_are_reported() -> None:
 
 def test_without_cleanlab_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"cleanlab.*skindx\[audit\]"):
+    with pytest.raises(UserError, match=r"cleanlab.*\[audit\]"):
         review_labels([], Embeddings((), np.empty((0, 1), np.float32), ""))
 
 

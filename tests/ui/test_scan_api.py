@@ -247,7 +247,7 @@ def test_a_server_that_cannot_scan_says_why(
     assert why_no_scans(bundle) is None
     without: Any = SimpleNamespace(spec=SimpleNamespace(detector=None))
     monkeypatch.setattr(scan_job, "missing_modules", lambda *names: list(names[:1]))
-    for one, status, said in ((without, 409, "no detector"), (bundle, 501, ".[scan]")):
+    for one, status, said in ((without, 409, "no detector"), (bundle, 501, "`scan`")):
         unable = why_no_scans(one)
         metrics = Metrics(METERED, "0", lambda: STATUS)
         app = FastAPI()
