@@ -86,7 +86,7 @@ class LocalSteps(Exchange):
         self.go_on()
         meets, self._taken = self.meets, self._taken + 1
         if not meets:
-            if self._sent and 2 * self._taken == self.settings.overlap:
+            if self._sent and self._taken == (self.settings.overlap + 1) // 2:
                 self._answer(self._sent)
             return 0
         if not self._sent:

@@ -328,11 +328,15 @@ def _on_a_rank() -> dict[str, Any]:
     assert run.engine.exchange is not None
     found["bytes"] = run.engine.exchange.bytes_sent, len(before)
     found["mass"] = [
-        _mass(run, LocalSettings(steps=3, density=density, bits=bits, overlap=overlap))
+        _mass(
+            run,
+            LocalSettings(steps=max(3, overlap + 1), density=density, bits=bits, overlap=overlap),
+        )
         for density, bits, overlap in (
             (0.05, 2, 0),
             (0.5, 8, 1),
             (1, 4, 2),
+            (1, 2, 3),
             (0.02, 32, 0),
             (1, 32, 0),
             (1, 32, 2),
