@@ -137,8 +137,6 @@ def check(
     classes = len(taxonomy.classes)
     for member in settings.members:
         _check_member(settings, member, records, classes=classes, ranks=ranks, methods=methods)
-    for method in methods:
-        method.check_members()
     trained = member_refs(run, settings)
     for soup in settings.soups:
         check_soup(soup, trained)

@@ -180,9 +180,6 @@ class RunMethod:
     ) -> None:
         """Raise UserError for a member that cannot be trained so; `classifier` has no memory."""
 
-    def check_members(self) -> None:
-        """Raise UserError for what none of the members is; all of them were checked before."""
-
     def check_run(
         self, records: Sequence[Record], classes: int, run: Path, *, workers: int, everywhere: int
     ) -> None:

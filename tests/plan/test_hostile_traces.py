@@ -25,8 +25,6 @@ from skindx.plan.public_traces import read_allreduce, read_profiles
 from skindx.plan.saved_plan import read_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import PlanRequest, on_other_device, plan_of_trace, read_cluster
-from skindx.training.forms import operators
-from skindx.training.forms.operators import search_placements
 
 DIGITS = "9" * 5000
 LARGE = "9" * 4000  # of as many JSON still makes a number
@@ -253,25 +251,6 @@ def test_a_rate_that_no_device_has_counts_as_none(tmp_path: Path, value: str) ->
     (tmp_path / "d.json").write_text(json.dumps(raw).replace('"@"', value))
     with pytest.raises(UserError):
         on_other_device(profiles(), tmp_path / "d.json", tmp_path / "d.json")
-
-
-def test_a_search_ends_after_so_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "WORK", 40_000)
-    calls = 0
-
-    def seconds_of(degrees: tuple[int, ...]) -> float:
-        nonlocal calls
-        calls += 1
-        return 1 / sum(degrees)  # all changes help, so that it would go on and on
-
-    found = search_placements([(1,) * 400], [(1, 2, 4)] * 400, seconds_of)
-    assert calls <= 102
-    assert found.seconds <= 1 / 400
-
-
-def test_pairs_of_changes_are_counted_only_up_to_the_limit() -> None:
-    # All pairs would be 72 million.
-    assert len(operators._changes([(1, 2, 4)] * 4000, range(4000))) == 12_000
 
 
 def test_a_plan_of_many_groups_is_an_optimum_still(monkeypatch: pytest.MonkeyPatch) -> None:

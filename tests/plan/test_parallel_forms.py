@@ -1,6 +1,7 @@
 """Bytes, memory and times of layers that are shared out over ranks."""
 
-import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from some_networks import profiles as of_network
 from some_plans import cluster
 
 from skindx.core.cost.assignment import cut
-from skindx.core.cost.cells import sent_bytes
+from skindx.core.cost.cells import Cell
 from skindx.core.cost.events import Feeding, Resource, StepTask, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.placing import Ground, axis_of, cells_of, operators_of, wide
@@ -47,6 +48,15 @@ def block() -> Profile:
     layers = (norm, linear("attn.qkv", WIDTH, 3 * WIDTH), linear("attn.proj", WIDTH, WIDTH),
               linear("mlp.fc1", WIDTH, 4 * WIDTH), linear("mlp.fc2", 4 * WIDTH, WIDTH))  # fmt: skip
     return Profile(name="block", batch=BATCH, layers=layers, update_s=0.5, optimizer_bytes=1000)
+
+
+def sent_bytes(cells: Sequence[Cell]) -> Counter[str]:
+    """What each rank sends over the borders of a step, by axis."""
+    total: Counter[str] = Counter()
+    for cell in cells:
+        for border in cell.borders:
+            total[border.axis] += border.sent_bytes
+    return total
 
 
 def free(nodes: int, per_node: int = 1) -> Network:
@@ -101,6 +111,12 @@ def test_a_pair_sends_an_all_reduce_forward_and_one_backward() -> None:
     assert cells[1].forward_s == pytest.approx(0.1 * 2 / BATCH)
 
 
+def forward_s(cell: Cell) -> float:
+    """With its borders."""
+    borders = cell.before_forward + cell.after_forward
+    return cell.forward_s + sum(border.timed.alone_s for border in borders)
+
+
 def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
     ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
     degrees, axis = wide(ground), ground.axis(4)
@@ -112,12 +128,12 @@ def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
             assert (shown.forward_s, shown.weight_bytes) == (cell.forward_s, cell.weight_bytes)
         # With no computing to hide behind, rounds only add their latencies.
         idle = replace(cell, forward_s=0.0, backward_s=0.0)
-        bare = in_rounds(idle, axis, "c").whole_forward_s
-        assert idle.whole_forward_s < bare < idle.whole_forward_s + 4 * 4 * 1e-3
+        bare = forward_s(in_rounds(idle, axis, "c"))
+        assert forward_s(idle) < bare < forward_s(idle) + 4 * 4 * 1e-3
         long = replace(cell, forward_s=100.0)
-        borders_s = in_rounds(long, axis, "c").whole_forward_s - 100
+        borders_s = forward_s(in_rounds(long, axis, "c")) - 100
         assert borders_s == pytest.approx(bare / 4)  # the first round's and the last one's
-        assert in_rounds(idle, axis, "b").whole_forward_s > bare
+        assert forward_s(in_rounds(idle, axis, "b")) > bare
         assert in_rounds(cell, axis, "a") == cell
 
 
@@ -271,7 +287,7 @@ def seconds_of(name: str, own: Profile, where: str, batch: int, *, weak: bool = 
     return search(work, machine, PlanLimits(strategy=name, extrapolate=True)).chosen.first.step_s
 
 
-EVERY = ("dense", "fused", "owt", "model", "operators")
+EVERY = ("dense", "fused", "owt", "model")
 
 
 def test_small_images_are_best_left_on_one_device() -> None:
@@ -287,19 +303,14 @@ def test_one_weird_trick_beats_data_parallelism_at_128_pixels_and_two_classes() 
     assert seconds_of("owt", own, "10gbe:4", 128) < best
 
 
-@pytest.mark.parametrize("devices", [4, 8, 16, 32, 64])
-def test_the_search_wins_by_two_to_four_at_224_pixels(devices: int) -> None:
+@pytest.mark.parametrize(("devices", "least"), [(4, 2.5), (8, 2), (16, 1.5)])
+def test_one_weird_trick_wins_at_224_pixels(devices: int, least: float) -> None:
     """128 images a device, one device a node, against the better of two data-parallel exchanges."""
-    own = alexnet(224, 1000, 128)
-    where = f"10gbe:{devices}"
+    own, where = alexnet(224, 1000, 128), f"10gbe:{devices}"
     best = min(seconds_of(name, own, where, 128, weak=True) for name in ("dense", "fused"))
-    searched = seconds_of("operators", own, where, 128, weak=True)
-    assert 2 < best / searched < 4
-    try:
-        owt = seconds_of("owt", own, where, 128, weak=True)
-    except UserError:
-        owt = math.inf  # of so many images more goes in and out than a gradient has
-    assert searched <= owt * 1.001
+    assert least < best / seconds_of("owt", own, where, 128, weak=True) < 4
+    with pytest.raises(UserError, match="more than what goes in and out"):
+        seconds_of("owt", own, "10gbe:64", 128, weak=True)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_what_is_not_executed_is_shown_and_not_chosen(
     assert "kind: owt" in (tmp_path / "plan.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", ["owt", "model", "operators"])
+@pytest.mark.parametrize("name", ["owt", "model"])
 def test_a_strategy_that_is_asked_for_has_its_time_and_is_not_written(
     tmp_path: Path, name: str
 ) -> None:

@@ -130,7 +130,7 @@ def test_a_step_is_the_mean_over_a_cycle_and_the_plan_says_its_share() -> None:
     share = dict(summary(made))["K-FAC"]
     assert "of a step, the mean over 100 steps: factors every 10, eigenvectors every 100" in share
     names = {outcome.choice.strategy.name for outcome in made.search_result.every}
-    assert not {"zero-1", "zero-2", "zero-3", "owt", "operators"} & names
+    assert not {"zero-1", "zero-2", "zero-3", "owt"} & names
     with pytest.raises(UserError, match=r"whole layers, which zero-1 shares"):
         search(work, machine, PlanLimits(strategy="zero-1"))
 
@@ -159,7 +159,7 @@ def test_muon_is_planned_where_ranks_have_whole_layers() -> None:
     outcomes = make(work, machine, PlanLimits()).search_result.every
     names = {outcome.choice.strategy.name for outcome in outcomes}
     assert "dense" in names
-    assert not {"zero-1", "zero-2", "zero-3", "owt", "operators", "model"} & names
+    assert not {"zero-1", "zero-2", "zero-3", "owt", "model"} & names
     for name in ("zero-2", "model"):
         with pytest.raises(UserError, match=f"muon works on whole layers, which {name} shares out"):
             search(work, machine, PlanLimits(strategy=name))
@@ -173,7 +173,7 @@ def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None
         for outcome in make(work, machine, PlanLimits()).search_result.every
     }
     assert "zero-1" in names
-    assert not {"owt", "operators"} & names
+    assert not {"owt"} & names
     said = "fp16 and compiled networks need whole layers, which owt shares out"
     with pytest.raises(UserError, match=said):
         search(work, machine, PlanLimits(strategy="owt"))

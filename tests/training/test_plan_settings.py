@@ -26,7 +26,6 @@ from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_step
 from skindx.training.config.run import TrainSettings
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.sharding.pieces import counts_of, pieces_of
-from skindx.training.methods.sharding.wide_layers import layers_of
 from skindx.training.recorded_step import timeline_file
 
 
@@ -100,7 +99,6 @@ def _profile(model: str, size: int, batch: int = 8) -> Profile:
 @pytest.mark.parametrize(
     ("kind", "model", "size", "ranks"),
     [
-        ("operators", "vgg11", 64, 4),
         ("model", "vgg11", 64, 4),
         ("tensor3d", "vit_tiny_patch16_224", 224, 8),
     ],
@@ -127,10 +125,7 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
     parallel: Any = settings.engine.parallel
     assert parallel.kind == kind
     net, image = _classifier(model, size), torch.zeros(1, size, size, 3, device="meta")
-    if kind == "operators":
-        assert max(parallel.degrees.values()) == ranks
-        assert layers_of(net, parallel).keys() == parallel.degrees.keys()
-    elif kind == "model":
+    if kind == "model":
         assert len(parallel.starts) == parallel.stages - 1
         assert len(counts_of(pieces_of(net, image), parallel)) == parallel.stages
     else:

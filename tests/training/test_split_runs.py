@@ -81,13 +81,6 @@ SMALL_VIT = {
             id="tensor",
             marks=pytest.mark.long,
         ),
-        pytest.param(
-            {"kind": "operators", "degrees": {"net.conv1.0": 2, "net.fc.fc1": 2}},
-            {},
-            "are split over up to 2 ranks",
-            id="operators",
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_a_killed_training_goes_on_under_another_form_and_back(
@@ -206,8 +199,6 @@ def test_what_does_not_go_with_split_layers_is_refused(change: dict[str, Any], s
     [
         ({"kind": "model", "stages": 4, "starts": ["net.a", "net.b", "net.c"]}, "begin at net."),
         ({"kind": "model", "stages": 2, "micro_batches": 10}, "more than the 9 images"),
-        ({"kind": "operators", "degrees": {"net.x": 2}}, "net.x, which is no layer of any member"),
-        ({"kind": "operators", "degrees": {"net.bn1": 2}}, "net.bn1 cannot be split over 2"),
         ({"kind": "tensor3d"}, "cubes of 8 ranks, which must divide the number of ranks"),
     ],
 )

@@ -90,7 +90,7 @@ def run(settings: Config) -> Result:
 class _Bench:
     def __init__(self, settings: Config, ranks: EmulatedCluster, folder: Path) -> None:
         self.settings, self.ranks, self.folder = settings, ranks, folder
-        self.arms = arms_of(settings, {})
+        self.arms = arms_of(settings)
         self._cluster: dict[str, Any] = {}
 
     def rehearse(self) -> None:
@@ -109,10 +109,9 @@ class _Bench:
         """Let all forms take turns at the usual size."""
         s = self.settings
         plan = self._plan(s.side, s.classes)
-        arms = arms_of(s, plan.degrees())
-        predicted = plan.arms(arms)
-        seconds, sent, held = self._turns(arms, s.side, s.classes)
-        best = _best(seconds, arms)
+        predicted = plan.arms(self.arms)
+        seconds, sent, held = self._turns(self.arms, s.side, s.classes)
+        best = _best(seconds, self.arms)
         right = agreement(predicted, seconds)
         return {
             **({"plan_agrees": agreement_figure(right)} if right else {}),
@@ -225,11 +224,10 @@ def _notes(s: Config) -> tuple[str, ...]:
         "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. "
         "factored sends inputs and output gradients of wide layers, and stands apart. MB are what "
         "a rank's interface has sent in a step. owt_b, owt_c: the batch meets split layers in "
-        "rounds. model: as many stages as ranks, micro-batches as by default; planned: the degrees "
-        "that the search of placements found, "
-        "where it splits anything. plan_s: what a plan says, from the steps of whole networks that "
-        "all ranks time at once and from links measured by the collectives; plan_agrees: the share "
-        "of pairs of forms in the plan's order, of those that no round confuses. "
+        "rounds. model: as many stages as ranks, micro-batches as by default. plan_s: what a "
+        "plan says, from the steps of whole networks that all ranks time at once and from links "
+        "measured by the collectives; plan_agrees: the share of pairs of forms in the plan's "
+        "order, of those that no round confuses. "
         f"small: {s.small_side} px, {s.small_classes} classes, beside one rank of one thread that "
         f"takes the same {s.batch * s.ranks} images alone.",
         f"accuracy: {s.epochs} epochs of {s.images} painted images, {s.accuracy_side} px, batch "

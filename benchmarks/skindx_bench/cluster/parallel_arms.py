@@ -103,8 +103,8 @@ class ParallelForm:
         return {**self.exchange, "warmup": []} if sparse else self.exchange
 
 
-def arms_of(settings: Config, degrees: Mapping[str, int]) -> list[ParallelForm]:
-    """Return all forms; `degrees` is what a plan splits."""
+def arms_of(settings: Config) -> list[ParallelForm]:
+    """Return all forms."""
     fused = {"kind": "fused", "tune": False}
     bf16 = {**fused, "wire": "bf16"}
     lossy: dict[str, dict[str, Any]] = {
@@ -113,7 +113,6 @@ def arms_of(settings: Config, degrees: Mapping[str, int]) -> list[ParallelForm]:
     }
     gtopk = {"kind": "gtopk", "density": settings.density}
     owt, model = {"kind": "owt"}, {"kind": "model", "stages": settings.ranks}
-    planned = {"kind": "operators", "degrees": dict(degrees)}
     return [
         ParallelForm("dense", {"kind": "dense"}, priced=("dense", {})),
         ParallelForm("fused", fused, priced=("fused", {"tune": False})),
@@ -138,15 +137,6 @@ def arms_of(settings: Config, degrees: Mapping[str, int]) -> list[ParallelForm]:
         ),
         ParallelForm("owt_gtopk", gtopk, owt, exact=False),
         ParallelForm("model", fused, model, priced=("model", {"stages": settings.ranks})),
-        *(
-            [
-                ParallelForm(
-                    "planned", fused, planned, priced=("operators", {"degrees": dict(degrees)})
-                )
-            ]
-            if degrees
-            else []
-        ),
     ]
 
 
@@ -173,14 +163,6 @@ class Predictions:
             strategy_of(name, options), cluster.nodes, cluster.ranks_per_node, self._batch
         )
         return estimate(self._profile, choice, self._machine)
-
-    def degrees(self) -> dict[str, int]:
-        """Return the layers that the search of placements splits, and over how many ranks."""
-        flow = self.of("operators").schedule.flow
-        assert flow is not None
-        found = strategy_of("operators").settings_of([flow])  # type: ignore[attr-defined]
-        degrees: dict[str, int] = found.get("degrees", {})
-        return degrees
 
     def arms(self, arms: Sequence[ParallelForm]) -> dict[str, float]:
         """Return the seconds of a step of all forms that have a price."""

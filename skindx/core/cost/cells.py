@@ -4,7 +4,7 @@ All ranks do the same at the same time, so one of them stands for all. At the bo
 computing waits for messages; gradients of replicated weights travel beside backward.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -51,33 +51,6 @@ class Cell:
             *self.after_backward,
         )
 
-    @cached_property
-    def whole_forward_s(self) -> float:
-        """With its borders: nothing else is on the links in forward."""
-        return self.forward_s + _alone_s((*self.before_forward, *self.after_forward))
-
-    @cached_property
-    def row(self) -> tuple[float, float, float, float, int, int]:
-        """All that `step_seconds` goes through many times a second."""
-        return (
-            self.whole_forward_s,
-            self.take_s if self.before_backward else -1.0,
-            self.backward_s,
-            self.give_s if self.after_backward else -1.0,
-            self.gradient_axis,
-            self.gradient_bytes,
-        )
-
-    @cached_property
-    def take_s(self) -> float:
-        """Borders before backward."""
-        return _alone_s(self.before_backward)
-
-    @cached_property
-    def give_s(self) -> float:
-        """Borders after backward."""
-        return _alone_s(self.after_backward)
-
 
 def _alone_s(borders: Sequence[CellBorder]) -> float:
     return sum(border.timed.alone_s for border in borders)
@@ -88,88 +61,8 @@ class Launch(NamedTuple):
 
     cell: int
     """Whose backward makes the last of them."""
-    axis: int
     size_bytes: int
-
-
-MessageSeconds = Callable[[int, int], float]
-"""(axis, bytes) -> seconds of a sum of gradients."""
-
-
-def step_seconds(
-    cells: Sequence[Cell],
-    message_s: MessageSeconds,
-    update_s_per_byte: float,
-    launches: list[Launch] | None = None,
-) -> float:
-    """Return the seconds of a step, with one message on the link at a time, in order.
-
-    Whenever the link is free, all gradients that are complete leave together; what computing waits
-    for comes after those that are complete. `update_s_per_byte` is what updating a byte of weights
-    takes. The messages of gradients are appended to `launches`; the event simulation of these takes
-    as long.
-    """
-    now_s = link_s = 0.0
-    weights = 0
-    for cell in cells:
-        now_s += cell.row[0]
-        weights += cell.weight_bytes
-    pending: dict[int, int] = {}
-    ready_s, last = 0.0, 0  # of what is pending
-
-    def launch() -> float:
-        """Send what is pending; return when the link is free again."""
-        until_s = max(ready_s, link_s)
-        for axis, size in pending.items():
-            until_s += message_s(axis, size)
-            if launches is not None:
-                launches.append(Launch(last, axis, size))
-        pending.clear()
-        return until_s
-
-    for number in range(len(cells) - 1, -1, -1):
-        _, take_s, backward_s, give_s, axis, size = cells[number].row
-        if take_s >= 0:
-            if pending:
-                link_s = launch()
-            now_s = link_s = max(now_s, link_s) + take_s
-        if pending and link_s < now_s + backward_s:
-            link_s = launch()
-        now_s += backward_s
-        if size:
-            pending[axis] = pending.get(axis, 0) + size
-            ready_s, last = now_s, number
-            if link_s <= now_s:
-                link_s = launch()
-        if give_s >= 0:
-            if pending:
-                link_s = launch()
-            now_s = link_s = max(now_s, link_s) + give_s
-    if pending:
-        link_s = launch()
-    return max(now_s, link_s) + update_s_per_byte * weights
-
-
-def cached(message_s: MessageSeconds) -> MessageSeconds:
-    """Return the same function with a memory: a search asks for the same messages again."""
-    known: dict[tuple[int, int], float] = {}
-
-    def find(axis: int, size: int) -> float:
-        result = known.get((axis, size))
-        if result is None:
-            result = known[axis, size] = message_s(axis, size)
-        return result
-
-    return find
-
-
-def sent_bytes(cells: Sequence[Cell]) -> Mapping[str, int]:
-    """Return what each rank sends over the borders of a step, by axis."""
-    total: dict[str, int] = {}
-    for cell in cells:
-        for border in cell.borders:
-            total[border.axis] = total.get(border.axis, 0) + border.sent_bytes
-    return total
+    timed: Timed
 
 
 _ORDER = ("read", "forward", "backward", "communicate", "update")
@@ -182,8 +75,6 @@ class Chain(Flow):
     cells: tuple[Cell, ...]
     launches: tuple[Launch, ...]
     """Gradients, in the order in which they leave."""
-    timed: tuple[Timed, ...]
-    """Seconds of each launch."""
     update_s: float
     """Of the weights that a rank holds."""
 
@@ -201,8 +92,7 @@ class Chain(Flow):
         """Return the chain with each of these taking so many times as long."""
         return Chain(
             tuple(_slower(cell, compute, wire) for cell in self.cells),
-            self.launches,
-            tuple(timed.scaled(wire) for timed in self.timed),
+            tuple(launch._replace(timed=launch.timed.scaled(wire)) for launch in self.launches),
             self.update_s * update,
         )
 
@@ -229,15 +119,15 @@ class Chain(Flow):
             build.cross(cell.before_forward)
             build.compute_for("forward", cell.forward_s)
             build.cross(cell.after_forward)
-        launched: dict[int, list[int]] = {}
+        launched: dict[int, list[tuple[int, Launch]]] = {}
         for place, launch in enumerate(self.launches if last else ()):
-            launched.setdefault(launch.cell, []).append(place)
+            launched.setdefault(launch.cell, []).append((place, launch))
         for number in range(len(self.cells) - 1, -1, -1):
             cell = self.cells[number]
             build.cross(cell.before_backward)
             build.compute_for("backward", cell.backward_s)
-            for place in launched.get(number, []):
-                build.sent += build.send(f"gradients {place}", self.timed[place], build.last)
+            for place, launch in launched.get(number, []):
+                build.sent += build.send(f"gradients {place}", launch.timed, build.last)
             build.cross(cell.after_backward)
 
 
@@ -283,12 +173,48 @@ def _slower(cell: Cell, compute: float, wire: float) -> Cell:
 def chain_of(
     cells: Sequence[Cell], message: Callable[[int, int], Timed], update_s_per_byte: float
 ) -> Chain:
-    """Return the flow of some cells, with their gradients as `step_seconds` sends them.
+    """Return the flow of some cells, with one message of gradients on the link at a time.
 
-    `message` gives what a sum of gradients takes, of (axis, bytes).
+    Whenever the link is free, all gradients that are complete leave together; what computing waits
+    for comes after those that are complete. `message` gives what a sum of gradients takes, of
+    (axis, bytes); `update_s_per_byte` is what updating a byte of weights takes.
     """
+    now_s = sum(
+        cell.forward_s + _alone_s(cell.before_forward + cell.after_forward) for cell in cells
+    )
+    link_s = ready_s = 0.0
     launches: list[Launch] = []
-    step_seconds(cells, lambda axis, size: message(axis, size).alone_s, update_s_per_byte, launches)
-    timed = tuple(message(launch.axis, launch.size_bytes) for launch in launches)
+    pending: dict[int, int] = {}
+    last = 0  # of what is pending
+
+    def launch() -> float:
+        """Send what is pending; return when the link is free again."""
+        until_s = max(ready_s, link_s)
+        for axis, size in pending.items():
+            launches.append(Launch(last, size, message(axis, size)))
+            until_s += launches[-1].timed.alone_s
+        pending.clear()
+        return until_s
+
+    def cross(borders: Sequence[CellBorder]) -> None:
+        nonlocal now_s, link_s
+        if borders:
+            link_s = launch() if pending else link_s
+            now_s = link_s = max(now_s, link_s) + _alone_s(borders)
+
+    for number in range(len(cells) - 1, -1, -1):
+        cell = cells[number]
+        cross(cell.before_backward)
+        if pending and link_s < now_s + cell.backward_s:
+            link_s = launch()
+        now_s += cell.backward_s
+        if cell.gradient_bytes:
+            axis = cell.gradient_axis
+            pending[axis] = pending.get(axis, 0) + cell.gradient_bytes
+            ready_s, last = now_s, number
+            if link_s <= now_s:
+                link_s = launch()
+        cross(cell.after_backward)
+    launch()
     weights = sum(cell.weight_bytes for cell in cells)
-    return Chain(tuple(cells), tuple(launches), timed, update_s_per_byte * weights)
+    return Chain(tuple(cells), tuple(launches), update_s_per_byte * weights)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from skindx.core.cost.assignment import divisors
 from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.profile import Profile, ProfiledLayer, compute_scale
@@ -289,12 +288,6 @@ def placed(ground: Ground, number: int, ranks: int) -> Cell:
         before_backward=(back,) if split else (),
         after_backward=(scatter,) if split and number else (),
     )
-
-
-def degrees_of(ground: Ground, number: int) -> tuple[int, ...]:
-    """Return over how many ranks an operator can be split: divisors of all, 1 the first."""
-    operator = ground.operators[number]
-    return tuple(ranks for ranks in divisors(ground.ranks) if operator.splits(ranks))
 
 
 def wide(ground: Ground, min_weights: int | None = None) -> tuple[int, ...]:

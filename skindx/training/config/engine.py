@@ -96,7 +96,7 @@ class EngineSettings(Settings):
     """
     parallel: AnyParallel = DataSettings()
     """What the ranks of schedule=data hold of the network, by its `kind`: data, owt, tensor,
-    model, tensor3d or operators."""
+    model or tensor3d."""
     partitions: int | Literal["auto"] = "auto"
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")

@@ -14,7 +14,6 @@ PARALLEL_FORMS = Family(
         "tensor": "skindx.training.forms.tensor:TensorSettings",
         "model": "skindx.training.forms.pipeline:ModelSettings",
         "tensor3d": "skindx.training.forms.tensor3d:Tensor3dSettings",
-        "operators": "skindx.training.forms.operators:OperatorsSettings",
     },
 )
 

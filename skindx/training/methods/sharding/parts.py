@@ -46,11 +46,11 @@ class Part:
     what is not split has the mean of all ranks."""
 
     @classmethod
-    def even(cls, links: Communicator, shape: Size, peers: tuple[int, ...] = ()) -> Self:
+    def even(cls, links: Communicator, shape: Size) -> Self:
         """Share out rows in order; the first ranks have one more where they must."""
         ends = list(accumulate(sizes_of(shape[0], links.size)))
         spans = tuple((span,) for span in zip([0, *ends[:-1]], ends, strict=True))
-        return cls(links, shape, 0, spans, peers=peers)
+        return cls(links, shape, 0, spans)
 
     @property
     def sizes(self) -> tuple[int, ...]:

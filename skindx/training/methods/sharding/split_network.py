@@ -7,10 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.forms.operators import OperatorsSettings
+from skindx.training.config.run import MemberSettings
 from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.forms.tensor import TensorSettings
@@ -55,8 +53,6 @@ def split_network(
         result = wide_layers(net, image, batch, ranks, parallel)
         for layer in result.values():
             owt.split_layer(layer, links, scheme=parallel.scheme)
-    elif isinstance(parallel, OperatorsSettings):
-        result = owt.split(net, mesh, parallel)
     elif isinstance(parallel, Tensor3dSettings):
         result = _put_on_cubes(net, mesh, parallel)
     else:
@@ -75,9 +71,8 @@ def split_network(
         return
     SplitLayers(net, mesh)
     names = [*result] if len(result) <= _SHOWN else [*list(result)[:_SHOWN], "…"]
-    most = "up to " if isinstance(parallel, OperatorsSettings) else ""
     say(
-        f"{what}: {', '.join(names)} are split over {most}{ranks} ranks; this one holds "
+        f"{what}: {', '.join(names)} are split over {ranks} ranks; this one holds "
         f"{_weights(net) / 1e6:.1f} of {before / 1e6:.1f} million weights"
     )
 
@@ -107,15 +102,10 @@ def _weights(net: nn.Module) -> int:
 class SplitRun(RunMethod):
     """Checks whether the networks of a run can be split as their settings say."""
 
-    def __init__(self, settings: TrainSettings) -> None:
-        super().__init__(settings)
-        self._split: set[str] = set()
-        """Layers that a plan splits in some member."""
-
     def check_member(
         self, member: MemberSettings, classifier: nn.Module, train: Sequence[Record], ranks: int
     ) -> None:
-        """Raise UserError for a network that has no such stages, or layers that cannot be split."""
+        """Raise UserError for a network that has no such stages."""
         engine = self.settings.engine
         if isinstance(parallel := engine.parallel, ModelSettings):
             # Tracing is of no use to the other forms, and takes a second to import.
@@ -126,16 +116,3 @@ class SplitRun(RunMethod):
             pipelines = 1 if engine.hostfile else max(1, ranks // parallel.stages)
             images = recipe.batch // pipelines // recipe.accumulate
             check_stages(classifier, image, parallel, images)
-        elif isinstance(parallel, OperatorsSettings):
-            self._split |= owt.layers_of(classifier, parallel).keys()
-
-    def check_members(self) -> None:
-        """Raise UserError for a layer that no member has."""
-        parallel = self.settings.engine.parallel
-        if not isinstance(parallel, OperatorsSettings):
-            return
-        if unknown := [name for name in parallel.degrees if name not in self._split]:
-            raise UserError(
-                f"engine.parallel.degrees names {unknown[0]}, which is no layer of any member; "
-                "make the plan again for these members, or take the layer out."
-            )

@@ -14,20 +14,16 @@ a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its g
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.core.errors import UserError
-from skindx.training.forms.operators import OperatorsSettings
 from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
 from skindx.training.methods.sharding.parts import Part, take_part
-from skindx.training.parallel.mesh import Mesh, ProcessGroup, sizes_of
+from skindx.training.parallel.mesh import sizes_of
 
 PAPER = (
     "One weird trick | Krizhevsky, One weird trick for parallelizing convolutional neural "
@@ -200,15 +196,10 @@ _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
 }
 
 
-def split_layer(
-    layer: nn.Module, links: Communicator, peers: tuple[int, ...] = (), scheme: Scheme = "a"
-) -> None:
-    """Let each rank keep its rows of a layer's weight and bias; names stay the same.
-
-    `peers` hold the same rows: this rank and those in its place in other groups.
-    """
+def split_layer(layer: nn.Module, links: Communicator, scheme: Scheme = "a") -> None:
+    """Let each rank keep its rows of a layer's weight and bias; names stay the same."""
     parts = {
-        name: Part.even(links, weight.shape, peers)
+        name: Part.even(links, weight.shape)
         for name, weight in layer.named_parameters(recurse=False)
     }
     take_part(layer, parts)
@@ -275,55 +266,3 @@ def _uses(net: nn.Module, image: Tensor) -> list[tuple[str, nn.Module, _Use]]:
         for hook in hooks:
             hook.remove()
     return [(name, layers[name], uses[0]) for name, uses in passed.items() if len(uses) == 1]
-
-
-# Layers split by their outputs, each over as many ranks as a plan says.
-#
-# A layer of degree k is split over groups of k neighbours, as under one weird trick (`owt`); the
-# ranks in the same place of all groups hold the same part, and take the mean of its gradient.
-
-
-def layers_of(net: nn.Module, parallel: OperatorsSettings) -> dict[str, nn.Module]:
-    """Return the layers that a plan splits, by name; those of other networks are left out.
-
-    Raises UserError for what cannot be split.
-    """
-    holders = Counter(
-        id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
-    )
-    named, result = dict(net.named_modules()), {}
-    for name, degree in parallel.degrees.items():
-        if name not in named:
-            continue
-        layer = named[name]
-        tied = any(holders[id(weight)] > 1 for weight in layer.parameters(recurse=False))
-        if tied or not can_be_split(layer, degree):
-            raise UserError(
-                f"engine.parallel.degrees: {name} cannot be split over {degree} ranks: it must be "
-                "a plain linear layer or convolution with an output for each rank, whose weights "
-                "no other layer shares; take it out."
-            )
-        result[name] = layer
-    return result
-
-
-def split(net: nn.Module, mesh: Mesh, parallel: OperatorsSettings) -> dict[str, nn.Module]:
-    """Split the layers of a plan, in place, and return them; every rank calls this."""
-    result, ranks, rank = layers_of(net, parallel), mesh.data.size, mesh.data.rank
-    axes = {degree: _axis(mesh, degree) for degree in sorted(set(parallel.degrees.values()))}
-    for name, layer in result.items():
-        degree = parallel.degrees[name]
-        split_layer(layer, axes[degree], tuple(range(rank % degree, ranks, degree)))
-    return result
-
-
-def _axis(mesh: Mesh, degree: int) -> Communicator:
-    """Return what the neighbours of a group talk through."""
-    if degree == mesh.data.size:
-        return Communicator(mesh.tensor)
-    rank = mesh.data.rank
-    first, timeout = rank - rank % degree, timedelta(seconds=mesh.settings.timeout_s)
-    made = dist.new_group(
-        list(range(first, first + degree)), timeout=timeout, use_local_synchronization=True
-    )
-    return Communicator(ProcessGroup(rank % degree, degree, cast(dist.ProcessGroup, made)))
