@@ -46,10 +46,7 @@ def make(
     *,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            help="File that `skindx plan measure` wrote, a PipeDream graph or a B-Caffe log; "
-            "default: measure CONFIG now."
-        ),
+        typer.Option(help="File that `skindx plan measure` wrote; default: measure CONFIG now."),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -68,17 +65,6 @@ def make(
         int | None,
         typer.Option(
             min=1, max=10**6, help="Images of a rank in a step of the trace, without CONFIG."
-        ),
-    ] = None,
-    one_rank_s: Annotated[
-        float | None,
-        typer.Option(help="Measured seconds of one step on one rank; the trace is scaled to it."),
-    ] = None,
-    devices: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            help="Plan for another device: two JSON files of `skindx bench devices`, of the device "
-            "that was measured and of the one to plan for."
         ),
     ] = None,
     hours: Annotated[
@@ -120,7 +106,7 @@ def make(
 
     Example: skindx plan make configs/skin10.yaml DATA --trace trace.json --cluster cluster.yaml
 
-    A trace alone: skindx plan make --trace resnet50.graph.txt --cluster 10gbe:8 --json plan.json
+    A trace alone: skindx plan make --trace trace.json --cluster 10gbe:8 --json plan.json
     """
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
@@ -132,7 +118,7 @@ def make(
     from skindx.plan.trace_plan import PlanRequest, plan_of_trace
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
-    request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
+    request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch)
     if config is None and dataset is None:
         made = plan_of_trace(request)
     elif config is None or dataset is None:
@@ -142,7 +128,7 @@ def make(
         from skindx.training.config.run import TrainSettings
 
         made = plan_of_config(TrainSettings.load(config, sets or []), dataset, request)
-    if write:  # first: it refuses what is not executed
+    if write:
         from skindx.plan.saved_plan import write_fragment
 
         write_fragment(write, made)
@@ -241,12 +227,8 @@ def network(
 
 @plan.command()
 def check(
-    run: Annotated[
-        Path, typer.Argument(help="A run that followed a plan, or a log of B-Caffe (a file).")
-    ],
-    dataset: Annotated[
-        Path | None, typer.Argument(help="The dataset that the run was trained on.")
-    ] = None,
+    run: Annotated[Path, typer.Argument(help="A run that followed a plan.")],
+    dataset: Annotated[Path, typer.Argument(help="The dataset that the run was trained on.")],
     *,
     learn: Annotated[
         Path | None, typer.Option(help="Cluster file to correct by this run, for later plans.")
@@ -260,24 +242,13 @@ def check(
             help="Timeline that `plan make --timeline` wrote: lay the recorded steps beside it."
         ),
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes of a log; default: all of the cluster.")
-    ] = None,
 ) -> None:
     """Compare the prediction for RUN with what happened, part by part.
 
-    With --learn, the cluster file gets a correction, which later plans use and name. A B-Caffe log,
-    which has the time of each message, gives what training adds to a collective alone.
+    With --learn, the cluster file gets a correction, which later plans use and name.
 
     Example: skindx plan check runs/mine DATA --learn cluster.yaml
     """
-    from skindx.core.errors import UserError
-
-    if run.is_file():
-        _check_log(run, learn, nodes, json_file)
-        return
-    if dataset is None:
-        raise UserError(f"{run} is compared with its plan on its dataset; give DATA as well.")
     from rich.table import Table
 
     from skindx.cli.options import console
@@ -324,35 +295,3 @@ def check(
         cluster.write(learn)
         for part, known in cluster.corrections.items():
             print(f"{learn}: {part} takes {known.factor:.3f} times as long ({known.runs} runs)")
-
-
-def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path | None) -> None:
-    from skindx.core.atomic_files import write_json
-    from skindx.core.cost.cluster import Cluster, only_ranks
-    from skindx.core.cost.network import Network
-    from skindx.core.errors import UserError
-    from skindx.plan.logged_runs import overhead_of, read_runs
-
-    if learn is None:
-        raise UserError("a log is compared with what a cluster is known to take; give --learn.")
-    cluster = Cluster.read(learn)
-    network = Network(only_ranks(cluster, nodes or cluster.nodes, cluster.ranks_per_node))
-    runs = read_runs(log)
-    seconds = {run.name: (run.predicted_s(network), run.measured_s) for run in runs}
-    for name, (predicted_s, measured_s) in seconds.items():
-        print(
-            f"{name}: backward with its messages in {1000 * measured_s:.1f} ms, predicted "
-            f"{1000 * predicted_s:.1f} ms ({predicted_s / measured_s - 1:+.1%})"
-        )
-    if json_file:
-        write_json(
-            json_file,
-            {name: {"predicted_s": two[0], "happened_s": two[1]} for name, two in seconds.items()},
-        )
-    bare = Network(network.cluster, alone=True)
-    overhead = overhead_of(runs[0], bare)
-    cluster.model_copy(update={"overhead": overhead}).write(learn)
-    print(
-        f"{learn}: training adds {1000 * overhead.alpha_s:.3g} ms + "
-        f"{1e9 * overhead.beta_s_per_byte:.3g} ms/MB to each collective ({runs[0].name})"
-    )

@@ -15,7 +15,7 @@ from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.events import Feeding, Step
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale, scaled
+from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
 from skindx.core.cost.step import StepSchedule, simulate_step
 from skindx.plan import kfac_price
 from skindx.plan.choice import Choice
@@ -261,21 +261,6 @@ class Estimate:
     def images_per_s(self) -> float:
         """Over all ranks."""
         return self.choice.batch / self.step_s
-
-
-def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
-    """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
-    if one_rank_s is None:
-        return profile
-    layers = profile.layers
-    forward_s = sum(layer.forward_s or 0.0 for layer in layers)
-    backward_s = sum(layer.backward_s or 0.0 for layer in layers)
-    if not forward_s and backward_s + profile.update_s < one_rank_s:
-        rest = one_rank_s - backward_s - profile.update_s
-        first = layers[0].model_copy(update={"forward_s": rest})
-        return profile.model_copy(update={"layers": (first, *layers[1:])})
-    factor = one_rank_s / max(1e-12, forward_s + backward_s + profile.update_s)
-    return scaled(profile, factor, update=factor)
 
 
 def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:

@@ -339,15 +339,7 @@ def _notes(
             "TCP show; give spread, points or overhead if you measured them."
         )
     if profiles.source != "measured":
-        how = "scaled to one measured step" if cluster.one_rank_s else "as they stand in the trace"
-        notes.append(f"Computing times are another program's ({profiles.source}), {how}.")
-    if profiles.scaled_to:
-        width = max(profile.device_spread for profile in profiles.networks)
-        notes.append(
-            f"Computing times are scaled to {profiles.scaled_to} by networks measured on both "
-            f"devices (one more network: +-{width:.0%}). Reading of images and memory are those of "
-            "the measured device."
-        )
+        notes.append("Computing times are another program's, as they stand in the trace.")
     if not result.chosen.first.schedule.measured and result.chosen.choice.ranks > 1:
         notes.append(
             "The chosen exchange was not measured among so many ranks: it is derived from links."
@@ -377,21 +369,7 @@ def _of_limits(result: SearchResult, limits: PlanLimits) -> list[str]:
             notes.append("The cluster has no price_per_node_hour, so --money decides nothing.")
         elif result.chosen.money > limits.money:
             notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
-    if not result.chosen.choice.strategy.executed:
-        notes.append(
-            f"{result.chosen.choice.strategy.name} is not executed by this version: its time is "
-            "for comparison, and --write refuses it."
-        )
-    if not limits.strategy:
-        unexecuted = (one for one in result.every if not one.choice.strategy.executed)
-        best = next(unexecuted, result.chosen)
-        if best.score_s < result.chosen.score_s:
-            notes.append(
-                f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
-                f"({percent(result.chosen.score_s / best.score_s - 1, signed=True)}), but is not "
-                "executed by this version."
-            )
-    best = next(one for one in result.every if one.choice.strategy.executed or one is result.chosen)
+    best = result.every[0]
     kept_back = best.choice.strategy.lossy and not (limits.lossy or limits.strategy)
     if kept_back and best.score_s < result.chosen.score_s:
         notes.append(

@@ -90,7 +90,6 @@ def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
         word
         for word, holds in (
             ("changes the gradient", outcome.choice.strategy.lossy),
-            ("not executed by this version", not outcome.choice.strategy.executed),
             ("as given", outcome.as_given),
             ("chosen", outcome is plan.chosen),
             ("the intervals overlap", outcome is plan.search_result.fastest is not plan.chosen),
@@ -171,7 +170,6 @@ def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
         "strategy": choice.strategy.name,
         "label": choice.label,
         "lossy": choice.strategy.lossy,
-        "executed": choice.strategy.executed,
         "nodes": choice.nodes,
         "ranks": choice.ranks,
         "accumulate": choice.accumulate,
@@ -192,7 +190,7 @@ def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
             }
             for member in outcome.members
         ],
-        "settings": outcome.settings if choice.strategy.executed else None,
+        "settings": outcome.settings,
         "beyond": list(outcome.beyond),
     }
 

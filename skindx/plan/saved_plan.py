@@ -93,16 +93,7 @@ def _member(name: str, result: Estimate, epoch_s: float, seconds: float) -> Pred
 
 
 def write_fragment(path: Path, plan: Plan) -> None:
-    """Write the settings of the chosen plan, and what was predicted of it; atomically.
-
-    Raises UserError for a strategy that this version does not execute.
-    """
-    strategy = plan.chosen.choice.strategy
-    if not strategy.executed:
-        raise UserError(
-            f"{strategy.name} is priced and not executed by this version, so that nothing is "
-            "written; leave --strategy out, or --write."
-        )
+    """Write the settings of the chosen plan, and what was predicted of it; atomically."""
     raw = {**plan.chosen.settings, KEY: Predicted.of(plan).model_dump(mode="json")}
     write_text(path, HEAD + yaml.safe_dump(raw, sort_keys=False))
 

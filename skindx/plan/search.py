@@ -139,10 +139,9 @@ def _best(
     result: Sequence[PlanOutcome], limits: PlanLimits, given: PlanOutcome | None
 ) -> tuple[PlanOutcome, PlanOutcome]:
     """Return the plan within the limits, and the fastest; within some hours the cheapest."""
-    able = [outcome for outcome in result if outcome.choice.strategy.executed or limits.strategy]
     exact = [
         outcome
-        for outcome in able
+        for outcome in result
         if limits.lossy or limits.strategy or not outcome.choice.strategy.lossy or outcome.as_given
     ]
     # ZeRO is derived from the links and never measured: it is for what would not fit without it.
@@ -151,7 +150,7 @@ def _best(
         for outcome in exact
         if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
-    allowed = whole or exact or able or list(result)
+    allowed = whole or exact or list(result)
     if limits.money is not None:
         within = [one for one in allowed if one.money is not None and one.money <= limits.money]
         if not within:

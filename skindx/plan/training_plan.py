@@ -20,7 +20,6 @@ from skindx.plan.kfac_price import KfacCost
 from skindx.plan.measure import NOTHING, measure
 from skindx.plan.measured_steps import variant_of
 from skindx.plan.plan import Plan, make
-from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import PlanRequest, machine_of, read_cluster
@@ -42,7 +41,7 @@ def plan_of_config(settings: TrainSettings, dataset: Path, request: PlanRequest)
     Raises UserError.
     """
     limits = dataclasses.replace(request.limits, side_by_side=True)
-    profiles = read_profiles(request.trace) if request.trace else measure(settings, dataset)
+    profiles = Profiles.read(request.trace) if request.trace else measure(settings, dataset)
     known = read_cluster(request.cluster) if request.cluster else this_machine(profiles)
     machine = machine_of(profiles, known, request)
     workload = workload_of(settings, dataset, machine.profiles)
@@ -109,8 +108,6 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
     A trace of an earlier version does not say which head and arguments its network has: it is taken
     where all members of that network have the same. Raises UserError where there is none.
     """
-    if profiles.source != "measured" and len(profiles.networks) == 1:
-        return profiles.networks[0]
     size, precision = member.preprocess.size, settings.engine.precision
     wanted, variant = (member.model, size, precision), variant_of(settings, member)
     named = [

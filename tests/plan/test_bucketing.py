@@ -19,7 +19,7 @@ from skindx.comm.grouping import (
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import simulate
-from skindx.plan.public_traces import read_bcaffe, read_pipedream
+from skindx_bench.cluster.public_traces import read_pipedream, read_runs
 
 MB = 1 << 20
 ROUNDING = 1 + 1e-8
@@ -163,8 +163,8 @@ def test_on_public_traces_the_optimum_wins_with_few_groups(real: Path, ranks: in
     folder, cost = real / "traces", ETHERNET_10G[ranks]
     profiles = sorted((folder / "pipedream_profiles").glob("*.graph.txt"))
     assert len(profiles) == 9
-    found = [read_pipedream(path) for path in profiles]
-    found.append(read_bcaffe(folder / "bcaffe_logdata" / "tmp8comm.log"))
+    found = [read_pipedream(path).networks[0].trace() for path in profiles]
+    found.append(read_runs(folder / "bcaffe_logdata" / "tmp8comm.log")[0].trace)
     gains = []
     for trace in found:
         plan = optimum(trace, cost)

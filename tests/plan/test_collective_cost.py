@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.cost.collectives import Cost, all_gather, fit, gtopk, hierarchical, ring, tree
-from skindx.plan.public_traces import read_allreduce
+from skindx_bench.cluster.public_traces import read_allreduce
 
 LINK = Cost(1e-4, 8e-9)
 SIZES = [1 << power for power in range(10, 27, 2)]

@@ -12,7 +12,7 @@ from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
 from skindx.plan.choice import DEFAULTS, Choice, PlannedMember, Workload
-from skindx.plan.estimate import Machine, as_measured, estimate, largest_batch, memory_of
+from skindx.plan.estimate import Machine, estimate, largest_batch, memory_of
 from skindx.plan.plan import make
 from skindx.plan.search import VARIANTS, PlanLimits, search
 from skindx.plan.strategies import strategy_of
@@ -155,16 +155,6 @@ def test_time_at_another_batch_is_a_line_and_not_in_proportion() -> None:
     assert compute_scale(own, 8) == pytest.approx(1)
     assert compute_scale(own, 2) == pytest.approx(0.4)
     assert compute_scale(own.model_copy(update={"at": ()}), 2) == pytest.approx(0.25)
-
-
-def test_a_foreign_trace_is_scaled_to_one_measured_step() -> None:
-    scaled = as_measured(profile(), 21.0)
-    assert scaled.trace().forward_s == pytest.approx(6)
-    assert scaled.update_s == pytest.approx(1)
-    no_forward = profile(
-        layers=tuple(layer.model_copy(update={"forward_s": 0.0}) for layer in profile().layers)
-    )
-    assert as_measured(no_forward, 12.0).trace().forward_s == pytest.approx(12 - 7 - 0.5)
 
 
 def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wide_band() -> None:

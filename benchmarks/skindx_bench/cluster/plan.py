@@ -18,11 +18,16 @@ from skindx.core.cost.collectives import fit
 from skindx.core.cost.network import Network
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import PlannedMember, Workload
-from skindx.plan.logged_runs import Logged, overhead_of, read_runs
-from skindx.plan.public_traces import read_allreduce, read_profiles
+from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
-from skindx.plan.trace_plan import PlanRequest, machine_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
+from skindx_bench.cluster.public_traces import (
+    Logged,
+    overhead_of,
+    read_allreduce,
+    read_pipedream,
+    read_runs,
+)
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.result import median as figure_of
@@ -126,7 +131,8 @@ NETWORKS = {
 
 def published_rows(traces: Path) -> list[PlannedRow]:
     """Return each published speed as a measured step beside the plan's."""
-    profiles = read_profiles(traces / "pipedream_profiles" / "resnet50.graph.txt")
+    graph = traces / "pipedream_profiles" / "resnet50.graph.txt"
+    profiles = read_pipedream(graph, one_rank_s=IMAGES / ONE_GPU)
     found = []
     for name, known in NETWORKS.items():
         for strategy, speeds in known.speeds.items():
@@ -144,10 +150,8 @@ def published_rows(traces: Path) -> list[PlannedRow]:
                             beta_s_per_byte=beta,
                         ),
                     ),
-                    one_rank_s=IMAGES / ONE_GPU,
                 )
-                machine = machine_of(profiles, cluster, PlanRequest(PlanLimits()))
-                profile = machine.profiles.networks[0]
+                machine, profile = Machine(profiles, cluster), profiles.networks[0]
                 work = Workload((PlannedMember("resnet50", profile, profile.batch),), weak=True)
                 first = search(work, machine, PlanLimits(strategy=strategy)).chosen.first
                 measured_s = IMAGES * gpus / speed

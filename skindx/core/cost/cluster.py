@@ -114,8 +114,6 @@ class Cluster(Settings):
     price_per_node_hour: float | None = Field(None, ge=0, le=1e9)
     currency: str = Field("USD", max_length=20)
     watts_per_node: Positive | None = None
-    one_rank_s: Positive | None = None
-    """Measured seconds of one step on one rank: times of a trace are scaled to it."""
     overhead: Link | None = None
     """What a training adds to each collective: copies between device and host, and the wait for
     the slowest rank."""

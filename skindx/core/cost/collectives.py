@@ -6,7 +6,7 @@ In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `al
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -82,21 +82,7 @@ def fit(samples: Iterable[tuple[int, float]]) -> Cost:
     sizes = _thinned(sorted(seconds))
     sizes_N = np.array(sizes, float)
     medians_N = np.array([median(seconds[size]) for size in sizes])
-    return _least_relative_error(sizes_N, medians_N)
-
-
-def fit_overhead(samples: Iterable[tuple[int, float]], known: Callable[[float], float]) -> Cost:
-    """Fit what (bytes, seconds) took on top of `known` seconds of bytes; no term is negative.
-
-    As `fit`: the least sum of relative errors |(known + alpha + beta x bytes) / measured - 1|, here
-    over all samples of whatever size. Raises ValueError for a time that is none.
-    """
-    pairs = _thinned(sorted(samples))
-    if not pairs or not all(math.isfinite(seconds) and seconds > 0 for _, seconds in pairs):
-        raise ValueError("an overhead is fitted to one message or more, of more than 0 s each.")
-    sizes_N = np.array([size for size, _ in pairs], float)
-    known_N = np.array([known(size) for size, _ in pairs])
-    return _least_relative_error(sizes_N, np.array([s for _, s in pairs]), known_N)
+    return least_relative_error(sizes_N, medians_N)
 
 
 def _thinned(values: list[T]) -> list[T]:
@@ -107,9 +93,10 @@ def _thinned(values: list[T]) -> list[T]:
     return [values[round(number * step)] for number in range(MOST_FITTED)]
 
 
-def _least_relative_error(
+def least_relative_error(
     sizes_N: np.ndarray, seconds_N: np.ndarray, known_N: np.ndarray | None = None
 ) -> Cost:
+    """Fit a line on top of `known_N` seconds by the least sum of relative errors."""
     # A linear programme in two unknowns: its optimum is a corner, a line through two of the
     # points, or through one with alpha or beta at zero. So all corners are tried.
     zeros_N = np.zeros(len(sizes_N))

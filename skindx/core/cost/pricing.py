@@ -77,8 +77,6 @@ class Strategy(ABC):
     """It shares out layers over ranks, and not their images alone."""
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Options of the rows that a search looks at."""
-    executed: bool = True
-    """`skindx train` of this version does so; else it is priced for comparison alone."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """`options` are settings of the kind, without its name."""

@@ -6,7 +6,7 @@ A `Trace` is one iteration of a network, tensor by tensor in backward order.
 import math
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -52,16 +52,6 @@ class Trace(Settings):
     def ready_s(self) -> list[float]:
         """When each gradient is complete, counted from the start of the iteration."""
         return list(accumulate(self.backward_s, initial=self.forward_s))[1:]
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json"))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises UserError for what is no trace."""
-        return cls.parse(
-            parse_json(read_trace_file(path), str(path)), origin=str(path), expand=False
-        )
 
 
 def read_trace_file(path: Path) -> bytes:
@@ -188,8 +178,6 @@ class Profile(Settings):
     """`exchange.kind` to its work."""
     rates: Rates | None = None
     """Of matrices, for K-FAC; traces of earlier versions lack them."""
-    device_spread: Spread = 0.0
-    """Of the speed of another device, to which the times were scaled."""
 
     @model_validator(mode="after")
     def _few_enough(self) -> Self:
@@ -215,8 +203,7 @@ class Profile(Settings):
     @property
     def spread(self) -> float:
         """Of a step's computing."""
-        timed = max((point.spread for point in self.at), default=0.0)
-        return math.hypot(timed, self.device_spread)
+        return max((point.spread for point in self.at), default=0.0)
 
     def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
         """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
@@ -262,11 +249,10 @@ class Profiles(Settings):
     format: Literal[1] = FORMAT
     version: Name = ""
     """Of skindx that measured."""
-    source: Literal["measured", "pipedream", "bcaffe", "tensors"] = "measured"
+    source: Literal["measured", "given"] = "measured"
+    """Given: another program's times."""
     host: Name = ""
     device: Literal["cpu", "cuda"] = "cpu"
-    scaled_to: Name = ""
-    """The device whose speed the times have, if they were measured on another one."""
     ranks: Images = 1
     """Ranks of the node that computed at the same time."""
     cores: Images = 1
@@ -281,6 +267,22 @@ class Profiles(Settings):
     def write(self, path: Path) -> None:
         write_json(path, self.model_dump(mode="json"))
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote, in this version or an earlier one. Raises UserError."""
+        raw = parse_json(read_trace_file(path), str(path))
+        if raw.get("format", FORMAT) != FORMAT:
+            raise UserError(
+                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
+                "measure again with `skindx plan measure`."
+            )
+        networks = raw.get("networks")
+        for part in (raw, *(networks if isinstance(networks, list) else ())):
+            if isinstance(part, dict):  # an earlier version's plans for another device
+                part.pop("scaled_to", None)
+                part.pop("device_spread", None)
+        return cls.parse(raw, origin=str(path), expand=False)
+
 
 def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
     seconds: float | None = getattr(layer, key)
@@ -290,33 +292,6 @@ def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
             "with `skindx plan measure`, or put a time in."
         )
     return seconds
-
-
-def parse_profiles(text: str, path: Path) -> Profiles:
-    """Read what `Profiles.write` or `Trace.write` wrote. Raises UserError."""
-    raw = parse_json(text.encode(), str(path))
-    if "networks" in raw or "names" not in raw:
-        if raw.get("format", FORMAT) != FORMAT:
-            raise UserError(
-                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
-                "measure again with `skindx plan measure`."
-            )
-        return Profiles.parse(raw, origin=str(path), expand=False)
-    return from_tensors(Trace.parse(raw, origin=str(path), expand=False), path.stem)
-
-
-def from_tensors(trace: Trace, name: str) -> Profiles:
-    """Return a trace of tensors as a profile: forward time is that of the first layer."""
-    layers: list[dict[str, Any]] = [
-        {"name": tensor, "forward_s": 0.0, "backward_s": seconds, "parameter_bytes": size // 4 * 4}
-        for tensor, size, seconds in zip(
-            trace.names, trace.sizes_bytes, trace.backward_s, strict=True
-        )
-    ][::-1]
-    layers[0]["forward_s"] = trace.forward_s
-    raw = {"name": name, "layers": layers, "update_s": trace.update_s}
-    profile = Profile.parse(raw, origin=name, expand=False)
-    return Profiles(source="tensors", networks=(profile,))
 
 
 def compute_scale(profile: Profile, images: float) -> float:
@@ -334,32 +309,3 @@ def compute_scale(profile: Profile, images: float) -> float:
     seconds = first.compute_s + slope * (images - first.batch)
     known = first.compute_s + slope * (profile.batch - first.batch)
     return max(seconds, 0.2 * first.compute_s * images / first.batch) / known
-
-
-def scaled(profile: Profile, compute: float, *, update: float) -> Profile:
-    """Return a profile with its times multiplied: `compute` of all layers, `update` of the update.
-
-    A layer that was never timed stays without a time.
-    """
-    layers = tuple(
-        layer.model_copy(
-            update={
-                key: None if getattr(layer, key) is None else getattr(layer, key) * compute
-                for key in ("forward_s", "backward_s")
-            }
-        )
-        for layer in profile.layers
-    )
-    at = tuple(
-        point.model_copy(update={"compute_s": point.compute_s * compute}) for point in profile.at
-    )
-    again = profile.checkpointing
-    return profile.model_copy(
-        update={
-            "layers": layers,
-            "at": at,
-            "update_s": profile.update_s * update,
-            "checkpointing": again
-            and again.model_copy(update={"compute_s": again.compute_s * compute}),
-        }
-    )
