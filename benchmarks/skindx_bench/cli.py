@@ -8,6 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from skindx.cli.options import Sets
+from skindx.cli.train import NEEDS
+from skindx.core.machine import require_extra
 from skindx_bench.subjects import (
     ALIASES,
     ALL,
@@ -128,6 +130,38 @@ app.command(
     help="Lay JSON files of benchmarks side by side: which differences are real?\n\n"
     "Example: skindx bench compare desk.json server.json --html compare.html",
 )(_measuring(COMPARE))
+
+
+@app.command()
+def network(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="YAML file to write.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Training settings; only `engine` is used."),
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="About so long; a slow network takes longer.")
+    ] = 40,
+    sets: Sets = None,
+) -> None:
+    """Measure the network between ranks for `skindx plan make`, by the trainer's collectives.
+
+    Start it like a training: directly (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
+    by Slurm. You may edit the file: add price_per_node_hour, watts_per_node, and more nodes.
+
+    Example: skindx bench network --out cluster.yaml --set engine.hostfile=hosts
+    """
+    require_extra("train", *NEEDS, purpose="measuring the network between ranks")
+    from skindx_bench.cluster.network_probe import write_cluster
+
+    write_cluster(out, config, sets or [], ranks_per_node, seconds)
+
+
 for name in [*BENCHES, *ALIASES]:
     if name != "all" and name not in GROUPS:
         app.command(name, hidden=True, help=f"As in its group: {ALIASES.get(name, name)}.")(

@@ -51,7 +51,7 @@ def make(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="File that `skindx plan network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes "
+            help="File that `skindx bench network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes "
             "of 4 ranks; default: only this machine."
         ),
     ] = None,
@@ -182,47 +182,6 @@ def measure(
             f"{1000 * network.read_s:.1f} ms an image and core, {at.peak_bytes / 1e9:.2f} GB"
         )
     print(f"measured on {profiles.host}, {profiles.ranks} ranks at once: {out}")
-
-
-@plan.command()
-def network(
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="YAML file to write.")],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="Training settings; only `engine` is used."),
-    ] = None,
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="About so long; a slow network takes longer.")
-    ] = 40,
-    sets: Sets = None,
-) -> None:
-    """Measure the network between the ranks, with the collectives that a training uses.
-
-    Start it like a training: directly (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
-    by Slurm. You may edit the file: add price_per_node_hour, watts_per_node, and more nodes.
-
-    Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
-    """
-    require_extra("train", *NEEDS, purpose="measuring the network between ranks")
-    from skindx.core.cost.cluster import Cluster
-    from skindx.plan.network_probe import network as measure_network
-    from skindx.training.config.run import TrainSettings
-
-    settings = TrainSettings.load(config, sets or [])
-    if not measure_network(settings.engine, out, ranks_per_node, seconds):
-        return
-    cluster = Cluster.read(out)
-    print(f"{cluster.nodes} nodes of {cluster.ranks_per_node} ranks, {cluster.backend}: {out}")
-    for known in cluster.collectives:
-        print(
-            f"{known.collective}: {1000 * known.alpha_s:.3g} ms + "
-            f"{1e9 * known.beta_s_per_byte:.3g} ms/MB, spread {known.spread:.0%}"
-        )
 
 
 @plan.command()

@@ -96,7 +96,7 @@ def plan_of_trace(request: PlanRequest) -> Plan:
     if request.trace is None or request.cluster is None:
         raise UserError(
             "give CONFIG and DATA, or --trace and --cluster; `skindx plan measure` writes the "
-            "first, `skindx plan network` the second."
+            "first, `skindx bench network` the second."
         )
     machine = machine_of(Profiles.read(request.trace), read_cluster(request.cluster), request)
     profile = machine.profiles.networks[0]

@@ -159,7 +159,7 @@ def import_names() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "words", [("train", "data", "--out", "run"), ("plan", "network", "--out", "c.yaml"),
+    "words", [("train", "data", "--out", "run"), ("bench", "network", "--out", "c.yaml"),
               ("plan", "measure", "c.yaml", "data", "--out", "t")]
 )  # fmt: skip
 def test_without_the_extra_a_training_is_a_sentence(

@@ -15,8 +15,8 @@ from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer,
 from skindx.core.cost.step import simulate_step
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
-from skindx.plan.links import Visit, collective_of, from_visit_to_visit
 from skindx.plan.strategies import strategy_of
+from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
 
 NODES = 4
 SIZES = [1 << power for power in (13, 16, 18, 20, 22, 23, 24)]

@@ -27,9 +27,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         yield {"accelerator": "cpu", "hostfile": str(hostfile), "interface": "cable0"}
 
 
-def _skindx(*arguments: object) -> "subprocess.CompletedProcess[str]":
+def _skindx(*arguments: object, module: str = "skindx") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "skindx", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -42,8 +42,8 @@ def test_the_network_between_them_is_measured(engine: dict[str, str], tmp_path: 
     config, file = tmp_path / "train.yaml", tmp_path / "cluster.yaml"
     config.write_text(yaml.safe_dump({"engine": engine}))
     # Both have this machine's host name, so how many ranks share a node is said.
-    command = ["plan", "network", "--config", config, "--out", file, "--seconds", 1]
-    done = _skindx(*command, "--ranks-per-node", 1)
+    command = ["network", "--config", config, "--out", file, "--seconds", 1]
+    done = _skindx(*command, "--ranks-per-node", 1, module="skindx_bench")
     assert done.returncode == 0, done.stderr
     cluster = Cluster.read(file)
     assert (cluster.nodes, cluster.ranks_per_node, cluster.source) == (2, 1, "measured")

@@ -158,7 +158,7 @@ def test_the_command_line_says_it_in_one_sentence(
     monkeypatch.setenv("RANK", "x")
     words: dict[str, tuple[object, ...]] = {
         "train": ("train", small_dataset, "--config", tmp_path / "c.yaml", "--out", tmp_path / "r"),
-        "network": ("plan", "network", "--out", tmp_path / "cluster.yaml"),
+        "network": ("bench", "network", "--out", tmp_path / "cluster.yaml"),
     }
     code, _, err = skindx(*words[verb])
     assert code == 2

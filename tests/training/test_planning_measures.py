@@ -25,10 +25,8 @@ from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
 from skindx.plan.kfac_price import conditioned
-from skindx.plan.links import rising
 from skindx.plan.measure import measure
 from skindx.plan.measured_steps import profile_member
-from skindx.plan.network_probe import cluster_of
 from skindx.plan.plan import make
 from skindx.plan.saved_plan import Predicted, write_fragment
 from skindx.plan.search import PlanLimits
@@ -38,6 +36,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.methods.kfac.layers import find_layers
 from skindx.training.tasks.image_sets import TrainingData
+from skindx_bench.cluster.network_probe import cluster_of, rising
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],
@@ -229,7 +228,7 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
 def test_ranks_of_torchrun_measure_the_network_together(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command += ["-m", "skindx", "plan", "network", "--out", str(file), "--seconds", "1"]
+    command += ["-m", "skindx_bench", "network", "--out", str(file), "--seconds", "1"]
     command += ["--set", "engine.accelerator=cpu"]
     done = subprocess.run(
         command,

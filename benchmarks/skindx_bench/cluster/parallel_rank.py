@@ -19,7 +19,6 @@ from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
 from skindx.plan.local_work import local_work
-from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
@@ -29,6 +28,7 @@ from skindx.training.methods.sharding.cubes import Cube, cube_product
 from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.methods.sharding.transformer import split_pair
 from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all, sizes_of
+from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 

@@ -16,10 +16,14 @@ from statistics import fmean, median, stdev
 from skindx.core.cost.cluster import Cluster, Collective, Link
 from skindx.core.cost.collectives import fit
 from skindx.core.cost.network import Network
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
+from skindx.plan.plan import make
 from skindx.plan.search import PlanLimits, search
+from skindx.plan.trace_plan import preset
+from skindx_bench.cluster.gradient_load import load_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
 from skindx_bench.cluster.public_traces import (
     Logged,
@@ -284,27 +288,19 @@ def _sizes(errors: Sequence[float]) -> Figure:
 
 def search_s(rounds: int = 5) -> Figure:
     """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
-    from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
-    from skindx.plan.choice import PlannedMember, Workload
-    from skindx.plan.estimate import Machine
-    from skindx.plan.plan import make
-    from skindx.plan.search import PlanLimits
-    from skindx.plan.trace_plan import preset
-    from skindx_bench.cluster.gradient_load import load_of
-
     load = load_of("resnet50")
     kinds = {4: "Conv2d", 2: "Linear", 1: "BatchNorm2d"}
     # Operations are weights times positions, and an image passes the last layer once.
-    once = load.work["fc.weight"] / _product(load.shapes["fc.weight"])
+    once = load.work["fc.weight"] / math.prod(load.shapes["fc.weight"])
     layers = tuple(
         ProfiledLayer(
             name=name,
             operator=kinds[len(shape)],
-            activation_bytes=round(128 * shape[0] * load.work[name] / _product(shape) / once),
+            activation_bytes=round(128 * shape[0] * load.work[name] / math.prod(shape) / once),
             forward_s=0.1 * load.work[name],
             backward_s=0.2 * load.work[name],
             shapes=(shape,),
-            parameter_bytes=4 * _product(shape),
+            parameter_bytes=4 * math.prod(shape),
         )
         for name, shape in load.shapes.items()
     )
@@ -321,10 +317,3 @@ def search_s(rounds: int = 5) -> Figure:
         make(work, machine, PlanLimits())
         times.append(time.perf_counter() - started)
     return figure_of(times, "s")
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for side in shape:
-        count *= side
-    return count

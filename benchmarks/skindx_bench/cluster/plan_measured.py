@@ -1,6 +1,7 @@
 """Measured steps beside a plan's: of ranks that wait as long as layers compute, or that train."""
 
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -156,19 +157,12 @@ def profile_of(
             forward_s=settings.forward_s * work[name],
             backward_s=settings.backward_s * work[name],
             shapes=(tuple(shape),),
-            parameter_bytes=4 * _elements(shape),
+            parameter_bytes=4 * math.prod(shape),
         )
         for name, shape in shapes.items()
     )
     norm_s = max(answer["norm_s"] for answer in answers)
     return Profile(name=model, batch=1, layers=layers, update_s=norm_s, local=local)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for side in shape:
-        count *= side
-    return count
 
 
 _NODES = 2

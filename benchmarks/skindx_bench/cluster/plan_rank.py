@@ -14,11 +14,11 @@ from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.comm.fused_exchange import Fused
 from skindx.plan.local_work import local_work
-from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx_bench.cluster.gradient_load import Waiting, heavy_tailed
+from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.harness.answering import answer_commands
 
 _TIMEOUT = timedelta(minutes=5)
@@ -38,7 +38,7 @@ class PlanRank:
         self.steps: dict[str, Callable[[], float]] = {}
 
     def links(self, budget_s: float) -> dict[str, Any]:
-        """Measure the links, as `skindx plan network` does."""
+        """Measure the links, as `skindx bench network` does."""
         return cluster_of(self.mesh, self.per_node, budget_s).model_dump(mode="json")
 
     def load(self, shapes: dict[str, list[int]]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Cluster(Settings):
                 missing = "links.between" if self.nodes > 1 else "links.inside"
                 raise ValueError(
                     f"nothing says what its network takes; give {missing} (alpha_s, "
-                    "beta_s_per_byte) or collectives, or run `skindx plan network`"
+                    "beta_s_per_byte) or collectives, or run `skindx bench network`"
                 )
         return self
 
