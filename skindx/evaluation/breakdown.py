@@ -24,7 +24,7 @@ from skindx.metrics import (
     share_interval,
     simultaneous_levels,
 )
-from skindx.models.urgent_risk import urgent_risks
+from skindx.models.urgent_risk import UrgentRiskRule, urgent_risks
 from skindx.taxonomy import SkinClass, normalise
 
 # N = images, C = classes
@@ -217,7 +217,8 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
         return Breakdown(attribute, (), float("nan"), f"the manifest names no {attribute}")
     values_N, urgent_N = np.array(values), answers.urgent_C[answers.truth_N]
     risk_N = urgent_risks(answers.ensemble_NC, np.flatnonzero(answers.urgent_C).tolist())
-    missed_N = urgent_N & ~_called(answers, risk_N)
+    called_N = called_positive(answers, answers.urgent_C, answers.urgent_risk)
+    missed_N = urgent_N & ~called_N
     every = [(value, np.flatnonzero(values_N == value)) for value in order(values)]
     rows = {value: places for value, places in every if _enough(answers, places)}
     of_urgent = {
@@ -290,12 +291,12 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
     )
 
 
-def _called(answers: Answers, risk_N: Floats) -> Bools:
-    """Return which images are called urgent, by the threshold or else by the likeliest class."""
-    rule = answers.urgent_risk
+def called_positive(answers: Answers, of_C: Bools, rule: UrgentRiskRule | None) -> Bools:
+    """Return which images are called so: by the rule's threshold, or else by the likeliest class."""
     if rule is None:
-        return np.asarray(answers.urgent_C[answers.predicted_N])
-    return risk_N >= rule.thresholds(rule.level(answers.miss_rate), answers.skin_types)
+        return of_C[answers.predicted_N]
+    level = rule.level(answers.miss_rate)
+    return rule.risks(answers.ensemble_NC) >= rule.thresholds(level, answers.skin_types)
 
 
 def _enough(answers: Answers, places: Ints) -> bool:

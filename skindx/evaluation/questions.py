@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import Bools, cancer_of, share
+from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, share
 from skindx.evaluation.figures import LEVEL, SEED, bounds, percent
 from skindx.evaluation.guarantee_scores import UrgentRiskScores
 from skindx.metrics import DecisionPoint, Interval, decision_curve, roc_figures
+from skindx.models.conformal import ALL
 from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS, classes_of_question, urgent_risks
 
 # N = images, C = classes
@@ -45,6 +46,16 @@ class ThresholdScore:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """What calling photos as the bundle does is worth, with exact intervals over groups."""
+
+    threshold: float | None
+    """Positive from this risk on; None: where the likeliest class is one of the question's."""
+    sensitivity: Interval
+    specificity: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionScore:
     """One question: the figures of its risk on labelled images."""
 
@@ -67,6 +78,7 @@ class QuestionScore:
     triage: tuple[BandPoint, ...]
     """The least over-triage at shares of missed images."""
     decision: tuple[DecisionPoint, ...]
+    operating: OperatingPoint
 
 
 def question_scores(answers: Answers, *, draws: int) -> tuple[QuestionScore, ...]:
@@ -130,6 +142,17 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
         decision_curve(
             risk_N, positive_N, answers.groups_N, _DECISIONS, draws=draws, level=LEVEL, seed=SEED
         ),
+        _operating(answers, key, of_C),
+    )
+
+
+def _operating(answers: Answers, key: str, of_C: Bools) -> OperatingPoint:
+    rule = next((answers.rule(question) for question in QUESTIONS if question == key), None)
+    positive_N, called_N = of_C[answers.truth_N], called_positive(answers, of_C, rule)
+    return OperatingPoint(
+        rule.level(answers.miss_rate).thresholds[ALL] if rule else None,
+        share(called_N & positive_N, positive_N, answers),
+        share(~called_N & ~positive_N, ~positive_N, answers),
     )
 
 

@@ -278,22 +278,32 @@ def _band(plot: Plot, points: Sequence[BandPoint]) -> None:
 
 
 def roc_plot(question: QuestionScore) -> Plot:
-    """Draw the ROC curve of a question with its band."""
+    """Draw the ROC curve of a question with its band, and the operating point with its errors."""
+    at, auroc = question.operating, question.auroc
+    both = (
+        f"At the operating point the sensitivity is {percent(at.sensitivity)} "
+        f"{bounds(at.sensitivity)} and the specificity {percent(at.specificity)} "
+        f"{bounds(at.specificity)}"
+    )
     plot = new_plot(
         SIZE,
         SIZE,
-        f"ROC curve of the {question.name} risk with its interval; its area is "
-        f"{decimal(question.auroc)}.",
+        f"ROC curve of the {question.name} risk with its interval; its area is {decimal(auroc)} "
+        f"{bounds(auroc, 'decimal')}. {both}.",
     )
     _band(plot, question.roc)
     plot.axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 4)))
-    plot.axes.step(
+    plot.axes.plot(
         [point.at for point in question.roc],
         [point.figure.value for point in question.roc],
-        where="post",
         color=BLUE,
         linewidth=2,
     )
+    x, y, gid = 1 - at.specificity.value, at.sensitivity.value, "operating"
+    plot.titles[gid] = both
+    _interval(plot, (1 - at.specificity.high, 1 - at.specificity.low), (y, y), gid)
+    _interval(plot, (x, x), (at.sensitivity.low, at.sensitivity.high), gid)
+    plot.axes.plot(x, y, "o", color=BLUE, markersize=9, gid=gid, clip_on=False)
     percent_axis(plot.axes, "x", "Over-triage: others called positive (%)")
     percent_axis(plot.axes, "y", f"{first_upper(question.name)} images called positive (%)")
     return plot

@@ -19,13 +19,14 @@ from evaluation_fakes import (
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
-from skindx.evaluation.answers import read_predictions
+from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.evaluation.evaluation_report import print_table
 from skindx.evaluation.guarantee_scores import urgent_scores
-from skindx.evaluation.questions import question_scores, target_text, useful_range
+from skindx.evaluation.questions import QuestionScore, question_scores, target_text, useful_range
 from skindx.evaluation.report_plots import decision_plot, roc_plot
 from skindx.evaluation.score import Evaluation
+from skindx.metrics import share_interval
 from skindx.models.conformal import Conformal
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import Taxonomy
@@ -157,3 +158,30 @@ def test_the_report_holds_the_risk_against_the_target(evaluated: tuple[Path, Eva
     for plot in (roc_plot(question), decision_plot(question)):
         ET.fromstring(str(plot.svg()))
     assert roc_plot(question).axes.get_xlim() == (0, 1)
+
+
+def by_hand(called: str, positive: str, groups: str, **changes: object) -> QuestionScore:
+    """Score images that are called nevus or melanoma (n, m), which they are or are not."""
+    shares = {"m": (0.1, 0.8, 0.1), "n": (0.8, 0.1, 0.1)}
+    records = records_of([CLASSES["nm".index(one)].key for one in positive], list(groups))
+    table = [prediction(shares[one]) for one in called]
+    answers = replace(Answers.of(records, table, CLASSES, ["only"]), **changes)
+    return question_scores(answers, draws=20)[0]
+
+
+def test_the_operating_point_is_counted_by_hand() -> None:
+    # 3 of 4 melanomas and 4 of 6 nevi are called rightly; two melanomas are of one lesion.
+    called, positive, groups = "mmmnmmnnnn", "mmmmnnnnnn", "aabcdefghi"
+    at = by_hand(called, positive, groups).operating
+    assert at.threshold is None  # no thresholds: the likeliest class decides
+    assert at.sensitivity == share_interval([1, 1, 1, 0], list("aabc"))
+    assert at.specificity == share_interval([0, 0, 1, 1, 1, 1], list("defghi"))
+    # A threshold below all risks calls everybody; the intervals still have a width.
+    one = by_hand(called, positive, groups, urgent_risk=rule((1,), 0.05))
+    at = one.operating
+    assert (at.threshold, at.sensitivity.value, at.specificity.value) == (0.05, 1, 0)
+    assert at.sensitivity.low < 1
+    assert at.specificity.high > 0
+    plot = roc_plot(one)
+    assert f"sensitivity is 100.0 % {bounds(at.sensitivity)}" in plot.label
+    assert (dot := plot.axes.lines[-1]).get_xdata()[0] == dot.get_ydata()[0] == 1

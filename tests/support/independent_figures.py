@@ -134,7 +134,10 @@ def all_figures(folder: Path) -> dict[str, Any]:
         "sets": _sets(table),
         "urgent_risk": _risk(table, "urgent_risk"),
         "soon_risk": _risk(table, "soon_risk"),
-        "questions": [_question(table, tiers) for tiers in (("urgent",), ("urgent", "soon"))],
+        "questions": [
+            _question(table, ("urgent",), "urgent_risk"),
+            _question(table, ("urgent", "soon"), "soon_risk"),
+        ],
         "breakdowns": [
             _breakdown(table, age_bands(values) if name == "age" else values)
             for name in ("skin_type", "age", "sex", "site", "source", "confirmed_by")
@@ -375,7 +378,14 @@ def _bayes(table: Table, called_N: Array, urgent_N: Array, p: float) -> dict[str
     return {"ppv": ppv, "npv": npv}
 
 
-def _question(table: Table, tiers: tuple[str, ...]) -> dict[str, Any]:
+def _called(table: Table, risk_N: Array, question: str) -> tuple[float, Array]:
+    levels = table.settings[question]["levels"]
+    level = next(level for level in levels if level["miss_rate"] == 0.05)["thresholds"]
+    least_N = [level.get(f"skin type {kind}", level["all"]) for kind in table.column("skin_type")]
+    return level["all"], risk_N >= np.array(least_N)
+
+
+def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, Any]:
     """ROC by scikit-learn, net benefit by its definition (Vickers and Elkin 2006)."""
     of_C = np.array([entry["urgency"] in tiers for entry in table.settings["classes"]])
     positive_N, risk_N = of_C[table.truth_N], table.served_NC[:, of_C].sum(axis=1)
@@ -412,6 +422,7 @@ def _question(table: Table, tiers: tuple[str, ...]) -> dict[str, Any]:
     at_over = [{"at": 1 - x, "figure": next(points)} for x in over]
     triage = [{"at": x, "figure": next(points)} for x in missed]
     benefit, refer_all, gain = ([next(points) for _ in thresholds_T] for _ in range(3))
+    least, called_N = _called(table, risk_N, question)
     return {
         "n": positive_N.sum(),
         "others": (~positive_N).sum(),
@@ -433,6 +444,11 @@ def _question(table: Table, tiers: tuple[str, ...]) -> dict[str, Any]:
             {"threshold": t, "net_benefit": b, "refer_all": a, "gain": g}
             for t, b, a, g in zip(thresholds_T, benefit, refer_all, gain, strict=True)
         ],
+        "operating": {
+            "threshold": least,
+            "sensitivity": table.share(called_N, positive_N),
+            "specificity": table.share(~called_N, ~positive_N),
+        },
     }
 
 
@@ -441,11 +457,8 @@ def _breakdown(table: Table, values_N: Array) -> dict[str, Any]:
     if set(values_N) == {""}:
         return {"parts": [], "top1_gap": None, "top1_test": None, "urgent_test": None}
     right_N, urgent_N = table.predicted_N == table.truth_N, table.urgent_N
-    rule = table.settings["urgent_risk"]
-    risk_N = table.served_NC[:, rule["urgent_columns"]].sum(axis=1)
-    level = next(level for level in rule["levels"] if level["miss_rate"] == 0.05)["thresholds"]
-    least_N = [level.get(f"skin type {kind}", level["all"]) for kind in table.column("skin_type")]
-    missed_N = urgent_N & (risk_N < np.array(least_N))
+    risk_N = table.served_NC[:, table.settings["urgent_risk"]["urgent_columns"]].sum(axis=1)
+    missed_N = urgent_N & ~_called(table, risk_N, "urgent_risk")[1]
     nothing = dict.fromkeys(("value", "low", "high"))
     parts, of, of_urgent = [], [], []
     for value in sorted(set(values_N), key=lambda value: (value == "", value)):
