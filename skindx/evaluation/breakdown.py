@@ -292,7 +292,7 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
 
 
 def called_positive(answers: Answers, of_C: Bools, rule: UrgentRiskRule | None) -> Bools:
-    """Return which images are called so: by the rule's threshold, or else by the likeliest class."""
+    """Return which images are called so: by the rule's threshold, else by the likeliest class."""
     if rule is None:
         return of_C[answers.predicted_N]
     level = rule.level(answers.miss_rate)

@@ -132,7 +132,7 @@ PREVALENCES = (0.01, 0.05, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class PredictiveValues:
-    """What a next step means where a share of `prevalence` has such a condition."""
+    """What a call means where a share of `prevalence` has such a condition."""
 
     prevalence: float
     ppv: Interval
@@ -240,16 +240,21 @@ def _level(
             )
             for name, of_N in of_type.items()
         ),
-        tuple(_predictive(misses.rate, alarms.rate)) if misses and alarms else (),
+        predictive_at(
+            share(sent_N & urgent_N, urgent_N, answers),
+            share(~sent_N & ~urgent_N, ~urgent_N, answers),
+        )
+        if misses and alarms
+        else (),
     )
 
 
-def _predictive(missed: Interval, sent_on: Interval) -> Iterator[PredictiveValues]:
-    sensitivity, specificity = (
-        Interval(1 - error.value, 1 - error.high, 1 - error.low) for error in (missed, sent_on)
+def predictive_at(sensitivity: Interval, specificity: Interval) -> tuple[PredictiveValues, ...]:
+    """Return the predictive values at the stated prevalences: see `predictive_values`."""
+    return tuple(
+        PredictiveValues(prevalence, *predictive_values(sensitivity, specificity, prevalence))
+        for prevalence in PREVALENCES
     )
-    for prevalence in PREVALENCES:
-        yield PredictiveValues(prevalence, *predictive_values(sensitivity, specificity, prevalence))
 
 
 def _warned(answers: Answers, columns: Sequence[int]) -> Bools:

@@ -11,7 +11,11 @@ import numpy as np
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, share
 from skindx.evaluation.figures import LEVEL, SEED, bounds, percent
-from skindx.evaluation.guarantee_scores import UrgentRiskScores
+from skindx.evaluation.guarantee_scores import (
+    PredictiveValues,
+    UrgentRiskScores,
+    predictive_at,
+)
 from skindx.metrics import DecisionPoint, Interval, decision_curve, roc_figures
 from skindx.models.conformal import ALL
 from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS, classes_of_question, urgent_risks
@@ -53,6 +57,10 @@ class OperatingPoint:
     """Positive from this risk on; None: where the likeliest class is one of the question's."""
     sensitivity: Interval
     specificity: Interval
+    here: PredictiveValues
+    """At the prevalence of these images: the share of those called, or not called, rightly."""
+    stated: tuple[PredictiveValues, ...]
+    """At stated prevalences, from sensitivity and specificity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +157,18 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
 def _operating(answers: Answers, key: str, of_C: Bools) -> OperatingPoint:
     rule = next((answers.rule(question) for question in QUESTIONS if question == key), None)
     positive_N, called_N = of_C[answers.truth_N], called_positive(answers, of_C, rule)
+    sensitivity = share(called_N & positive_N, positive_N, answers)
+    specificity = share(~called_N & ~positive_N, ~positive_N, answers)
     return OperatingPoint(
         rule.level(answers.miss_rate).thresholds[ALL] if rule else None,
-        share(called_N & positive_N, positive_N, answers),
-        share(~called_N & ~positive_N, ~positive_N, answers),
+        sensitivity,
+        specificity,
+        PredictiveValues(
+            float(positive_N.mean()),
+            share(called_N & positive_N, called_N, answers),
+            share(~called_N & ~positive_N, ~called_N, answers),
+        ),
+        predictive_at(sensitivity, specificity),
     )
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -22,6 +23,7 @@ from sklearn.metrics import roc_auc_score
 from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.evaluation.evaluation_report import print_table
+from skindx.evaluation.figures import bounds
 from skindx.evaluation.guarantee_scores import urgent_scores
 from skindx.evaluation.questions import QuestionScore, question_scores, target_text, useful_range
 from skindx.evaluation.report_plots import decision_plot, roc_plot
@@ -185,3 +187,33 @@ def test_the_operating_point_is_counted_by_hand() -> None:
     plot = roc_plot(one)
     assert f"sensitivity is 100.0 % {bounds(at.sensitivity)}" in plot.label
     assert (dot := plot.axes.lines[-1]).get_xdata()[0] == dot.get_ydata()[0] == 1
+
+
+def test_predictive_values_are_counted_by_hand() -> None:
+    at = by_hand("mmmnmmnnnn", "mmmmnnnnnn", "aabcdefghi").operating
+    assert at.here.prevalence == 0.4
+    assert at.here.ppv == share_interval([1, 1, 1, 0, 0], list("aabde"))
+    assert at.here.npv == share_interval([0, 1, 1, 1, 1], list("cfghi"))
+    # Bayes: 0.05 * 0.75 / (0.05 * 0.75 + 0.95 * 1 / 3), and the same of those who are not called.
+    low, middle, high = at.stated
+    assert (low.prevalence, middle.prevalence, high.prevalence) == (0.01, 0.05, 0.2)
+    assert middle.ppv.value == pytest.approx(0.0375 / (0.0375 + 0.95 / 3))
+    assert middle.npv.value == pytest.approx(0.95 * 2 / 3 / (0.95 * 2 / 3 + 0.05 / 4))
+
+
+@pytest.mark.parametrize(
+    ("called", "undefined"),
+    [("mmmmnnnnnn", ()), ("nnnnmmmmmm", ()), ("mmmmmmmmmm", ("npv",)), ("nnnnnnnnnn", ("ppv",))],
+)
+def test_no_predictive_value_is_certain(called: str, undefined: tuple[str, ...]) -> None:
+    """All right, all wrong, everybody called, nobody called."""
+    at = by_hand(called, "mmmmnnnnnn", "abcdefghij").operating
+    for row in (at.here, *at.stated):
+        for name in ("ppv", "npv"):
+            figure = getattr(row, name)
+            if name in undefined:
+                assert math.isnan(figure.value)
+                assert bounds(figure) == "[–]"
+            else:
+                assert 0 <= figure.low <= figure.value <= figure.high <= 1
+                assert figure.high - figure.low > 1e-3

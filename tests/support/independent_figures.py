@@ -336,10 +336,7 @@ def _risk(table: Table, question: str) -> dict[str, Any]:
                 }
                 for kind in sorted(set(types_N) - {""})
             ],
-            "predictive": [
-                {"prevalence": p} | _bayes(table, risk_N >= least_N, urgent_N, p)
-                for p in (0.01, 0.05, 0.2)
-            ],
+            "predictive": _stated(table, risk_N >= least_N, urgent_N),
         }
 
     steps_N = table.column("next_step")
@@ -365,6 +362,10 @@ def _risk(table: Table, question: str) -> dict[str, Any]:
             for of_N in (urgent_N, ~urgent_N)
         ],
     }
+
+
+def _stated(table: Table, called_N: Array, urgent_N: Array) -> list[dict[str, Any]]:
+    return [{"prevalence": p} | _bayes(table, called_N, urgent_N, p) for p in (0.01, 0.05, 0.2)]
 
 
 def _bayes(table: Table, called_N: Array, urgent_N: Array, p: float) -> dict[str, Figure]:
@@ -448,6 +449,12 @@ def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, 
             "threshold": least,
             "sensitivity": table.share(called_N, positive_N),
             "specificity": table.share(~called_N, ~positive_N),
+            "here": {
+                "prevalence": positive_N.mean(),
+                "ppv": table.share(positive_N, called_N),
+                "npv": table.share(~positive_N, ~called_N),
+            },
+            "stated": _stated(table, called_N, positive_N),
         },
     }
 
