@@ -311,22 +311,38 @@ def roc_plot(question: QuestionScore) -> Plot:
 
 def decision_plot(question: QuestionScore) -> Plot:
     """Draw the decision curve with its band, beside referring all and referring none."""
-    points = question.decision
+    points, threshold = question.decision, question.operating.threshold
+    ten = next(point for point in points if point.threshold == 0.1)
     plot = new_plot(
         SIZE,
         SIZE,
         f"Decision curve of the {question.name} risk: net benefit over the threshold probability, "
-        "beside referring all and referring none.",
+        "beside referring all and referring none. At 10 % it is "
+        f"{decimal(ten.net_benefit)} {bounds(ten.net_benefit, 'decimal')}, of referring all "
+        f"{decimal(ten.refer_all)}; the table below has more.",
     )
     _band(plot, [BandPoint(point.threshold, point.net_benefit) for point in points])
     x = [point.threshold for point in points]
+    first = points[0].net_benefit, points[0].refer_all
+    # One group has no interval.
+    highs = [one.value if math.isnan(one.high) else one.high for one in first]
+    most = 1.15 * max(0.01, *highs)
+    # Cut here, where it leaves the scale: the page knows no clipping.
+    fall = [(0.0, question.operating.here.prevalence)]
+    fall += [(one.threshold, one.refer_all.value) for one in points]
+    fall = [(at, value) for at, value in fall if value >= -most / 4]
     plot.axes.plot(x, [0.0] * len(x), color=SOFT, linewidth=1)
-    plot.axes.plot(
-        x, [one.refer_all.value for one in points], color=SOFT, linewidth=1, linestyle=(0, (4, 4))
-    )
+    plot.axes.plot(*zip(*fall, strict=True), color=SOFT, linewidth=1, linestyle=(0, (4, 4)))
     plot.axes.plot(x, [point.net_benefit.value for point in points], color=BLUE, linewidth=2)
-    most = 1.15 * max(points[0].net_benefit.high, points[0].refer_all.high)
-    percent_axis(plot.axes, "x", "Threshold probability (%)", 0.5)
+    for at, word in ((fall[-1], "refer all"), ((x[-1], 0.0), "refer none")):
+        plot.axes.annotate(
+            word, at, xytext=(-4, -5) if at[0] > 0.4 else (5, 4), textcoords="offset points",
+            color=SOFT, ha="right" if at[0] > 0.4 else "left", va="top" if at[1] == 0 else "bottom",
+        )  # fmt: skip
+    if threshold is not None and threshold <= x[-1]:
+        plot.titles["operating"] = f"The bundle calls photos positive from {percent(threshold)} on"
+        plot.axes.plot([threshold] * 2, [-most / 4, most], color=BLUE, lw=1, gid="operating")
+    percent_axis(plot.axes, "x", "Threshold probability (%)", 0.5, step=0.2)
     plot.axes.set_ylim(-most / 4, most)
     plot.axes.grid(axis="y", color=LINE, linewidth=1)
     plot.axes.set_ylabel("Net benefit (true positives an image)", color=SOFT)

@@ -23,7 +23,7 @@ from sklearn.metrics import roc_auc_score
 from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.evaluation.evaluation_report import print_table
-from skindx.evaluation.figures import bounds
+from skindx.evaluation.figures import bounds, decimal
 from skindx.evaluation.guarantee_scores import urgent_scores
 from skindx.evaluation.questions import QuestionScore, question_scores, target_text, useful_range
 from skindx.evaluation.report_plots import decision_plot, roc_plot
@@ -217,3 +217,29 @@ def test_no_predictive_value_is_certain(called: str, undefined: tuple[str, ...])
             else:
                 assert 0 <= figure.low <= figure.value <= figure.high <= 1
                 assert figure.high - figure.low > 1e-3
+
+
+def test_net_benefit_is_counted_by_hand() -> None:
+    """From 10 % on all ten are called at a risk of 10 % and of 80 %; from 20 % on three are."""
+    one = by_hand("mmmnnnnnnn", "mmmmnnnnnn", "abcdefghij")
+    at = {point.threshold: point for point in one.decision}
+    assert at[0.1].net_benefit.value == pytest.approx(0.4 - 0.6 / 9)
+    assert at[0.1].refer_all.value == pytest.approx(0.4 - 0.6 / 9)
+    assert at[0.1].gain.value == pytest.approx(0)
+    assert at[0.2].net_benefit.value == pytest.approx(0.3)  # nobody wrongly
+    assert at[0.2].refer_all.value == pytest.approx(0.4 - 0.6 / 4)
+    assert at[0.5].gain.value == pytest.approx(0.3)  # referring none is the better one there
+    for point in one.decision:
+        for figure in (point.net_benefit, point.refer_all, point.gain):
+            assert figure.low < figure.value < figure.high
+    plot = decision_plot(one)
+    assert decimal(at[0.1].net_benefit) in plot.label
+    least, _ = plot.axes.get_ylim()
+    assert all(min(line.get_ydata()) >= least for line in plot.axes.lines)
+
+
+def test_one_group_has_plots_without_a_band() -> None:
+    one = by_hand("mmn", "mnn", "aaa")
+    for plot in (roc_plot(one), decision_plot(one)):
+        assert not plot.axes.patches
+        ET.fromstring(str(plot.svg()))
