@@ -90,10 +90,12 @@ def missed_of(
     return UrgentMisses(n, missed, share(missed_N, urgent_N, answers, level)) if n else None
 
 
-def raised_of(raised_N: Bools, other_N: Bools, answers: Answers) -> FalseAlarms | None:
+def raised_of(
+    raised_N: Bools, other_N: Bools, answers: Answers, level: float = LEVEL
+) -> FalseAlarms | None:
     """Count images of other classes that are called urgent; None when there is no such image."""
-    n = int(other_N.sum())
-    return FalseAlarms(n, int(raised_N.sum()), share(raised_N, other_N, answers)) if n else None
+    n, raised = int(other_N.sum()), int(raised_N.sum())
+    return FalseAlarms(n, raised, share(raised_N, other_N, answers, level)) if n else None
 
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
@@ -157,6 +159,8 @@ class BreakdownPart:
     """Of the urgent risk; not defined with too few images of either kind."""
     urgent: UrgentMisses | None
     """By the threshold of the urgent risk, without one by the likeliest class; None: too few."""
+    others: FalseAlarms | None
+    """Images of other classes that are called urgent by it; None: too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
     values_N, urgent_N = np.array(values), answers.urgent_C[answers.truth_N]
     risk_N = urgent_risks(answers.ensemble_NC, np.flatnonzero(answers.urgent_C).tolist())
     called_N = called_positive(answers, answers.urgent_C, answers.urgent_risk)
-    missed_N = urgent_N & ~called_N
+    missed_N, raised_N = urgent_N & ~called_N, ~urgent_N & called_N
     every = [(value, np.flatnonzero(values_N == value)) for value in order(values)]
     rows = {value: places for value, places in every if _enough(answers, places)}
     of_urgent = {
@@ -237,6 +241,10 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
             v: (Statistic.share(missed_N[p[urgent_N[p]]]), p[urgent_N[p]])
             for v, p in of_urgent.items()
         },
+        "others": {
+            v: (Statistic.share(raised_N[p[~urgent_N[p]]]), p[~urgent_N[p]])
+            for v, p in of_urgent.items()
+        },
     }
     levels = simultaneous_levels(
         {name: list(parts.values()) for name, parts in measures.items()},
@@ -250,11 +258,14 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
         groups_N = answers.groups_N[places]
         return confidence_interval(measure, groups_N, draws=draws, level=levels[name], seed=SEED)
 
-    def misses(value: str, places: Ints) -> UrgentMisses | None:
+    def calls(value: str, places: Ints) -> tuple[UrgentMisses | None, FalseAlarms | None]:
         if value not in of_urgent:
-            return None
-        part = answers.some(places)
-        return missed_of(missed_N[places], urgent_N[places], part, levels["urgent"])
+            return None, None
+        part, of_N = answers.some(places), urgent_N[places]
+        return (
+            missed_of(missed_N[places], of_N, part, levels["urgent"]),
+            raised_of(raised_N[places], ~of_N, part, levels["others"]),
+        )
 
     parts = tuple(
         BreakdownPart(
@@ -265,7 +276,7 @@ def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: 
             figure("top1", value),
             figure("balanced_accuracy", value),
             figure("urgent_auroc", value),
-            misses(value, places),
+            *calls(value, places),
         )
         for value, places in every
     )

@@ -1,6 +1,8 @@
 """Misses, sets and breakdowns, counted by hand."""
 
 import dataclasses
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from skindx.evaluation.breakdown import (
     cancer_of,
     urgent_misses,
 )
+from skindx.evaluation.evaluation_report import render
 from skindx.evaluation.guarantee_scores import set_scores
 from skindx.metrics import share_interval
 from skindx.models.conformal import Conformal
@@ -112,7 +115,7 @@ def test_parts_have_figures_and_small_ones_say_so() -> None:
     small = next(part for part in skin.parts if part.value == "VI")
     assert small.few
     assert np.isnan(small.top1.value)
-    assert small.urgent is None
+    assert small.urgent is small.others is None
 
 
 def test_the_facts_of_the_manifest_and_the_threshold_are_used() -> None:
@@ -137,6 +140,11 @@ def test_the_facts_of_the_manifest_and_the_threshold_are_used() -> None:
     risk_N = answers.ensemble_NC[::2, 1:3].sum(axis=1)
     assert female.urgent is not None
     assert female.urgent.missed == (urgent_N & (risk_N < 0.9)).sum()
+    assert female.others is not None
+    assert (female.others.n, female.others.raised) == (
+        (~urgent_N).sum(),
+        (~urgent_N & (risk_N >= 0.9)).sum(),
+    )
     assert age_band(75) == "75 and more"
 
 
@@ -215,3 +223,22 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     assert {group.promised for group in set_scores(found.with_sets(old), draws=10).by_group} == {
         None
     }
+
+
+def test_all_groups_stand_in_one_table() -> None:
+    table = ET.fromstring(
+        render_page("breakdown.html.jinja", breakdowns=breakdowns(whole(), draws=20))
+    )
+    bodies = table.findall(".//tbody")
+    assert [body.findtext(".//th") for body in bodies] == ["By skin type", "By source"]
+    rows = {row[0].text: row for row in bodies[0].findall("tr")[1:]}
+    assert list(rows) == ["I", "II", "VI", "not known"]
+    assert rows["VI"][2].text == "too few to say"
+    assert len(rows["II"]) == 7
+    text = " ".join(table.itertext())
+    assert "names no age, no sex, no site, no confirmation" in text
+
+
+def render_page(template: str, **evaluation: object) -> str:
+    e = SimpleNamespace(draws=20, **evaluation)
+    return render(template, e=e, least=(30, 10, 10), interval_name="95 % interval")

@@ -465,13 +465,15 @@ def _breakdown(table: Table, values_N: Array) -> dict[str, Any]:
         return {"parts": [], "top1_gap": None, "top1_test": None, "urgent_test": None}
     right_N, urgent_N = table.predicted_N == table.truth_N, table.urgent_N
     risk_N = table.served_NC[:, table.settings["urgent_risk"]["urgent_columns"]].sum(axis=1)
-    missed_N = urgent_N & ~_called(table, risk_N, "urgent_risk")[1]
+    _, called_N = _called(table, risk_N, "urgent_risk")
+    missed_N = urgent_N & ~called_N
     nothing = dict.fromkeys(("value", "low", "high"))
     parts, of, of_urgent = [], [], []
     for value in sorted(set(values_N), key=lambda value: (value == "", value)):
         of_N = values_N == value
         groups = len(set(table.column("group")[of_N]))
-        entry = {"n": of_N.sum(), "groups": groups, "urgent": None, "urgent_auroc": nothing}
+        entry = {"n": of_N.sum(), "groups": groups, "urgent_auroc": nothing}
+        entry |= {"urgent": None, "others": None}
         if of_N.sum() < 30 or groups < 10:
             parts.append(entry | {"top1": nothing, "balanced_accuracy": nothing})
             continue
@@ -481,6 +483,7 @@ def _breakdown(table: Table, values_N: Array) -> dict[str, Any]:
         if min((of_N & urgent_N).sum(), (of_N & ~urgent_N).sum()) >= 10:
             of_urgent.append(value)
             entry["urgent"] = table.missed(missed_N, urgent_N & of_N)
+            entry["others"] = table.missed(called_N, ~urgent_N & of_N, "raised")
             entry["urgent_auroc"] = table.figure(
                 lambda rows: float(roc_auc_score(urgent_N[rows], risk_N[rows])), of_N
             )
