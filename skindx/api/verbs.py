@@ -20,6 +20,7 @@ from skindx.data.manifest import Split
 if TYPE_CHECKING:
     from skindx.api.model import Model
     from skindx.data.recipe import BuildSettings
+    from skindx.evaluation.mistakes import Pictures
     from skindx.evaluation.score import Evaluation
     from skindx.training.config.run import TrainSettings
 
@@ -137,12 +138,14 @@ def evaluate(
     internal: "str | os.PathLike[str] | None" = None,
     digest: str | None = None,
     miss_rate: float | None = None,
+    pictures: "Pictures" = "licensed",
     progress: Progress = silent,
 ) -> EvaluationReport:
     """Evaluate a bundle on a dataset as `skindx evaluate` does.
 
     `out` is by default evaluation/ beside the bundle, or external/; `split` test, or all of an
-    `external` dataset. Figures of the test split are also written into the bundle's model card.
+    `external` dataset; `pictures` of mistakes are `licensed`, `own` or `none`. Figures of the test
+    split are also written into the bundle's model card.
     Raises UserError for bad input.
     """
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
@@ -165,6 +168,7 @@ def evaluate(
         miss_rate=miss_rate,
         external=external,
         internal=Path(internal) if internal else None,
+        pictures=pictures,
     )
     report = EvaluationReport(folder, scores, None)
     if part == "test" and scores.external is None and not external:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,6 +41,13 @@ def evaluate(
             "evaluation/ beside the bundle, or else the figures that the bundle holds.",
         ),
     ] = None,
+    pictures: Annotated[
+        Literal["licensed", "own", "none"],
+        typer.Option(
+            help="Pictures of mistakes in the report: licensed, which `skindx publish` would give "
+            "away; own, also those that name no licence; none.",
+        ),
+    ] = "licensed",
     checklist: Annotated[
         bool,
         typer.Option(
@@ -80,6 +87,7 @@ def evaluate(
             internal=internal,
             digest=expect,
             miss_rate=miss_rate,
+            pictures=pictures,
             progress=progress,
         )
     print_table(report.scores, console())

@@ -23,10 +23,11 @@ from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, Conclusion, Conclusio
 from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
 from skindx.evaluation.contamination import MadeFrom, Part, leave_out
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
-from skindx.evaluation.evaluation_report import worst_mistakes, write_report
+from skindx.evaluation.evaluation_report import write_report
 from skindx.evaluation.figures import SEED
 from skindx.evaluation.image_table import SETTINGS, TABLE, write_image_table
 from skindx.evaluation.input_effects import with_known_facts
+from skindx.evaluation.mistakes import Pictures, check_pictures, worst_mistakes
 from skindx.evaluation.score import Evaluation, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec
@@ -93,6 +94,7 @@ def evaluate(
     miss_rate: float | None = None,
     external: bool = False,
     internal: Path | None = None,
+    pictures: Pictures = "licensed",
 ) -> Evaluation:
     """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
 
@@ -109,6 +111,7 @@ def evaluate(
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     require_extra("train", "matplotlib", purpose="the report of an evaluation")
+    check_pictures(pictures)
     EVALUATION.check(out)
     records = split_records(dataset, split)
     check_sample(dataset, records)
@@ -132,6 +135,7 @@ def evaluate(
         progress=progress,
         copies_progress=copies_progress,
         internal=compared,
+        pictures=pictures,
     )
 
 
@@ -149,6 +153,7 @@ def evaluate_served(
     progress: Progress | None = None,
     copies_progress: Progress | None = None,
     internal: Internal | None = None,
+    pictures: Pictures = "licensed",
 ) -> Evaluation:
     """Score a loaded predictor, of a bundle with this digest; write `out`. Raises UserError."""
     manifest = sha256_file(dataset / MANIFEST)
@@ -208,7 +213,7 @@ def evaluate_served(
         taxonomy_review=predictor.taxonomy.review_note,
         bundle_digest=digest,
     )
-    mistakes = worst_mistakes(records, predictions, classes, read)
+    mistakes = worst_mistakes(records, answers, dataset, read, pictures)
     with atomic_folder(out, EVALUATION) as folder:
         write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
         write_predictions(folder / PREDICTIONS, records, answers)

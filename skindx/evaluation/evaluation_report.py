@@ -1,20 +1,14 @@
 """An evaluation as one HTML file that needs nothing else, and as a table in the terminal."""
 
 import base64
-import io
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
 from skindx.core.text import cell, counted, html_environment, keep_units
-from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
@@ -23,6 +17,7 @@ from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
 from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
+from skindx.evaluation.mistakes import MistakeStrip
 from skindx.evaluation.questions import target_text, useful_range
 from skindx.evaluation.report_plots import (
     confusion_plot,
@@ -37,9 +32,7 @@ from skindx.evaluation.report_plots import (
     urgent_plot,
 )
 from skindx.evaluation.score import Evaluation
-from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS
-from skindx.taxonomy import SkinClass
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,57 +67,6 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-SHOWN = 12
-_SIDE = 176  # pixels; shown at half of it, so that it is sharp on a fine screen and on paper
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One image named wrongly, with a small JPEG of it."""
-
-    path: str
-    truth: str
-    predicted: str
-    confidence: float
-    jpeg: bytes
-
-
-def worst_mistakes(
-    records: Sequence[Record],
-    predictions: Sequence[Prediction],
-    classes: Sequence[SkinClass],
-    read: Callable[[Record], NDArray[np.uint8]],
-) -> list[Mistake]:
-    """Return up to 12 wrong answers, most confident first, at most one a group.
-
-    `read` returns an image's pixels_HWC.
-    """
-    ranked = sorted(
-        zip(records, predictions, strict=True), key=lambda pair: -pair[1].probabilities_C.max()
-    )
-    names = {skin_class.key: skin_class.name for skin_class in classes}
-    mistakes: list[Mistake] = []
-    seen: set[str] = set()
-    for record, prediction in ranked:
-        predicted = classes[int(prediction.probabilities_C.argmax())]
-        if predicted.key == record.label or record.group in seen or len(mistakes) == SHOWN:
-            continue
-        seen.add(record.group)
-        confidence = float(prediction.probabilities_C.max())
-        jpeg = _thumbnail(read(record))
-        mistakes.append(Mistake(record.path, names[record.label], predicted.name, confidence, jpeg))
-    return mistakes
-
-
-def _thumbnail(pixels_HWC: NDArray[np.uint8]) -> bytes:
-    from PIL import Image, ImageOps
-
-    thumbnail = ImageOps.fit(Image.fromarray(pixels_HWC), (_SIDE, _SIDE))
-    buffer = io.BytesIO()
-    thumbnail.save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
-
-
 PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
 MATCHED_BY = {
     "key": "the same key",
@@ -135,14 +77,17 @@ MATCHED_BY = {
 
 
 def write_report(
-    path: Path, evaluation: Evaluation, origin: MeasurementOrigin, mistakes: Sequence[Mistake] = ()
+    path: Path,
+    evaluation: Evaluation,
+    origin: MeasurementOrigin,
+    mistakes: Sequence[MistakeStrip] = (),
 ) -> None:
     """Write the report as one self-contained HTML file: no script, no outside reference."""
     write_text(path, render_report(evaluation, origin, mistakes))
 
 
 def render_report(
-    evaluation: Evaluation, origin: MeasurementOrigin, mistakes: Sequence[Mistake] = ()
+    evaluation: Evaluation, origin: MeasurementOrigin, mistakes: Sequence[MistakeStrip] = ()
 ) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
     sensitivity = sensitivity_plot(evaluation)

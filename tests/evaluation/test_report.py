@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
 
+from skindx.core.errors import UserError
 from skindx.core.measurement import MeasurementOrigin
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
-from skindx.evaluation.evaluation_report import print_table, render_report, worst_mistakes
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.figures import bounds, decimal, percent, points
 from skindx.evaluation.guarantee_scores import SetScore, SetScores
+from skindx.evaluation.mistakes import MistakeStrip, check_pictures, worst_mistakes
 from skindx.evaluation.report_plots import (
     confusion_cells,
     confusion_plot,
@@ -30,6 +33,7 @@ from skindx.evaluation.report_plots import (
 )
 from skindx.evaluation.score import Evaluation
 from skindx.metrics import DetectionScore, Interval
+from skindx.models.ensemble import Prediction
 
 ORIGIN = MeasurementOrigin(
     bundle="runs/demo/bundle",
@@ -58,9 +62,17 @@ def simulated(n: int = 60, classes: tuple[fake_class, ...] = CLASSES) -> Evaluat
 
 def render(evaluation: Evaluation, origin: MeasurementOrigin = ORIGIN) -> str:
     labels, table = simulate(60)
-    mistakes = worst_mistakes(records_of(labels), table, CLASSES, read)
-    assert mistakes
+    mistakes = strips(records_of(labels), table)
+    assert any(mistake.jpeg for strip in mistakes for mistake in strip.mistakes)
     return render_report(evaluation, origin, mistakes)
+
+
+def strips(
+    records: list[Record], table: list[Prediction], pictures: str = "licensed", licence: str = "CC0"
+) -> list[MistakeStrip]:
+    answers = Answers.of(records, table, CLASSES, table[0].member_probabilities_MC.shape[0] * ["m"])
+    records = [dataclasses.replace(record, licence=licence) for record in records]
+    return worst_mistakes(records, answers, Path("nowhere"), read, pictures)  # type: ignore[arg-type]
 
 
 class References(HTMLParser):
@@ -138,7 +150,7 @@ def test_one_member_and_no_mistake() -> None:
     records = records_of(["nevus", "wart"])
     table = [prediction((1.0, 0, 0, 0)), prediction((0, 0, 0, 1.0))]
     evaluation = scored(records, table, ["only"], draws=20)
-    assert worst_mistakes(records, table, CLASSES, read) == []
+    assert strips(records, table) == []
     text = " ".join(ET.fromstring(render_report(evaluation, ORIGIN)).itertext())
     assert "one member" in text
     assert "No mistakes." in text
@@ -232,21 +244,60 @@ def test_a_plot_is_part_of_its_page() -> None:
     assert not re.search(r"#[0-9a-f]{6}|href|clip-path|\bid=|font", written)
 
 
-def test_worst_mistakes_lead_with_the_most_confident_one_of_each_group() -> None:
+def test_mistakes_are_the_worst_ones_of_each_group() -> None:
     said = [(0.6, 0.4, 0, 0), (0.9, 0.1, 0, 0), (0.2, 0.8, 0, 0), (0.7, 0.3, 0, 0)]
     records = records_of(["melanoma"] * 4, groups=["a", "b", "c", "b"])
-    found = worst_mistakes(
-        records, [prediction(probabilities) for probabilities in said], CLASSES, read
+    missed, confident = strips(records, [prediction(shares) for shares in said])
+    assert (missed.title, confident.title) == (
+        "Urgent images that are not called urgent",
+        "Most confident mistakes",
     )
-    assert [(mistake.path, mistake.confidence) for mistake in found] == [
-        ("pictures/1.npy", 0.9),
-        ("pictures/0.npy", 0.6),
-    ]
-    assert (found[0].truth, found[0].predicted) == ("Melanoma", "Compound nevus")
-    with Image.open(io.BytesIO(found[0].jpeg)) as image:
-        assert image.size == (176, 176)
+    for strip in (missed, confident):  # here the surest mistakes are also the least risks
+        assert [(one.path, one.confidence, one.risk) for one in strip.mistakes] == [
+            ("pictures/1.npy", 0.9, pytest.approx(0.1)),
+            ("pictures/0.npy", 0.6, pytest.approx(0.4)),
+        ]
+    first = confident.mistakes[0]
+    assert (first.truth, first.predicted) == ("Melanoma", "Compound nevus")
+    with Image.open(io.BytesIO(first.jpeg)) as image:
+        assert image.size == (30, 20)  # never enlarged
+        assert not image.getexif()
     many = records_of(["melanoma"] * 30)
-    assert len(worst_mistakes(many, [prediction(said[0])] * 30, CLASSES, read)) == 12
+    for strip in strips(many, [prediction(said[0])] * 30):
+        assert len(strip.mistakes) == 12
+    (alone,) = strips(records_of(["nevus"]), [prediction((0.2, 0.8, 0, 0))])
+    assert alone.title == "Most confident mistakes"  # no urgent image is missed
+
+
+@pytest.mark.parametrize(
+    ("licence", "pictures", "why"),
+    [
+        ("CC0", "licensed", ""),
+        ("CC0", "none", "no pictures were asked for"),
+        ("", "licensed", "licence unknown"),
+        ("", "own", ""),
+        ("ask the clinic", "own", "licence unknown"),
+        ("CC BY-ND 4.0", "own", "licence no derivatives"),
+        ("CC BY 4.0", "own", "attribution missing"),
+        ("All rights reserved", "own", "licence reserved"),
+    ],
+)
+def test_no_picture_is_shown_that_its_licence_forbids(
+    licence: str, pictures: str, why: str
+) -> None:
+    records, table = records_of(["melanoma"]), [prediction((0.9, 0.1, 0, 0))]
+    found = strips(records, table, pictures, licence)
+    assert {one.withheld for strip in found for one in strip.mistakes} == {why}
+    html = render_report(scored(records, table, ["only"], draws=5), ORIGIN, found)
+    ET.fromstring(html)
+    assert ("data:image/jpeg" in html) == (not why)
+    assert (f"not shown: {why}" in html) == bool(why)
+    assert (f"Pictures, made smaller: {licence}" in html) == bool(licence and not why)
+
+
+def test_another_word_for_pictures_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"pictures is 'all'; it must be one of licensed, own"):
+        check_pictures("all")
 
 
 def printed(evaluation: Evaluation) -> str:
