@@ -76,6 +76,10 @@ MATCHED_BY = {
 }
 
 
+_NAMED = 8
+"""Classes that the first page names; it must fit on a sheet."""
+
+
 def write_report(
     path: Path,
     evaluation: Evaluation,
@@ -99,9 +103,15 @@ def render_report(
         plot = urgent_plot(scores, QUESTION_WORDS[name], band)
         if scores or name == "urgent_risk":
             risks.append((name, scores, plot.svg() if plot else None))
+    largest = sorted((one for one in evaluation.classes if one.n), key=lambda one: -one.n)
+    absent = [one.attribute for one in evaluation.breakdowns if not one.parts]
     return render(
         "report.html.jinja",
         e=evaluation,
+        main=evaluation.questions[:1],
+        largest=largest[:_NAMED],
+        rest=sum(one.n for one in largest[_NAMED:]),
+        unknown=[name for name in absent if name in ("skin type", "age", "sex")],
         origin=origin,
         mistakes=mistakes,
         copies=contamination_lines(evaluation.contamination),

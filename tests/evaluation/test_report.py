@@ -46,6 +46,7 @@ ORIGIN = MeasurementOrigin(
     versions={"skindx": "0.1.0"},
     taxonomy_review="not clinically reviewed",
 )
+MM = 96 / 25.4  # pixels of a page in a browser
 HOSTILE = '<img src=x onerror="alert(1)">&</title>'
 
 
@@ -139,6 +140,22 @@ def test_hostile_names_stay_text() -> None:
     assert HOSTILE in "".join(tree.itertext())
     assert "<img src=x" not in html
     assert tree.find(".//script") is None
+
+
+def test_the_first_page_has_the_main_figures_and_the_limits() -> None:
+    evaluation = simulated()
+    (first,) = ET.fromstring(render(evaluation)).findall(".//div[@class='first']")
+    text = " ".join(" ".join(first.itertext()).split()).replace("\N{NO-BREAK SPACE}", " ")
+    at = evaluation.questions[0].operating
+    for figure in (at.sensitivity, at.specificity, at.here.ppv, at.here.npv, at.stated[0].npv):
+        assert f"{percent(figure)} {bounds(figure)}" in text
+    assert f"Top-1 {percent(evaluation.ensemble.top1)} {bounds(evaluation.ensemble.top1)}" in text
+    assert "60 images in 60 groups, 4 classes: " in text
+    assert "fitted on other images, and nothing was chosen by these" in text
+    assert "names no skin type, no age, no sex" in text
+    assert [part.text for part in first.iter("h2")] == ["What was tested", "Main figures", "Limits"]
+    chosen = render(evaluation, dataclasses.replace(ORIGIN, split="val"))
+    assert "its figures are no test" in chosen
 
 
 @pytest.mark.parametrize("n", [1, 2, 40])
@@ -362,7 +379,11 @@ def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path, wid
         page.goto(path.as_uri())
         overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         shown = page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": round(178 * MM), "height": 800})
+        sheet = page.evaluate("document.querySelector('.first').offsetHeight")
         browser.close()
+    assert sheet <= 265 * MM  # A4 without its margins
     assert set(asked) <= {"file", "data"}
     assert said == []
     assert overflow <= 0
