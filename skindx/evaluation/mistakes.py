@@ -96,7 +96,7 @@ def worst_mistakes(
             answers.classes[answers.predicted_N[place]].name,
             float(confidence_N[place]),
             float(risk_N[place]),
-            b"" if why else small_jpeg(read(record), _SIDE),
+            b"" if why else small_jpeg(np.asarray(read(record)), _SIDE),
             why,
             ", ".join(filter(None, (name, record.licence.strip()))),
         )
