@@ -42,10 +42,10 @@ def evaluate(
         ),
     ] = None,
     pictures: Annotated[
-        Literal["licensed", "own", "none"],
+        Literal["licensed", "local", "none"],
         typer.Option(
             help="Pictures of mistakes in the report: licensed, which `skindx publish` would give "
-            "away; own, also those that name no licence; none.",
+            "away; local, also those that name no licence; none.",
         ),
     ] = "licensed",
     checklist: Annotated[

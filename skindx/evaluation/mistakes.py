@@ -18,7 +18,7 @@ from skindx.models.urgent_risk import urgent_risks
 
 # N = images
 
-Pictures = Literal["licensed", "own", "none"]
+Pictures = Literal["licensed", "local", "none"]
 """Pictures that `skindx publish` would give away; also those that name no licence; none."""
 
 SHOWN = 12
@@ -123,5 +123,5 @@ def _withheld(dataset: Path, records: Sequence[Record], pictures: Pictures) -> d
     return {
         sha256: reason.replace("-", " ")
         for sha256, (reason, _) in withheld_of(dataset, records).items()
-        if not (pictures == "own" and reason == "licence-unknown" and sha256 in unnamed)
+        if not (pictures == "local" and reason == "licence-unknown" and sha256 in unnamed)
     }

@@ -292,11 +292,11 @@ def test_mistakes_are_the_worst_ones_of_each_group() -> None:
         ("CC0", "licensed", ""),
         ("CC0", "none", "no pictures were asked for"),
         ("", "licensed", "licence unknown"),
-        ("", "own", ""),
-        ("ask the clinic", "own", "licence unknown"),
-        ("CC BY-ND 4.0", "own", "licence no derivatives"),
-        ("CC BY 4.0", "own", "attribution missing"),
-        ("All rights reserved", "own", "licence reserved"),
+        ("", "local", ""),
+        ("ask the clinic", "local", "licence unknown"),
+        ("CC BY-ND 4.0", "local", "licence no derivatives"),
+        ("CC BY 4.0", "local", "attribution missing"),
+        ("All rights reserved", "local", "licence reserved"),
     ],
 )
 def test_no_picture_is_shown_that_its_licence_forbids(
@@ -313,7 +313,7 @@ def test_no_picture_is_shown_that_its_licence_forbids(
 
 
 def test_another_word_for_pictures_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"pictures is 'all'; it must be one of licensed, own"):
+    with pytest.raises(UserError, match=r"pictures is 'all'; it must be one of licensed, local"):
         check_pictures("all")
 
 
