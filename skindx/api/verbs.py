@@ -144,8 +144,8 @@ def evaluate(
     """Evaluate a bundle on a dataset as `skindx evaluate` does.
 
     `out` is by default evaluation/ beside the bundle, or external/; `split` test, or all of an
-    `external` dataset; `pictures` of mistakes are `licensed`, `local` or `none`. Figures of the test
-    split are also written into the bundle's model card.
+    `external` dataset; `pictures` of mistakes are `licensed`, `local` or `none`. Figures of the
+    test split are also written into the bundle's model card.
     Raises UserError for bad input.
     """
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
