@@ -108,7 +108,6 @@ def render_report(
     return render(
         "report.html.jinja",
         e=evaluation,
-        main=evaluation.questions[:1],
         largest=largest[:_NAMED],
         rest=sum(one.n for one in largest[_NAMED:]),
         unknown=[name for name in absent if name in ("skin type", "age", "sex")],

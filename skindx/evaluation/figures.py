@@ -135,7 +135,8 @@ def bounds(figure: Interval, unit: str = "percent") -> str:
         return "[–]"
     low, high = figure.low, figure.high
     if unit == "percent":
-        return f"[{100 * low:.1f}, {100 * high:.1f}]"
+        digits = 2 if f"{100 * low:.1f}" == f"{100 * high:.1f}" else 1
+        return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}]"
     write = {"points": points, "decimal": decimal, "change": change}[unit]
     return f"[{write(low)}, {write(high)}]"
 

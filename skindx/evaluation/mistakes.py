@@ -54,6 +54,8 @@ class MistakeStrip:
 
     title: str
     order: str
+    count: int
+    """All such mistakes."""
     mistakes: tuple[Mistake, ...]
 
 
@@ -72,19 +74,25 @@ def worst_mistakes(
     risk_N = urgent_risks(answers.ensemble_NC, np.flatnonzero(answers.urgent_C).tolist())
     confidence_N = answers.ensemble_NC.max(axis=1)
     called_N = called_positive(answers, answers.urgent_C, answers.urgent_risk)
-    strips = (
+    wrong = (
         (
             "Urgent images that are not called urgent",
             "Least urgent risk first",
-            _first(answers, answers.urgent_C[answers.truth_N] & ~called_N, risk_N),
+            answers.urgent_C[answers.truth_N] & ~called_N,
+            risk_N,
         ),
         (
             "Most confident mistakes",
             "Most confident first",
-            _first(answers, ~answers.right_N, -confidence_N),
+            ~answers.right_N,
+            -confidence_N,
         ),
     )
-    chosen = {place: records[place] for _, _, places in strips for place in places}
+    strips = [
+        (title, order, int(among_N.sum()), _first(answers, among_N, by_N))
+        for title, order, among_N, by_N in wrong
+    ]
+    chosen = {place: records[place] for *_, places in strips for place in places}
     withheld = _withheld(dataset, list(chosen.values()), pictures)
 
     def one(place: int) -> Mistake:
@@ -102,8 +110,8 @@ def worst_mistakes(
         )
 
     return [
-        MistakeStrip(title, order, tuple(map(one, places)))
-        for title, order, places in strips
+        MistakeStrip(title, order, count, tuple(map(one, places)))
+        for title, order, count, places in strips
         if places
     ]
 

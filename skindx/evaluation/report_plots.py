@@ -304,8 +304,8 @@ def roc_plot(question: QuestionScore) -> Plot:
     _interval(plot, (1 - at.specificity.high, 1 - at.specificity.low), (y, y), gid)
     _interval(plot, (x, x), (at.sensitivity.low, at.sensitivity.high), gid)
     plot.axes.plot(x, y, "o", color=BLUE, markersize=9, gid=gid, clip_on=False)
-    percent_axis(plot.axes, "x", "Over-triage: others called positive (%)")
-    percent_axis(plot.axes, "y", f"{first_upper(question.name)} images called positive (%)")
+    percent_axis(plot.axes, "x", "Over-triage, 1 − specificity (%)")
+    percent_axis(plot.axes, "y", "Sensitivity (%)")
     return plot
 
 
