@@ -1,6 +1,6 @@
 """A plan: what was chosen, what it takes, what holds it back, and what would change it.
 
-Its advice follows the guidelines for workers, batch and servers of Zou et al. (arXiv 1709.06622).
+Its advice follows the guidelines for workers and batch of Zou et al. (arXiv 1709.06622).
 """
 
 import math
@@ -16,7 +16,6 @@ from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.readable import percent, seconds
 from skindx.plan.search import PlanLimits, SearchResult, search
-from skindx.plan.strategies import strategy_of
 
 PAPER = (
     "Guidelines for workers and batches | Zou et al., Distributed Training Large-Scale Deep "
@@ -34,11 +33,6 @@ class Guideline:
     formula: str
 
 
-def efficiency(overhead_ratio: float, ranks: int) -> float:
-    """Return the efficiency of `ranks` (1 + R) / (1 + G R); R = overhead / computing of one."""
-    return (1 + overhead_ratio) / (1 + ranks * overhead_ratio)
-
-
 def ranks_that_pay(overhead_ratio: float, wanted: float) -> int:
     """Return the most ranks whose efficiency is at least `wanted`; 0: there is no limit.
 
@@ -49,40 +43,11 @@ def ranks_that_pay(overhead_ratio: float, wanted: float) -> int:
     return max(1, math.floor((1 + overhead_ratio - wanted) / (wanted * overhead_ratio) + 1e-9))
 
 
-def largest_overhead(ranks: int, wanted: float) -> float:
-    """Return the R up to which `ranks` have an efficiency of `wanted`: (1 - e) / (e G - 1)."""
-    room = wanted * ranks - 1
-    return math.inf if room <= 0 else (1 - wanted) / room
-
-
-def servers(parameter_bytes: float, workers: int, bytes_per_s: float, compute_s: float) -> int:
-    """Return how many parameter servers hide the traffic: ⌈2 S_p N_w / (B_ps T_C)⌉."""
-    return math.ceil(2 * parameter_bytes * workers / (bytes_per_s * compute_s))
-
-
 EFFICIENCY = 0.8
 """Of the guideline that says how many ranks pay."""
 
-DOUBLING = 0.02
-"""Half width that each doubling of the ranks adds to a speed-up; once more beyond the cluster."""
-
 _ROUNDING = 1e-6
 """Choices whose times differ by less, relatively, are equally fast."""
-
-CURVE = tuple(1 << power for power in range(11))
-"""Ranks of the speed-up curve."""
-
-
-@dataclass(frozen=True)
-class SpeedupPoint:
-    """A point of the speed-up curve, with its 90 % interval."""
-
-    ranks: int
-    speedup: float
-    low: float
-    high: float
-    beyond: bool
-    """It lies outside the calibration."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +61,6 @@ class Plan:
     bottleneck: str
     changes: tuple[str, ...]
     advice: tuple[Guideline, ...]
-    curve: tuple[SpeedupPoint, ...]
     notes: tuple[str, ...]
 
     @property
@@ -119,7 +83,6 @@ def make(
         _bottleneck(chosen),
         _changes(profile, chosen, machine),
         _advice(profile, chosen, machine),
-        _curve(profile, chosen, machine),
         _notes(workload, machine, result, limits),
     )
 
@@ -222,20 +185,6 @@ def faster(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guideline, ...]:
-    alone = estimate(
-        profile,
-        replace(
-            chosen.choice,
-            nodes=1,
-            ranks_per_node=1,
-            batch=profile.batch,
-            strategy=strategy_of("dense"),
-            side_by_side=1,
-            accumulate=1,
-        ),
-        machine,
-    )
-    compute_s = alone.step_s
     advice = []
     ranks = max(2, chosen.choice.ranks)
     overhead = chosen.step.parts["communicate"] + chosen.step.parts["read"]
@@ -269,57 +218,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
                 f"features(X) + 3 x parameters + workspace ≤ {share / 1e9:.1f} GB",
             )
         )
-    if chosen.choice.nodes > 1:
-        beta = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node).between
-        count = servers(
-            profile.parameter_bytes, chosen.choice.ranks, 1 / beta.beta_s_per_byte, compute_s
-        )
-        advice.append(
-            Guideline(
-                "parameter servers that would hide the traffic",
-                f"{count}",
-                "⌈2 S_p N_w / (B_ps T_C)⌉, "
-                f"S_p = {profile.parameter_bytes / 1e6:.1f} MB, N_w = {chosen.choice.ranks}, "
-                f"B_ps = {1e-6 / beta.beta_s_per_byte:.0f} MB/s, T_C = {compute_s:.3g} s",
-            )
-        )
     return tuple(advice)
-
-
-def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[SpeedupPoint, ...]:
-    """Weak scaling: as many images a rank on one rank as on 1,024; P x t(1) / t(P)."""
-    rank_batch = max(1, chosen.choice.piece * chosen.choice.accumulate)
-    per_node = machine.cluster.ranks_per_node
-    points: list[SpeedupPoint] = []
-    base: Estimate | None = None
-    for ranks in CURVE:
-        nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
-        choice = replace(
-            chosen.choice,
-            strategy=strategy_of("dense") if ranks == 1 else chosen.choice.strategy,
-            nodes=nodes,
-            ranks_per_node=here,
-            batch=rank_batch * nodes * here,
-            side_by_side=1,
-        )
-        try:
-            result = estimate(profile, choice, machine)
-        except ValueError:
-            if chosen.choice.strategy.parallel:
-                continue  # it needs several ranks, or a cube of them
-            break  # nothing is known of a network between nodes
-        base = base or result
-        speedup = nodes * here * base.step_s / result.step_s
-        # Computing is the same on one rank and on many: what is not known of it cancels.
-        width = math.sqrt(max(0.0, result.half_width**2 - base.half_width**2))
-        width += DOUBLING * math.log2(max(1.0, ranks))
-        beyond = bool(result.beyond) or ranks > machine.cluster.ranks
-        if ranks > machine.cluster.ranks:
-            width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
-        points.append(
-            SpeedupPoint(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond)
-        )
-    return tuple(points)
 
 
 def _notes(

@@ -22,7 +22,7 @@ from skindx.core.svg_plots import (
 )
 from skindx.core.text import html_environment, keep_units
 from skindx.plan.outcome import PlanOutcome
-from skindx.plan.plan import Plan, SpeedupPoint
+from skindx.plan.plan import Plan
 from skindx.plan.plan_text import candidates, summary
 from skindx.plan.readable import seconds
 
@@ -54,9 +54,7 @@ def write_page(path: Path, plan: Plan) -> None:
             rows=rows,
             parts=[(name, took, took / step.seconds) for name, took in step.parts.items()],
             pareto=pareto(plan).svg(),
-            speedup=speedup(plan.curve).svg(),
             timeline=timeline(step).svg(),
-            beyond=any(point.beyond for point in plan.curve),
             networks=", ".join(profile.name for profile in machine.profiles.networks),
             cluster=machine.cluster,
             host=machine.profiles.host,
@@ -117,29 +115,6 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         if not front or cost < front[-1][1]:
             front.append((taken, cost))
     return front
-
-
-def speedup(points: Sequence[SpeedupPoint]) -> Plot:
-    """Return the speed-up over one rank with its band; dashed beyond what is known."""
-    plot = new_plot(_WIDTH, _HEIGHT, "Speed-up over one rank, with its 90 % band")
-    axes, ranks = plot.axes, [point.ranks for point in points]
-    low, high = [point.low for point in points], [point.high for point in points]
-    _scale(axes, "x", [*ranks, 2], "ranks", lambda value: f"{value:,.0f}")
-    _scale(axes, "y", [*low, *high, 2], "speed-up over one rank", lambda value: f"{value:,.3g}")
-    axes.set_xticks([count for count in ranks if count in (1, 4, 16, 64, 256, 1024)])
-    axes.fill_between(ranks, low, high, color=BLUE, alpha=0.18, linewidth=0)
-    most = min(ranks[-1], axes.get_ylim()[1])
-    axes.plot([1, most], [1, most], color=GREY, linewidth=1, linestyle=(0, (2, 4)))
-    known = [point for point in points if not point.beyond]
-    for chosen, style in ((points, (0, (5, 4))), (known, "-")):
-        line = [point.ranks for point in chosen], [point.speedup for point in chosen]
-        axes.plot(*line, color=BLUE, linewidth=2, linestyle=style)
-    for point in points:
-        gid = f"ranks{point.ranks}"
-        axes.plot(point.ranks, point.speedup, "o", color=BLUE, markersize=6, gid=gid)
-        text = f"{point.speedup:.1f} [{point.low:.1f}, {point.high:.1f}]"
-        plot.titles[gid] = f"{point.ranks} ranks: {text}"
-    return plot
 
 
 _COLORS = {"read": GREY, "copy": GREY, "forward": BLUE, "backward": VIOLET, "update": GREEN}

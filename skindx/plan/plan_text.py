@@ -154,10 +154,6 @@ def plan_values(plan: Plan) -> dict[str, Any]:
             {"what": advice.what, "answer": advice.answer, "formula": advice.formula}
             for advice in plan.advice
         ],
-        "speedup": [
-            {"ranks": point.ranks, "speedup": point.speedup, "low": point.low, "high": point.high}
-            for point in plan.curve
-        ],
         "notes": list(plan.notes),
     }
 

@@ -44,13 +44,11 @@ def test_a_form_that_is_asked_for_has_its_time_and_its_page(tmp_path: Path, name
     made = plan(name)
     assert made.chosen.choice.strategy.name == name
     write_page(tmp_path / "plan.html", made)
-    assert (tmp_path / "plan.html").read_text().count("<svg") == 3
+    assert (tmp_path / "plan.html").read_text().count("<svg") == 2
     step = made.chosen.first.step
     assert sum(step.parts.values()) == pytest.approx(step.seconds)
     end = max(event["ts"] + event["dur"] for event in chrome_events(step) if event["ph"] == "X")
     assert end == pytest.approx(1e6 * step.seconds)
-    assert made.curve[0].speedup == pytest.approx(1.0)
-    assert made.curve[-1].ranks >= 8
 
 
 def test_a_trace_of_an_earlier_version_opens(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_three_messages_as_a_hand_draws_them() -> None:
         Sending(1, 2, ready_s=16, begin_s=18, end_s=21),
     )
     assert timeline.backward_end_s == 16
-    assert timeline.exposed_s == 5
+    assert timeline.groups[-1].end_s - timeline.backward_end_s == 5
     assert timeline.finish_s == 21.5
 
 

@@ -1,7 +1,7 @@
 """Cost of a collective: time = alpha + beta · bytes, fitted or built from point-to-point links.
 
-In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `all_gather` and
-`gtopk` those of one rank's message (k values and k indices: 8 k bytes).
+In `ring` bytes are those of the whole buffer, in `all_gather` and `gtopk` those of one rank's
+message (k values and k indices: 8 k bytes).
 """
 
 import math
@@ -123,25 +123,6 @@ def ring(link: Cost, ranks: int) -> Cost:
     _check(ranks)
     steps = 2 * (ranks - 1)
     return Cost(steps * link.alpha_s, steps / ranks * link.beta_s_per_byte)
-
-
-def tree(link: Cost, ranks: int) -> Cost:
-    """Reduce along a binomial tree, and broadcast back: 2 ⌈log2 P⌉ steps of the whole buffer."""
-    _check(ranks)
-    return _times(link, 2 * (ranks - 1).bit_length())
-
-
-def hierarchical(inner: Cost, outer: Cost, ranks: int, group: int) -> Cost:
-    """Reduce inside groups, all-reduce across their leaders by a ring, broadcast inside.
-
-    4 (s - 1) + 2 (P / s - 1) steps (Jia et al. 2018, arXiv 1807.11205): inside, to
-    reduce is to reduce-scatter and gather, to broadcast is to scatter and all-gather.
-    """
-    _check(ranks)
-    if group < 1 or ranks % group:
-        raise ValueError(f"{ranks} ranks do not split into groups of {group}; choose a divisor.")
-    inside, across = _times(ring(inner, group), 2), ring(outer, ranks // group)
-    return Cost(inside.alpha_s + across.alpha_s, inside.beta_s_per_byte + across.beta_s_per_byte)
 
 
 def pipelined(phases: Sequence[Cost], chunks: int) -> Cost:

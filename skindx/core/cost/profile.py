@@ -205,7 +205,7 @@ class Profile(Settings):
         """Of a step's computing."""
         return max((point.spread for point in self.at), default=0.0)
 
-    def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
+    def trace(self, *, scale: float = 1.0) -> Trace:
         """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
 
         Raises UserError for a layer that was never timed, and for times that no step takes.
@@ -220,7 +220,7 @@ class Profile(Settings):
             for number, count in enumerate(elements or [layer.parameter_bytes // 4]):
                 if count:
                     names.append(f"{layer.name}/{number}" if number else layer.name)
-                    sizes.append(wire_bytes * count)
+                    sizes.append(4 * count)
                     seconds.append(waiting_s)
                     waiting_s = 0.0
         if not names:

@@ -250,11 +250,6 @@ class Timeline:
     finish_s: float
     """After the update."""
 
-    @property
-    def exposed_s(self) -> float:
-        """Communication that backward does not hide."""
-        return self.groups[-1].end_s - self.backward_end_s
-
 
 def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]) -> Timeline:
     """Send each group once it is complete and the one before is through; then update.
