@@ -69,8 +69,6 @@ class Simulated:
         wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
         if wire:
             yield replace(self, schedule=schedule.scaled(1 + wire))
-        if schedule.latency_sd_s:
-            yield replace(self, schedule=schedule.later())
         if schedule.local_spread and schedule.local_s + schedule.precondition_s:
             yield replace(self, schedule=schedule.with_local(1 + schedule.local_spread))
         if profile.read_spread and self.feeding.read_s:

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, replace
 
 from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
@@ -230,13 +229,6 @@ def _notes(
         notes.append(f"The network is a preset ({cluster.name}), from data sheets, not measured.")
     elif cluster.source == "given":
         notes.append("The times of the network were given by hand; they were not measured here.")
-    choice = result.chosen.choice
-    if choice.side_by_side == 1 and machine.network(choice.nodes, choice.ranks_per_node).published:
-        notes.append(
-            f"Published all-reduces over Ethernet are priced x {TCP_FACTOR:g} within a training "
-            f"(+-{TCP_SPREAD:.0%}, their latency +-{TCP_LATENCY_SPREAD:.0%}), as public runs over "
-            "TCP show; give spread, points or overhead if you measured them."
-        )
     if profiles.source != "measured":
         notes.append("Computing times are another program's, as they stand in the trace.")
     if not result.chosen.first.schedule.measured and result.chosen.choice.ranks > 1:

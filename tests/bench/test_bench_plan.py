@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
 from skindx_bench.cluster.plan import (
+    TCP_FACTOR,
+    TCP_SPREAD,
     errors,
     public_runs,
     published_figures,

@@ -5,7 +5,7 @@ from some_plans import cluster
 
 from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
-from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD, Network
+from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
 from skindx.plan.trace_plan import BETWEEN, INSIDE, preset, read_cluster
 
@@ -96,44 +96,3 @@ def test_ranks_of_a_node_share_its_link() -> None:
     )
     # A ring over all crosses the link with 2 x 7 / 8 of the bytes, two levels with all of them.
     assert levels.alone_s < flat
-
-
-def published(**change: object) -> Network:
-    """Return eight nodes of which a published line of 10 Gbit Ethernet is known."""
-    line = {"collective": "all_reduce", "nodes": 8, "alpha_s": 5.23e-4, "beta_s_per_byte": 8.57e-10}
-    own = {key: change.pop(key) for key in ("spread", "beta_s_per_byte") if key in change}
-    alone = bool(change.pop("alone", False))
-    raw = {"nodes": 8, "collectives": [{**line, **own}], **change}
-    return Network(Cluster.parse(raw), alone=alone)
-
-
-def test_a_published_all_reduce_over_ethernet_takes_longer_within_a_training() -> None:
-    price, alone = published().price("all_reduce"), published(alone=True).price("all_reduce")
-    assert published().published
-    assert not published(alone=True).published
-    assert price(1e8).alone_s == pytest.approx(TCP_FACTOR * alone(1e8).alone_s)
-    assert (price.spread, alone.spread) == (TCP_SPREAD, 0.0)
-    assert price(1e8).latency_sd_s == pytest.approx(TCP_LATENCY_SPREAD * TCP_FACTOR * 5.23e-4)
-    later_s = price(1e8).later().alone_s - price(1e8).alone_s
-    assert later_s == pytest.approx(price(1e8).latency_sd_s)
-    # Also what is derived from it.
-    gather = [one.price("all_gather")(1e6).alone_s for one in (published(), published(alone=True))]
-    assert gather[0] == pytest.approx(TCP_FACTOR * gather[1])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"beta_s_per_byte": 3.06e-10},  # 45 Gbit/s: InfiniBand
-        {"beta_s_per_byte": 8.57e-9},
-        {"spread": 0.05},
-        {"source": "measured"},
-        {"overhead": {"alpha_s": 1e-4, "beta_s_per_byte": 1e-10}},
-        {"corrections": {"communicate": {"factor": 1.1}}},
-    ],
-)
-def test_what_was_measured_and_what_is_faster_is_priced_as_it_stands(
-    change: dict[str, object],
-) -> None:
-    assert not published(**change).published
-    assert published(**change).price("all_reduce").latency_spread == 0.0

@@ -10,19 +10,6 @@ from skindx.core.cost.cluster import Cluster, Collective, Kind
 from skindx.core.cost.collectives import Cost, Curve
 from skindx.core.errors import UserError
 
-TCP_FACTOR, TCP_SPREAD = 1.53, 0.17
-"""What a message takes within a training over the same all-reduce alone, where TCP carries it.
-
-The geometric mean, over the numbers of nodes, of B-Caffe's eight public runs on 2, 4 and 8 nodes
-(arXiv 1811.11141), and the standard deviation of one more run; `skindx bench plan` finds them
-again. A collective alone has the cores and the link to itself, and its ranks begin together.
-"""
-TCP_LATENCY_SPREAD = 0.55
-"""Standard deviation of that latency over the mean: the published lines for one network differ by
-as much from one number of ranks to the next."""
-_TCP_BITS_S = (2e9, 25e9)
-"""Rates of a link that a published all-reduce implies where Ethernet and TCP carried it."""
-
 UNMEASURED = 0.10
 """Standard deviation, over the mean, of a collective that is derived from its links."""
 
@@ -34,18 +21,10 @@ class Timed:
     latency_s: float
     wire_s: float
     cpu_s: float = 0.0
-    latency_sd_s: float = 0.0
-    """How sure the latency alone is, beside what the whole message is."""
 
     def scaled(self, factor: float) -> "Timed":
         """Return a message that takes `factor` times as long."""
-        return Timed(
-            self.latency_s * factor, self.wire_s * factor, self.cpu_s, self.latency_sd_s * factor
-        )
-
-    def later(self) -> "Timed":
-        """Return a message whose latency is a standard deviation longer."""
-        return replace(self, latency_s=self.latency_s + self.latency_sd_s)
+        return Timed(self.latency_s * factor, self.wire_s * factor, self.cpu_s)
 
     @property
     def alone_s(self) -> float:
@@ -63,8 +42,6 @@ class Price:
     spread: float
     measured: bool
     together_spread: float = 0.0
-    latency_spread: float = 0.0
-    """Standard deviation of the latency, over the mean."""
 
     def spread_of(self, messages: int) -> float:
         """Return how sure so many of them are, which may be under way at once."""
@@ -80,27 +57,14 @@ class Price:
         seconds = self.curve(size_bytes)
         alpha_s = min(seconds, self.line.alpha_s)
         idle_s = self.idle_share * (seconds - alpha_s)
-        return Timed(
-            alpha_s + idle_s,
-            seconds - alpha_s - idle_s,
-            self.cpu_s_per_byte * size_bytes,
-            self.latency_spread * alpha_s,
-        )
+        return Timed(alpha_s + idle_s, seconds - alpha_s - idle_s, self.cpu_s_per_byte * size_bytes)
 
 
 class Network:
     """The collectives of some nodes of a cluster, as they are within a training."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        nodes: int | None = None,
-        per_node: int | None = None,
-        *,
-        alone: bool = False,
-    ):
-        """`alone`: collectives have the machines to themselves, as where they are compared."""
-        self.cluster, self.alone = cluster, alone
+    def __init__(self, cluster: Cluster, nodes: int | None = None, per_node: int | None = None):
+        self.cluster = cluster
         self.nodes, self.per_node = nodes or cluster.nodes, per_node or cluster.ranks_per_node
         self._prices: dict[tuple[str, str], Price] = {}
 
@@ -120,40 +84,17 @@ class Network:
         if key not in self._prices:
             result = self._measured(collective)
             self._prices[key] = self._in_training(
-                _as_measured(result) if result else self._derived(line or _LINES[collective]),
-                published=self._published(result),
+                _as_measured(result) if result else self._derived(line or _LINES[collective])
             )
         return self._prices[key]
 
-    def _in_training(self, price: Price, *, published: bool) -> Price:
+    def _in_training(self, price: Price) -> Price:
         """Add what a training adds to the collective alone."""
         more = self.cluster.overhead
-        if self.ranks == 1 or self.alone:
+        if self.ranks == 1 or more is None:
             return price
-        if more is None:
-            return _over_tcp(price) if published else price
         curve = price.curve.plus(more.cost)
         return replace(price, curve=curve, spread=max(price.spread, more.spread))
-
-    @property
-    def published(self) -> bool:
-        """Tell whether an all-reduce among all ranks is a published line over Ethernet."""
-        return not self.alone and self._published(self._measured("all_reduce"))
-
-    def _published(self, result: Collective | None) -> bool:
-        """Tell whether all that is known is a published line of an all-reduce over Ethernet.
-
-        Such a line has neither spread nor points, nor anything that a training adds to it. `result`
-        is the collective itself; without it, it is derived from a link, or from an all-reduce.
-        """
-        known, cluster = self._known, self.cluster
-        if known is None or self.nodes == 1 or (result is None and cluster.links.between):
-            return False
-        if cluster.source != "given" or cluster.overhead or cluster.corrections:
-            return False
-        low, high = _TCP_BITS_S
-        over_tcp = low <= 8 / _one_step(known).beta_s_per_byte <= high
-        return over_tcp and _is_bare(known) and (result is None or _is_bare(result))
 
     def _measured(self, collective: Kind) -> Collective | None:
         for result in self.cluster.collectives:
@@ -257,22 +198,6 @@ _LINES: dict[Kind, Callable[[Network], Cost]] = {
     "exchange": _exchange,
 }
 """Collectives that many exchanges are made of -> what they take by their links."""
-
-
-def _is_bare(known: Collective) -> bool:
-    return not (known.spread or known.points or known.own_share or known.cpu_s_per_byte)
-
-
-def _over_tcp(price: Price) -> Price:
-    """Return what a published collective takes within a training, where TCP carries it."""
-    line = price.curve.line
-    longer = Cost(line.alpha_s * TCP_FACTOR, line.beta_s_per_byte * TCP_FACTOR)
-    return replace(
-        price,
-        curve=Curve(longer),
-        spread=math.hypot(price.spread, TCP_SPREAD),
-        latency_spread=TCP_LATENCY_SPREAD,
-    )
 
 
 def _as_measured(result: Collective) -> Price:

@@ -66,31 +66,17 @@ class StepSchedule:
 
     def scaled(self, factor: float) -> "StepSchedule":
         """Return the schedule whose messages take `factor` times as long on the wire."""
-        flow = self.flow.slower(wire=factor) if self.flow else None
-        return replace(self._timed(lambda timed: timed.scaled(factor)), flow=flow)
 
-    @property
-    def latency_sd_s(self) -> float:
-        """Seconds by which the latencies of all messages may differ together."""
-        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
-        return sum(message.timed.latency_sd_s for message in every)
-
-    def later(self) -> "StepSchedule":
-        """Return the schedule whose messages have latencies a standard deviation longer."""
-        return self._timed(Timed.later)
-
-    def _timed(self, change: Callable[[Timed], Timed]) -> "StepSchedule":
-        """Return the schedule with another time for each message."""
-
-        def changed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-            return tuple(replace(message, timed=change(message.timed)) for message in messages)
+        def scaled(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(replace(one, timed=one.timed.scaled(factor)) for one in messages)
 
         return replace(
             self,
-            messages=changed(self.messages),
-            gathers=changed(self.gathers),
-            spreads=changed(self.spreads),
-            preconditions=changed(self.preconditions),
+            messages=scaled(self.messages),
+            gathers=scaled(self.gathers),
+            spreads=scaled(self.spreads),
+            preconditions=scaled(self.preconditions),
+            flow=self.flow.slower(wire=factor) if self.flow else None,
         )
 
     def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "StepSchedule":
