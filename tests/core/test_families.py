@@ -91,18 +91,22 @@ print(json.dumps({
     "rows": {row["strategy"]: row["settings"] for row in rows},
 }))
 """
-GRAPH = (
-    "node1 -- Conv2d(3, 64) -- forward_compute_time=1, backward_compute_time=2, "
-    "activation_size=4000.0, parameter_size=4000000\n"
-    "node2 -- Linear(in_features=9, out_features=1000) -- forward_compute_time=3, "
-    "backward_compute_time=4, activation_size=128000.0, parameter_size=8000000\n"
-    "\tnode1 -- node2\n"
-)
+TRACED = {
+    "name": "two",
+    "batch": 32,
+    "layers": [
+        {"name": "conv", "operator": "Conv2d", "forward_s": 1e-3, "backward_s": 2e-3,
+         "activation_bytes": 4000, "parameter_bytes": 4_000_000, "outputs": 64},
+        {"name": "fc", "operator": "Linear", "forward_s": 3e-3, "backward_s": 4e-3,
+         "activation_bytes": 128_000, "parameter_bytes": 8_000_000, "outputs": 1000,
+         "input_bytes": 4000},
+    ],
+}  # fmt: skip
 
 
 def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_path: Path) -> None:
     (tmp_path / "toys.py").write_text(TOYS)
-    (tmp_path / "graph.txt").write_text(GRAPH)
+    (tmp_path / "trace.json").write_text(json.dumps({"networks": [TRACED]}))
     info = tmp_path / "toys-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
@@ -112,7 +116,7 @@ def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_pa
     text = "\n".join(f"[{group}]\n{points}" for group, points in groups.items())
     (info / "entry_points.txt").write_text(text)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); DOCS = {str(ROOT / 'docs')!r}\n"
-    code += f"TRACE = {str(tmp_path / 'graph.txt')!r}\n{ASKS}"
+    code += f"TRACE = {str(tmp_path / 'trace.json')!r}\n{ASKS}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
