@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from statistics import fmean, median, pstdev
+from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -174,7 +174,7 @@ def layers_of(
     readies: Sequence[dict[str, float]],
     backward_s: float,
 ) -> tuple[ProfiledLayer, ...]:
-    """Return the layers in forward order: medians over the steps, with their spreads.
+    """Return the layers in forward order: medians over the steps.
 
     Backward goes through them in the order in which their last gradients came; what it takes after
     the last one belongs to the first layer.
@@ -193,18 +193,14 @@ def layers_of(
     for place, name in enumerate(order):
         owned = _owned(clock, name)
         end_s = max(last[name], backward_s) if place == len(order) - 1 else last[name]
-        ready_s = [max(ready.get(weight_name, 0.0) for weight_name in owned) for ready in readies]
         owned.sort(key=lambda weight_name: median(ready.get(weight_name, 0.0) for ready in readies))
         shapes = tuple(tuple(parameters[weight_name].shape) or (1,) for weight_name in owned)
-        forward = [times[name] for times in forwards]
         result.append(
             ProfiledLayer(
                 name=name,
                 operator=type(clock.layers[name]).__name__,
-                forward_s=median(forward),
+                forward_s=median(times[name] for times in forwards),
                 backward_s=max(0.0, end_s - before),
-                forward_spread=_spread(forward),
-                backward_spread=_spread(ready_s),
                 shapes=shapes,
                 parameter_bytes=4 * sum(parameters[weight_name].numel() for weight_name in owned),
                 activation_bytes=clock.activations.get(name, 0),
@@ -230,8 +226,3 @@ def _count(layer: nn.Module, *names: str) -> int:
     """Return the first of some attributes that is a whole number; 0 where none is."""
     result = (getattr(layer, name, None) for name in names)
     return next((value for value in result if isinstance(value, int)), 0)
-
-
-def _spread(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return min(10.0, pstdev(values) / middle) if middle > 0 else 0.0

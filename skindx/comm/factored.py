@@ -70,14 +70,12 @@ class FactoredSettings(ExchangeSettings):
             first += count
             ready = 1 + dense[first - 1]  # groups go in order, so the factors are there by then
             messages.append(Message(ready, size, summed(size)))
-        layers = f"{len(factors)} layer{'s' * (len(factors) > 1)} by factors"
         return StepSchedule(
             tuple(messages),
             finish_s=local.base_s + _product_s(load, network.ranks, factors),
             spread=max(summed.spread_of(len(messages)), gathered.spread if factors else 0.0),
             local_spread=local.spread,
             measured=summed.measured and (gathered.measured or not factors),
-            note=layers if factors else "no layer sends factors",
         )
 
     def _factors(self, load: Load, ranks: int) -> list["LayerFactors"]:

@@ -95,7 +95,6 @@ class FusedSettings(ExchangeSettings):
             spread=price.spread_of(len(plan)),
             local_spread=local.spread,
             measured=price.measured,
-            note=f"{len(plan)} group{'s' if len(plan) > 1 else ''}",
         )
 
     def memory_bytes(self, load: Load, network: Network) -> int:

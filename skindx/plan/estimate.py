@@ -289,9 +289,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)
     images = choice.piece * choice.accumulate
-    feeding = Feeding(
-        read_s=images * profile.read_s / machine.profiles.cores, copy_s=images * profile.copy_s
-    )
+    feeding = Feeding(read_s=images * profile.read_s / machine.profiles.cores)
     simulated = Simulated(
         trace, schedule, network, profile, machine.profiles, choice.accumulate, feeding
     )

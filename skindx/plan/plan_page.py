@@ -117,8 +117,8 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-_COLORS = {"read": GREY, "copy": GREY, "forward": BLUE, "backward": VIOLET, "update": GREEN}
-_RESOURCES = {"cores": "cores", "device": "GPU", "copier": "copy", "link": "network"}
+_COLORS = {"read": GREY, "forward": BLUE, "backward": VIOLET, "update": GREEN}
+_RESOURCES = {"cores": "cores", "device": "GPU", "link": "network"}
 
 
 def timeline(step: Step) -> Plot:

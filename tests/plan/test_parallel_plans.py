@@ -55,6 +55,7 @@ def test_a_trace_of_an_earlier_version_opens(tmp_path: Path) -> None:
     before = {"name": "a", "forward_s": 1, "backward_s": 2, "parameter_bytes": 4}
     layer = ProfiledLayer.model_validate(before)
     assert (layer.input_bytes, layer.outputs, layer.groups) == (0, 0, 1)
-    raw = {"scaled_to": "", "networks": [{"name": "n", "device_spread": 0, "layers": [before]}]}
+    old = {**before, "forward_spread": 0.1, "backward_spread": 0.1}
+    raw = {"scaled_to": "", "networks": [{"name": "n", "copy_s": 0.0, "layers": [old]}]}
     (tmp_path / "trace.json").write_text(json.dumps(raw))
     assert Profiles.read(tmp_path / "trace.json").networks[0].layers == (layer,)

@@ -183,7 +183,6 @@ class Feeding:
     """Processor seconds of the images of a step, over all of a rank's cores; read a step ahead."""
 
     read_s: float = 0.0
-    copy_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -225,8 +224,6 @@ class StepTasks:
         self.compute = "cores" if device == "cpu" else "device"
         if feeding.read_s:
             self.add("read", "cores", feeding.read_s)
-        if feeding.copy_s:
-            self.add("copy", "copier", feeding.copy_s)
 
     def add(
         self,
@@ -252,7 +249,7 @@ class StepTasks:
         # Reads share the cores of a CPU with all else; of a GPU's node they have them.
         cores = Resource("cores", slots=MANY, shared=self.device == "cpu")
         link = Resource("link", slots=slots, shared=True)
-        return run(self.tasks, [cores, link, Resource("device"), Resource("copier")])
+        return run(self.tasks, [cores, link, Resource("device")])
 
 
 class Flow(ABC):
@@ -282,7 +279,7 @@ class Flow(ABC):
         """
 
 
-_ROWS = ("cores", "device", "copier", "link")
+_ROWS = ("cores", "device", "link")
 
 
 def chrome_events(step: Step, name: str = "one rank, one step") -> list[dict[str, Any]]:

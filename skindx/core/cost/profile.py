@@ -86,8 +86,6 @@ class ProfiledLayer(Settings):
     forward_s: Seconds | None
     """Null: it was never timed."""
     backward_s: Seconds | None
-    forward_spread: Spread = 0.0
-    backward_spread: Spread = 0.0
     shapes: tuple[Shape, ...] = Field((), max_length=MOST_TENSORS)
     """Of its parameters, in the order in which backward makes their gradients."""
     parameter_bytes: Bytes
@@ -167,8 +165,6 @@ class Profile(Settings):
     read_s: Seconds = 0.0
     """Read, decode and augment an image, on one core."""
     read_spread: Spread = 0.0
-    copy_s: Seconds = 0.0
-    """Bring an image to the device."""
     optimizer: Name = ""
     optimizer_bytes: Bytes = 0
     """Memory of the optimizer beside the weights."""
@@ -243,6 +239,10 @@ class Profile(Settings):
         )
 
 
+_GONE = ("scaled_to", "device_spread", "copy_s", "forward_spread", "backward_spread")
+"""Keys of traces of earlier versions, which no plan was made of."""
+
+
 class Profiles(Settings):
     """The file of `skindx plan measure`: one kind of node, and the networks of a config."""
 
@@ -276,11 +276,15 @@ class Profiles(Settings):
                 f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
                 "measure again with `skindx plan measure`."
             )
-        networks = raw.get("networks")
-        for part in (raw, *(networks if isinstance(networks, list) else ())):
-            if isinstance(part, dict):  # an earlier version's plans for another device
-                part.pop("scaled_to", None)
-                part.pop("device_spread", None)
+        left: list[object] = [raw]
+        while left:
+            part = left.pop()
+            if isinstance(part, dict):
+                for key in _GONE:
+                    part.pop(key, None)
+                left += part.values()
+            elif isinstance(part, list):
+                left += part
         return cls.parse(raw, origin=str(path), expand=False)
 
 

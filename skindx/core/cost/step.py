@@ -1,4 +1,4 @@
-"""One step as a graph of tasks: read, copy, forward, backward, communicate, update.
+"""One step as a graph of tasks: read, forward, backward, communicate, update.
 
 The DAG model of synchronous SGD (Shi et al. 2018, arXiv 1805.03812), on resources that are
 exclusive or shared: a GPU computes alone, the cores of a CPU also read images and push bytes.
@@ -56,7 +56,6 @@ class StepSchedule:
     """How sure the work of the cores is."""
     measured: bool = True
     """The collective was measured on this cluster, among as many ranks."""
-    note: str = ""
     flow: Flow | None = None
     """The whole step, where layers are shared out over ranks; all of the above is then in it."""
     precondition_s: float = 0.0
@@ -144,7 +143,7 @@ def simulate_step(
     """Return one step; `trace` is that of one of its `pieces`, of which the last is exchanged.
 
     On a CPU the cores are one shared resource: what reads, computes and pushes slows down what
-    does so at the same time. On a GPU computing and copying have it to themselves.
+    does so at the same time. On a GPU computing has it to itself.
     """
     if schedule.flow:
         slots = network.cluster.slots

@@ -114,7 +114,7 @@ class PipelineFlow(Flow):
             "forward": pieces * self.micro_batches * stage.forward_s,
             "backward": pieces * self.micro_batches * stage.backward_s,
         }
-        read_s = len(self.stages) * (feeding.read_s + feeding.copy_s)
+        read_s = len(self.stages) * feeding.read_s
         if device == "cpu":
             first = self.stages[0]
             read_s += pieces * self.micro_batches * (first.forward_s + first.backward_s)
