@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -50,6 +51,13 @@ http://127.0.0.1:{port} {{
   }}
 }}
 """
+LOOPBACK = """
+	admin off
+	default_bind 127.0.0.1
+	auto_https disable_redirects
+	skip_install_trust
+	grace_period 1s
+""".lstrip("\n")
 PREFIX = {
     "nginx": "proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $remote_addr; "
     "proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Prefix /skin;",
@@ -76,9 +84,41 @@ def proxied(kind: str, upstream: int, folder: Path, *, says_prefix: bool = True)
         "nginx": [program, "-p", folder, "-c", folder / "conf"],
         "caddy": [program, "run", "--config", folder / "conf", "--adapter", "caddyfile"],
     }
+    with _listening(commands[kind], port, folder):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def site(upstream: int, folder: Path) -> Iterator[tuple[str, ssl.SSLContext]]:
+    """Run Caddy with app/Caddyfile before a port of this machine, as SITE=localhost does.
+
+    Yield its address and a context that trusts nothing but the authority that it made.
+    """
+    program = shutil.which("caddy")
+    if program is None:
+        pytest.skip("caddy is not there: `make proxies` installs it and lets these tests run")
+    port = free_port()
+    text = (Path(__file__).parents[2] / "app/Caddyfile").read_text()
+    # Of the file only where it listens and what it asks is changed.
+    for old, new in (
+        ("{\n\tservers", f"{{\n{LOOPBACK}\tservers"),
+        ("{$SITE:localhost} {", f"localhost:{port} {{"),
+        ("reverse_proxy skindx:7860", f"reverse_proxy 127.0.0.1:{upstream}"),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (folder / "conf").write_text(text)
+    command = [program, "run", "--config", folder / "conf", "--adapter", "caddyfile"]
+    with _listening(command, port, folder):
+        authority = folder / "caddy/pki/authorities/local/root.crt"
+        yield f"https://localhost:{port}", ssl.create_default_context(cafile=authority)
+
+
+@contextmanager
+def _listening(command: list[str | Path], port: int, folder: Path) -> Iterator[None]:
     environment = os.environ | {"HOME": str(folder), "XDG_DATA_HOME": str(folder)}
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(commands[kind], stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -88,7 +128,7 @@ def proxied(kind: str, upstream: int, folder: Path, *, says_prefix: bool = True)
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}"
+        yield
     finally:
         process.terminate()
         process.wait(timeout=30)

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 from echo_app import ask, echo
-from proxies import proxied
+from proxies import proxied, site
 from raw_server import Client, running
-from served import Served
+from served import Served, serving
 from windows import Seen
 
 from skindx.core.errors import UserError
@@ -159,6 +159,42 @@ def test_a_photo_is_answered_below_a_folder(
     page.wait_for_selector(".sx-follow, .sx-problem, .sx-refused")
     assert wrong == []
     seen.errors.clear()  # a browser asks the host for /favicon.ico, which is not ours here
+
+
+def test_the_site_of_the_caddyfile_lets_nobody_in_without_a_login(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    add_user(tmp_path / "users.json", "anna", PASSWORD)
+    options = {
+        "login": str(tmp_path / "users.json"), "proxy": "127.0.0.1", "root_path": "/skin",
+        "allowed_hosts": ["localhost"], "workers": 1,
+    }  # fmt: skip
+    photo = {"photo": PHOTO}
+    (tmp_path / "server").mkdir()
+    with (
+        serving(tiny_bundle, tmp_path / "server", **options) as server,
+        site(int(server.url.rpartition(":")[2]), tmp_path) as (url, trust),
+        httpx.Client(base_url=url, verify=trust, timeout=120, trust_env=False) as client,
+    ):
+        for path, to in (("/", "/skin/"), ("/skin", "/skin/"), ("/skin/", "/skin/login")):
+            sent = client.get(path, headers={"accept": "text/html"})
+            assert (path, sent.status_code // 100, sent.headers["location"]) == (path, 3, to)
+        for asked in (url + "/skin", server.url):
+            assert client.post(f"{asked}/v1/diagnose", files=photo).status_code == 401
+        wrong = client.post("/skin/login", data={"name": "anna", "password": "a guess"})
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+
+        known = client.post(
+            "/skin/login", data={"name": "anna", "password": PASSWORD}, headers={"origin": url}
+        )
+        assert (known.status_code, known.headers["location"]) == (303, "/skin/")
+        cookie = known.headers["set-cookie"]
+        assert "Path=/skin;" in cookie
+        assert "Secure" in cookie  # skindx learned from Caddy that people use https
+        assert "Looking at the photo" in client.get("/skin/").text
+        answer = client.post("/skin/v1/diagnose", files=photo)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["diagnosis"]["notice"]
 
 
 # Methods, slashes and odd requests, on the real server
