@@ -17,7 +17,7 @@ RECIPE = "recipe.yaml"
 _EXPORT = FolderKind("an export of cases", TABLE, (RECIPE, "pictures"))
 _COLUMNS = (
     "file", "label", "group", "skin_type", "licence", "attribution", "lesion",
-    "age", "sex", "site", "duration", "taken", "consent", "consented",
+    "age", "sex", "site", "laterality", "duration", "taken", "consent", "consented",
 )  # fmt: skip
 
 
@@ -95,6 +95,7 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
                 "age": "" if patient.age is None else patient.age,
                 "sex": patient.sex or "",
                 "site": patient.site or "",
+                "laterality": patient.laterality or "",
                 "duration": patient.duration or "",
                 "taken": case.taken.isoformat(timespec="seconds"),
                 "consent": case.consent,

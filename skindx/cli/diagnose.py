@@ -33,9 +33,12 @@ def diagnose(
     site: Annotated[
         str | None,
         typer.Option(
-            help="Place on the body: scalp, face, ear, neck, chest, abdomen, back, trunk, arm, "
-            f"hand, genitals, leg, foot, palm or sole; {_MAYBE}."
+            help="Place on the body: scalp, face, ear, lip, neck, chest, abdomen, back, trunk, "
+            f"arm, hand, palm, nail, genitals, leg, foot, sole, palm or sole; {_MAYBE}."
         ),
+    ] = None,
+    laterality: Annotated[
+        str | None, typer.Option(help=f"Its side of the body: left, right or midline; {_UNUSED}.")
     ] = None,
     duration: Annotated[
         str | None,
@@ -116,7 +119,14 @@ def diagnose(
 
     Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
-    given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
+    given = {
+        "age": age,
+        "sex": sex,
+        "site": site,
+        "laterality": laterality,
+        "duration": duration,
+        "skin_type": skin_type,
+    }
     if out or summary or any(path.is_dir() or path.suffix in _TABLES for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
         one_case: dict[str, object] = {

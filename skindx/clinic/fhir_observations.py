@@ -110,6 +110,7 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
     for name, value in (
         ("sex", patient.sex),
         ("place on the body", patient.site),
+        ("side of the body", patient.laterality),
         ("duration", patient.duration),
         ("Fitzpatrick skin type", patient.skin_type),
     ):
@@ -138,7 +139,7 @@ def body_site(patient: Patient) -> Plain:
         return {}
     concept = sites().get(patient.site)
     coding = {"coding": [_snomed(concept)]} if concept else {}
-    return {"bodySite": coding | {"text": patient.site}}
+    return {"bodySite": coding | {"text": patient.place}}
 
 
 def _snomed(concept: Concept) -> Plain:

@@ -215,7 +215,8 @@ def _header(
     dataset.ImageType = ["ORIGINAL", "PRIMARY"]
     dataset.Modality = "XC"
     dataset.SeriesNumber, dataset.InstanceNumber = 1, number
-    dataset.Manufacturer = dataset.Laterality = dataset.PatientOrientation = ""
+    dataset.Manufacturer = dataset.PatientOrientation = ""
+    dataset.Laterality = {"left": "L", "right": "R"}.get(patient.laterality or "", "")
     dataset.AcquisitionContextSequence = []
     if patient.age is not None:
         dataset.PatientAge = f"{patient.age:03d}Y"

@@ -254,7 +254,8 @@ def _sites(diagnosis: Diagnosis, photos: Sequence[DicomFacts]) -> "list[FindingS
     site = diagnosis.patient.site
     first = photos[0]
     scheme, _, code = first.region_code.partition(":")
-    side = getattr(codes.SCT, _SIDES.get(first.laterality, ""), None)
+    laterality = diagnosis.patient.laterality or first.laterality
+    side = getattr(codes.SCT, _SIDES.get(laterality, ""), None)
     if scheme == SNOMED and code and first.region and site in (None, first.site):
         return [FindingSite(CodedConcept(code, SNOMED, _short(first.region)), laterality=side)]
     concept = sites().get(site) if site else None

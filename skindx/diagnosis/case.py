@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
-from skindx.taxonomy.body_sites import Site, site_of
+from skindx.taxonomy.body_sites import Laterality, Site, site_of
 
 MAX_PHOTOS = 3
 
@@ -36,17 +36,24 @@ class Patient(Settings):
     """Years."""
     sex: Sex | None = None
     site: Annotated[Site | None, BeforeValidator(_plain)] = None
+    laterality: Laterality | None = Field(None, exclude_if=lambda side: side is None)
     duration: Duration | None = None
     """For how long the change has been there."""
     skin_type: SkinType | None = None
     """Fitzpatrick 1..6."""
-    from_file: tuple[Literal["age", "sex", "site"], ...] = ()
+    from_file: tuple[Literal["age", "sex", "site", "laterality"], ...] = ()
     """Facts that the header of a DICOM photo gave, since nobody else did."""
 
     @property
     def facts(self) -> Facts:
         """What an answer may use."""
         return Facts(self.age, self.sex or "", self.site or "")
+
+    @property
+    def place(self) -> str:
+        """Where on the body and on which side, in words; "" where neither is given."""
+        side = {"left": "left side", "right": "right side"}.get(self.laterality or "")
+        return ", ".join(filter(None, (self.site, side or self.laterality)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
         )
     given = case.patient.model_dump()
     read = {name: one.patient[name] for one in reversed(headers) for name in one.patient}
-    new = {name: value for name, value in read.items() if given[name] is None}
+    new = {name: value for name, value in read.items() if given.get(name) is None}
     if not new:
         return case
     patient = Patient.parse(given | new | {"from_file": sorted(new)}, "the file", expand=False)
@@ -83,8 +90,8 @@ def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
 
 
 CHANGES_NOTHING = (
-    "Age, sex, place on the body and duration do not change the answer: the networks see the "
-    "photos alone. They are printed in the report, for a clinician."
+    "Age, sex, place and side on the body and duration do not change the answer: the networks see "
+    "the photos alone. They are printed in the report, for a clinician."
 )
 """Stands above the fields for them."""
 SKIN_TYPE_CHOOSES = (
@@ -94,7 +101,7 @@ SKIN_TYPE_CHOOSES = (
 
 
 def how_facts_count(fields: Collection[str]) -> str:
-    """Return what the bundle does with age, sex, place and duration, above their fields."""
+    """Return what the bundle does with age, sex, place, side and duration, above their fields."""
     if not fields:
         return CHANGES_NOTHING
     return (
@@ -105,7 +112,7 @@ def how_facts_count(fields: Collection[str]) -> str:
 
 def listed(fields: Collection[str]) -> str:
     """Return the names of some facts as a part of a sentence."""
-    names = ["place" if field == "site" else field for field in fields]
+    names = [{"site": "place", "laterality": "side"}.get(field, field) for field in fields]
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
@@ -118,6 +125,7 @@ def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
         "age": patient.age is not None,
         "sex": patient.sex is not None,
         "site": patient.site is not None,
+        "laterality": patient.laterality is not None,
         "duration": patient.duration is not None,
     }
     unused = [name for name, is_given in given.items() if is_given and name not in used]
@@ -139,7 +147,7 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
     facts = {
         "age": f"{patient.age} years" if patient.age is not None else "",
         "sex": patient.sex or "",
-        "place": patient.site or "",
+        "place": patient.place,
         "there for": (patient.duration or "").replace("always", "as long as remembered"),
         "Fitzpatrick skin type": str(patient.skin_type or ""),
     }

@@ -18,7 +18,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
 from skindx.imaging.image_formats import DamagedImage
-from skindx.taxonomy.body_sites import SITES, site_of, snomed_sites
+from skindx.taxonomy.body_sites import SITES, Laterality, site_of, snomed_sites
 
 DicomKind = Literal["photograph", "dermoscopy", "secondary capture"]
 
@@ -114,8 +114,9 @@ class DicomFacts:
 
     @property
     def patient(self) -> dict[str, int | str]:
-        """The given facts that a diagnosis may use: age, sex and site."""
-        facts = {"age": self.age, "sex": self.sex, "site": self.site}
+        """The given facts about the person and the place: age, sex, site and laterality."""
+        side = self.laterality if self.laterality in get_args(Laterality) else ""
+        facts = {"age": self.age, "sex": self.sex, "site": self.site, "laterality": side}
         return {name: value for name, value in facts.items() if value not in (None, "")}
 
     @classmethod

@@ -27,7 +27,7 @@ from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.probability_correction import apply_temperature
 from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
-from skindx.taxonomy.body_sites import site_of
+from skindx.taxonomy.body_sites import site_of, wider_site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -204,8 +204,9 @@ def _raw(
     age_N = np.array([np.nan if person.age is None else person.age for person in facts], float)
     age_N = (np.clip(age_N, *ages) - 50) / 20
     sex_N = np.array([_SEXES.get(person.sex, np.nan) for person in facts], float)
-    site_N = np.array([person.site for person in facts], dtype=np.str_)
     sites = [column.removeprefix("site ") for column in columns if column.startswith("site ")]
+    places = [person.site if person.site in sites else wider_site(person.site) for person in facts]
+    site_N = np.array(places, dtype=np.str_)
     learned_N = np.isin(site_N, sites)
     values = {"age": age_N, "age_squared": age_N**2, "sex": sex_N}
     for site in sites:
@@ -335,7 +336,7 @@ def columns_of(facts: Sequence[Facts]) -> tuple[str, ...]:
     sexes = Counter(person.sex for person in facts)
     if min(sexes["female"], sexes["male"]) >= _FEWEST // 2:
         columns.append("sex")
-    places = Counter(person.site for person in facts if person.site)
+    places = Counter(wider_site(person.site) for person in facts if person.site)
     learned = sorted(site for site, count in places.items() if count >= _FEWEST_AT_SITE)
     if len(learned) > 1 and sum(places[site] for site in learned) >= _FEWEST:
         columns += [f"site {site}" for site in learned]

@@ -15,6 +15,7 @@ Site = Literal[
     "scalp",
     "face",
     "ear",
+    "lip",
     "neck",
     "chest",
     "abdomen",
@@ -22,13 +23,18 @@ Site = Literal[
     "trunk",
     "arm",
     "hand",
+    "palm",
+    "nail",
     "genitals",
     "leg",
     "foot",
+    "sole",
     "palm or sole",
 ]
-"""`trunk` is chest, abdomen or back where a source does not say which; acral: palm or sole."""
+"""`trunk` is chest, abdomen or back where a source does not say which; acral: `palm or sole`."""
 SITES: tuple[Site, ...] = get_args(Site)
+Laterality = Literal["left", "right", "midline"]
+"""The side of the person's body, as the person would name it."""
 
 
 class SiteRow(NamedTuple):
@@ -39,7 +45,9 @@ class SiteRow(NamedTuple):
     also: Sequence[str] = ()
     """What sources call it, the ISIC archive's names (ImageMarkup/isic-metadata) among them."""
     concept: str = ""
-    """The code of the place itself and its meaning."""
+    """The code of the place itself and its meaning; of the sole that of the foot's skin."""
+    within: Site | None = None
+    """The wider place by which most sources name it."""
 
 
 @cache
@@ -52,6 +60,13 @@ def site_table() -> dict[Site, SiteRow]:
 def snomed_sites() -> dict[str, Site]:
     """Return the place of each SNOMED CT code."""
     return {code: site for site, row in site_table().items() for code in row.codes.split()}
+
+
+@cache
+def wider_site(site: str) -> str:
+    """Return the place by which most sources name a finer one, such as the face of a lip."""
+    wider = (row.within for name, row in site_table().items() if name == site)
+    return next(wider, None) or site
 
 
 @cache

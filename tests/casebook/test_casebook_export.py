@@ -75,6 +75,7 @@ def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> No
         assert secret not in text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert all("agrees" in row["consent"] and row["consented"] for row in rows)
+    assert {row["laterality"] for row in rows} == {""}
     assert len({row["group"] for row in rows}) == 2
     for row in rows:
         with Image.open(out / row["file"]) as image:

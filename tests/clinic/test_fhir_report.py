@@ -14,6 +14,7 @@ from skindx import __version__
 from skindx.clinic.codes import conditions, sites
 from skindx.clinic.fhir import Attachments, Subject, fhir_json, outcome
 from skindx.core.errors import UserError
+from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
 from skindx.taxonomy import load_taxonomy, normalise, taxonomy_names
@@ -121,6 +122,16 @@ def test_every_element_is_one_of_r4_and_every_reference_leads_somewhere(
     assert len(urls) == len(made["entry"])
     assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls
     assert unknown_to_r4({"resourceType": "Observation", "value": 1}) == [".value"]
+
+
+def test_a_place_has_its_code_and_its_side_in_words() -> None:
+    patient = Patient(site="lip", laterality="left")
+    made = bundle(diagnosed().model_copy(update={"patient": patient}))
+    site = observation(made, "next-step")["bodySite"]
+    assert site["coding"][0]["code"] == "88089004"
+    assert site["text"] == "lip, left side"
+    facts = observation(made, "given-facts")["component"]
+    assert {"code": {"text": "side of the body"}, "valueString": "left"} in facts
 
 
 def test_every_output_is_preliminary_and_says_first_what_it_is_not() -> None:

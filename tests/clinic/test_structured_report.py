@@ -21,6 +21,7 @@ from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
 from skindx.imaging.decode import decode, decode_stored_jpeg
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts, DicomIdentity
+from skindx.taxonomy.body_sites import Site
 
 pytest.importorskip("highdicom", reason="highdicom is not installed: extra clinic")
 if not can_read_dicom():
@@ -135,6 +136,13 @@ def test_the_report_is_of_the_photos_patient_and_study_and_refers_to_them() -> N
     (first, *_) = items(given, "Finding Site")
     assert first.ConceptCodeSequence[0].CodeValue == "371311000"
     assert given.SOPInstanceUID != report.SOPInstanceUID
+    right = Patient(site="nail", laterality="right")
+    (first, *_) = items(
+        report_of(diagnosed().model_copy(update={"patient": right})), "Finding Site"
+    )
+    assert first.ConceptCodeSequence[0].CodeMeaning == "Nail unit structure"
+    (side,) = items(first, "Laterality")
+    assert side.ConceptCodeSequence[0].CodeMeaning == "Right"
 
 
 def test_an_abstention_names_no_condition_and_reassures_by_no_low_risk() -> None:
@@ -212,13 +220,14 @@ def test_a_wrapped_photo_has_the_pixels_of_its_file(
     assert wrap_photo(photo, 1, HERS, patient)[0] == wrapped
 
 
-def test_a_wrapped_photo_is_read_back_like_any_other() -> None:
+@pytest.mark.parametrize("site", ["ear", "lip", "nail", "scalp", "genitals"])
+def test_a_wrapped_photo_is_read_back_like_any_other(site: Site) -> None:
     photo = jpeg(90, 70)
-    wrapped, facts = wrap_photo(photo, 1, HERS, Patient(site="ear"))
+    wrapped, facts = wrap_photo(photo, 1, HERS, Patient(site=site, laterality="left"))
     read = read_dicom(wrapped)
     np.testing.assert_array_equal(read.pixels_HWC, decode(photo))
     assert read.facts.identity == facts.identity
-    assert read.facts.site == "ear"
+    assert (read.facts.site, read.facts.laterality) == (site, "left")
     subject = subject_of([None, read.facts])
     assert (subject.patient_id, subject.study_uid) == ("MRN-1", JANE.study_uid)
     assert subject.instance_uids == ("", facts.identity.instance_uid)

@@ -38,6 +38,10 @@ def test_what_is_said_is_true(tiny_bundle: Path) -> None:
         (Patient(), ""),
         (Patient(age=3), "The answer does not depend on age: the networks saw the photos alone."),
         (GIVEN, "does not depend on age, sex, place and duration"),
+        (
+            Patient(site="lip", laterality="midline"),
+            "The answer does not depend on place and side: the networks saw the photos alone.",
+        ),
         (Patient(skin_type=5), SKIN_TYPE_CHOOSES),
         (Patient(sex="other", skin_type=2), f"saw the photos alone. {SKIN_TYPE_CHOOSES}"),
     ],
@@ -67,10 +71,10 @@ def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
     assert "uses age and place where given" in intake_html(64, fields=("age", "site"))
     schema = form_schema(CHOICES, 3)["content"]["multipart/form-data"]["schema"]["properties"]
     used = form_schema(CHOICES, 3, ("age", "site"))["content"]["multipart/form-data"]["schema"]
-    for name in ("age", "sex", "site", "duration"):
+    for name in ("age", "sex", "site", "laterality", "duration"):
         assert "does not change the answer" in schema[name]["description"]
         about = used["properties"][name]["description"]
         assert ("changes the answer where it is given" in about) == (name in ("age", "site"))
     assert SKIN_TYPE_CHOOSES in schema["skin_type"]["description"]
     _, out, _ = skindx("diagnose", "--help")
-    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 1
+    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 2  # side, duration

@@ -246,7 +246,9 @@ def test_the_place_comes_of_a_code_its_words_or_the_body_part() -> None:
     assert facts(BodyPartExamined="PALMS/SOLES").site == "palm or sole"
     unknown = facts(AnatomicRegionSequence=region("39937001", "Skin"), BodyPartExamined="BACK")
     assert (unknown.site, unknown.region) == ("", "Skin")
-    assert set(snomed_sites().values()) == set(SITES)
+    assert set(snomed_sites().values()) == set(SITES) - {"palm or sole"}
+    assert facts(ImageLaterality="L").patient["laterality"] == "left"
+    assert "laterality" not in facts(Laterality="B").patient  # a lesion is on one side
 
 
 def test_other_facts() -> None:
@@ -261,7 +263,7 @@ def test_other_facts() -> None:
     assert (read.sex, read.laterality, read.kind) == ("female", "left", "dermoscopy")
     assert read.mm_per_pixel == pytest.approx(0.05005)
     assert (read.burned_in, facts().burned_in) == (True, None)
-    assert read.patient == {"sex": "female"}
+    assert read.patient == {"sex": "female", "laterality": "left"}
     for spacing in ([0.05, 0.1], [0, 0], [-1, -1], [50, 50]):
         assert facts(PixelSpacing=spacing).mm_per_pixel is None
     assert facts(SOPClassUID="1.2.840.10008.5.1.4.1.1.7", Modality="OT").kind == "secondary capture"

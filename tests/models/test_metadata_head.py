@@ -50,6 +50,18 @@ def test_an_answer_by_hand() -> None:
     assert (older == HEAD.apply(np.array([[0.5, 0.3, 0.2]]), [Facts(80, "male", "face")])).all()
 
 
+def test_a_finer_place_counts_as_the_wider_one_that_was_learned() -> None:
+    row_NC = np.array([[0.5, 0.3, 0.2]])
+    face, lip = (HEAD.apply(row_NC, [Facts(site=site)]) for site in ("face", "lip"))
+    assert lip.tobytes() == face.tobytes() != row_NC.tobytes()
+    assert columns_of(
+        [Facts(site=site) for site in ("sole", "palm", "back") for _ in range(40)]
+    ) == (
+        "site back",
+        "site palm or sole",
+    )
+
+
 @given(probabilities)
 def test_without_any_field_it_is_the_ensemble_to_the_bit(rows_NC: NDArray[np.float64]) -> None:
     nothing = [Facts(), Facts(sex="other"), Facts(site="elbow")]

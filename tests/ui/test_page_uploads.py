@@ -64,6 +64,9 @@ def test_what_was_not_reported_stays_unreported() -> None:
     assert (reported.age, reported.sex, reported.site, reported.duration, reported.skin_type) == (
         45, None, "back", None, 5,
     )  # fmt: skip
+    assert patient_of({"site": "sole", "laterality": "left"}).place == "sole, left side"
+    # A record without a side is that of an older version, to the byte.
+    assert "laterality" not in patient_of({"site": "sole", "laterality": ""}).model_dump_json()
     assert patient_of(None) == patient_of({}) == patient_of("x")
     with pytest.raises(UserError, match="no field 'from_file'"):
         patient_of({"age": "62", "from_file": ["age"]})
@@ -73,7 +76,7 @@ def test_what_was_not_reported_stays_unreported() -> None:
 @pytest.mark.parametrize(
     "sent",
     [{"age": "old"}, {"age": "200"}, {"age": "-1"}, {"sex": "x"}, {"skin_type": "9"},
-     {"site": ["back"]}, {"name": "Ann"}],
+     {"laterality": "up"}, {"site": ["back"]}, {"name": "Ann"}],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence(sent: dict[str, object]) -> None:
     with pytest.raises(UserError):

@@ -13,6 +13,7 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.origin import Modality
+from skindx.taxonomy.body_sites import site_of
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""
@@ -53,7 +54,6 @@ _CONFIRMED = {
 UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
 SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}
 SEXES |= {"man": "male", "other": "other", "diverse": "other", "intersex": "other"}
-_SITES = {"upper extremity": "arm", "lower extremity": "leg", "genital": "genitals"}
 OLDEST = 120
 """Years."""
 
@@ -119,8 +119,8 @@ class Columns(Settings):
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
         known["age"] = age_years(cell(line.get(self.age)))
         known["sex"] = SEXES.get(cell(line.get(self.sex)).casefold(), "")
-        site = " ".join(cell(line.get(self.site)).casefold().split())
-        known["site"] = _SITES.get(site, "" if site in UNKNOWN else site)
+        site = site_of(cell(line.get(self.site)))
+        known["site"] = "" if site in UNKNOWN else site
         return known
 
     def _groups(self, line: Mapping[str, Any]) -> str:

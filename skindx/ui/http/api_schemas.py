@@ -24,6 +24,7 @@ _MEANINGS = {
     "age": "Age in years.",
     "sex": "Sex of the person.",
     "site": "Where on the body the lesion is.",
+    "laterality": "On which side of the person's body it is.",
     "duration": "How long the lesion has been there.",
     "skin_type": f"Fitzpatrick skin type. {SKIN_TYPE_CHOOSES}",
 }

@@ -13,12 +13,13 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.scan.ruler import given_scale
-from skindx.taxonomy.body_sites import SITES
+from skindx.taxonomy.body_sites import SITES, Laterality
 from skindx.ui.http.api_schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "sex": get_args(Sex),
     "site": SITES,
+    "laterality": get_args(Laterality),
     "duration": get_args(Duration),
     "skin_type": get_args(SkinType),
 }

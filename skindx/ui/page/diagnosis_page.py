@@ -23,7 +23,7 @@ from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
-from skindx.taxonomy.body_sites import SITES
+from skindx.taxonomy.body_sites import SITES, Laterality
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
@@ -67,6 +67,12 @@ SKIN_TYPES = (
     SkinTypeWords(5, "V", "Very rarely burns, tans deeply", "dark brown", "#815338"),
     SkinTypeWords(6, "VI", "Hardly ever burns", "deep brown to black", "#452c20"),
 )
+GENITALS = (
+    "Take no photo of a child's genitals: let a clinician look. Of an adult, show the place alone, "
+    "with their agreement. The photo is used for this answer alone, deleted from the server with "
+    "it, and never logged or sent elsewhere."
+)
+"""Stands below the place on the body as soon as the genitals are chosen."""
 DURATIONS: dict[Duration, str] = {
     "days": "Days",
     "weeks": "Weeks",
@@ -92,7 +98,9 @@ def intake_html(
     return render(
         "intake.html.jinja",
         sexes=get_args(Sex),
-        sites=SITES,
+        sites=[site for site in SITES if site != "palm or sole"],  # a person knows which
+        sides=get_args(Laterality),
+        private=GENITALS,
         durations=DURATIONS,
         skin_types=SKIN_TYPES,
         changes_nothing=how_facts_count(fields),

@@ -118,7 +118,7 @@ function work(on) {
 function summary() {
   const said = [`${photos.length} photo${photos.length > 1 ? "s" : ""}`];
   if (at("[name=age]").value) said.push(`${at("[name=age]").value} years`);
-  for (const name of ["sex", "site", "duration"]) {
+  for (const name of ["sex", "site", "laterality", "duration"]) {
     const field = at(`[name=${name}]`);
     if (field.value) said.push(field.selectedOptions[0].textContent.toLowerCase());
   }
@@ -155,8 +155,9 @@ async function ask() {
   });
   if (photos.some((photo) => photo.refusal)) { show(); work(false); return; }
   const paths = taken.map(({ value }) => value.path);
-  const patient = Object.fromEntries(["age", "sex", "site", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
-  trigger("ask", { photos: paths, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
+  asked = { words: summary(), files: photos.map((photo) => photo.file) };
+  const patient = Object.fromEntries(["age", "sex", "site", "laterality", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
+  trigger("ask", { photos: paths, answered, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
 }
 
 watch("value", () => {
@@ -189,6 +190,7 @@ watch("value", () => {
 form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 form.addEventListener("change", (event) => {
   if (event.target.type === "file") { add(event.target.files); event.target.value = ""; }
+  if (event.target.name === "site") at(".sx-private").textContent = event.target.value === "genitals" ? at(".sx-private").dataset.words : "";
   if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
 at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
