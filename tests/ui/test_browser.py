@@ -308,6 +308,28 @@ def test_motion_is_reduced_where_it_is_asked_for(opened: Opened) -> None:
     assert moving == 0
 
 
+def test_skin_types_are_radios_and_the_genitals_have_a_sentence(opened: Opened) -> None:
+    page = opened(**PHONE).page
+    page.click(".sx-skin summary")
+    radio = page.get_by_role("radio", name="IV: Rarely")
+    style = "e => [getComputedStyle(e).appearance, getComputedStyle(e).backgroundImage]"
+    for checked in (False, True):
+        assert radio.is_checked() == checked
+        assert radio.evaluate(style) == ["auto", "none"]
+        radio.check()
+    page.get_by_label("Where on the body").select_option("genitals")
+    assert "no photo of a child" in page.locator(".sx-private").inner_text()
+    page.get_by_label("Where on the body").select_option("sole")
+    assert not page.locator(".sx-private").is_visible()
+    page.get_by_label("Side of the body").select_option("left")
+    tips, button = (
+        box(page.locator(name)) for name in (".sx-tips-first", ".sx-file-label >> nth=0")
+    )
+    assert tips["y"] + tips["height"] < button["y"]
+    page.click(".sx-tips-first summary")
+    assert page.locator(".sx-tips:visible").count() == 1
+
+
 def test_an_answer_can_be_asked_again_with_more_reported(opened: Opened, photos: Photos) -> None:
     page = opened().page
     ask(page, photos["plain"])
