@@ -20,7 +20,7 @@ from skindx.ui.page.answer_html import (
     top_html,
     waiting_html,
 )
-from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page.diagnosis_page import GENITALS, intake_html, many_html
 
 METRICS = {
     "origin": {"split": "test"},
@@ -174,6 +174,15 @@ def test_the_notice_stands_at_the_top_and_the_form_is_a_plain_template() -> None
     assert NOTICE in top_html()
     assert 'href="login"' not in top_html()
     assert 'href="login"' in top_html(logged_in=True)  # below any folder of a proxy
-    assert "at least 178 pixels on each side" in intake_html(178)
+    limits = "up to 20 MB and 50 megapixels, at least 178 pixels on each side"
+    for html in (intake_html(178), many_html(178)):
+        assert limits in html
+        (place,) = re.findall(r'<p [^>]*id="(sx-[a-z-]*limits)"', html)
+        assert html.count(f'aria-describedby="{place}"') == 2
+    form = intake_html(178)
+    assert form.index("Straight from above") < form.index('type="file"') < form.index('"submit"')
+    for site in ("Ear", "Lip", "Nail", "Sole", "Scalp", "Genitals"):
+        assert f">{site}</option>" in form
+    assert GENITALS.replace("'", "&#39;") in form
     # Gradio reads a component's template as a JavaScript one and as Handlebars.
     assert not any(sign in intake_html(178) for sign in ("`", "${", "{{", "\\", "<script"))

@@ -19,8 +19,9 @@ from skindx.diagnosis.case import (
     Sex,
     how_facts_count,
 )
-from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
+from skindx.imaging.decode import MAX_PIXELS
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
 from skindx.taxonomy.body_sites import SITES, Laterality
@@ -107,7 +108,7 @@ def intake_html(
         skin_type_chooses=SKIN_TYPE_CHOOSES,
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
-        least_side=least_side,
+        limits=photo_limits(least_side),
         crop=crop,
         expects=images.expects if images else "",
     )
@@ -117,13 +118,23 @@ MOST_PHOTOS = 1000
 """Of one queue of the page: the answers to more are better kept in files."""
 
 
-def many_html() -> str:
+def photo_limits(least_side: int) -> str:
+    """Return what a photo may be, as it stands beside the fields that take one."""
+    return (
+        f"JPEG, PNG, WebP, HEIC or DICOM, up to {MAX_BYTES >> 20} MB and "
+        f"{MAX_PIXELS // 1_000_000} megapixels, at least {least_side} pixels on each side, at most "
+        f"{MAX_RATIO} times longer than wide."
+    )
+
+
+def many_html(least_side: int) -> str:
     """Return the card that takes many photos; `many.js` has their queue."""
     return render(
         "many.html.jinja",
         most=MOST_PHOTOS,
         max_bytes=MAX_BYTES,
         columns=",".join(COLUMNS),
+        limits=photo_limits(least_side),
         at_a_time=AT_A_TIME,
         accept="image/*,.heic,.heif,.dcm",
         notice=NOTICE,
@@ -220,6 +231,7 @@ def _add_diagnosis(
     import gradio as gr
 
     metrics = bundle.metrics()
+    least = max(MIN_SIDE, least_side(bundle.spec))
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
             gr.HTML(
@@ -231,7 +243,7 @@ def _add_diagnosis(
             form = gr.HTML(
                 {"kind": "waiting"},
                 html_template=intake_html(
-                    max(MIN_SIDE, least_side(bundle.spec)),
+                    least,
                     bundle.images,
                     crop=largest_crop(bundle.spec),
                     fields=used_fields(bundle.spec),
@@ -259,7 +271,10 @@ def _add_diagnosis(
                 elem_id="sx-follow",
             )
     gr.HTML(
-        many_html(), apply_default_css=False, js_on_load=script("many"), elem_id="sx-many-photos"
+        many_html(least),
+        apply_default_css=False,
+        js_on_load=script("many"),
+        elem_id="sx-many-photos",
     )
     kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
     shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
