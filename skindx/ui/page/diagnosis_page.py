@@ -111,6 +111,7 @@ def intake_html(
         limits=photo_limits(least_side),
         crop=crop,
         expects=images.expects if images else "",
+        images=images,
     )
 
 
