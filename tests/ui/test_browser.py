@@ -10,7 +10,7 @@ from windows import PHONE, Painted, Seen, reported
 from skindx.taxonomy import load_taxonomy
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Dialog, Locator, Page
 
 pytestmark = pytest.mark.browser
 Opened = Callable[..., Seen]
@@ -328,6 +328,52 @@ def test_skin_types_are_radios_and_the_genitals_have_a_sentence(opened: Opened) 
     assert tips["y"] + tips["height"] < button["y"]
     page.click(".sx-tips-first summary")
     assert page.locator(".sx-tips:visible").count() == 1
+
+
+def test_change_back_and_reload_lose_nothing_unasked(opened: Opened, photos: Photos) -> None:
+    page = opened().page
+    asked: list[str] = []
+
+    def stay(dialog: "Dialog") -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    ask(page, photos["soon"])
+    answer = page.locator(".sx-advice").inner_text()
+    page.click(".sx-change")
+    page.fill("[name=age]", "7")
+    page.click(".sx-back")  # what the answer is about stays as it was asked
+    assert page.locator(".sx-advice").inner_text() == answer
+    assert page.locator(".sx-summary").inner_text() == "1 photo"
+    page.go_back()
+    page.wait_for_selector(".sx-back", state="visible")
+    assert page.input_value("[name=age]") == "7"
+    assert page.locator(".sx-photo").count() == 1
+    page.go_forward()
+    page.wait_for_selector(".sx-summary", state="visible")
+    # What fails afterwards leaves the answer where it is.
+    page.click(".sx-change")
+    page.click("[aria-label='Remove photo 1']")
+    page.set_input_files("#sx-file", photos["busy"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refusal-form:has-text('Too many people ask')")
+    page.click(".sx-back")
+    assert page.locator(".sx-advice").inner_text() == answer
+    page.click(".sx-again")
+    assert page.evaluate("document.activeElement.textContent") == "Keep them"
+    page.keyboard.press("Enter")
+    assert page.locator(".sx-advice").inner_text() == answer
+    page.on("dialog", stay)
+    page.evaluate("setTimeout(() => location.reload())")
+    page.wait_for_timeout(500)
+    assert asked == ["beforeunload"]
+    assert page.locator(".sx-advice").inner_text() == answer
+    page.click(".sx-again")
+    page.click(".sx-asked .sx-danger")
+    page.wait_for_selector(".sx-waiting")
+    assert page.locator(".sx-photo, .sx-back:visible").count() == 0
+    page.reload()  # there is nothing to lose now
+    assert asked == ["beforeunload"]
 
 
 def test_an_answer_can_be_asked_again_with_more_reported(opened: Opened, photos: Photos) -> None:

@@ -190,6 +190,6 @@ def ask(page: "Page", photo: Path) -> tuple[float, float]:
         page.click(".sx-pdf")
     report.value.path()  # waits until it is written
     report_s = time.perf_counter() - start
-    page.click(".sx-again")
+    page.click("[data-again]")
     page.wait_for_selector(".sx-follow", state="detached", timeout=_WAIT_MS)
     return complete_s, report_s

@@ -302,13 +302,16 @@ def _add_diagnosis(
             hinted = with_hint(error.refusals, offered)
             refused = _form_message("refused", hinted, shown_of_refused(error))
             yield {form: refused, offer: offered, kept_scan: ""}
-        except UserError as error:
-            failed = _form_message("failed")
-            yield blank | {form: failed, result: problem_html(str(error), bundle.images)}
         except Exception as error:
-            log_fault(log, "a case could not be diagnosed", error)
-            failed = _form_message("failed")
-            yield blank | {form: failed, result: problem_html(FAILED, bundle.images)}
+            message = _message_of(error)
+            if _has_answer(event._data):  # which stays: the form says what went wrong
+                yield {form: _form_message("refused", [Refusal(-1, "unreadable", message)])}
+            else:
+                yield (
+                    blank
+                    | {form: _form_message("failed")}
+                    | {result: problem_html(message, bundle.images)}
+                )
         # Gradio remembers the last message of each part that a tab shows, photos included; a part
         # that a message leaves out stays in the browser alone.
         yield {kept_scan: ""}
@@ -324,6 +327,18 @@ def _add_diagnosis(
     if casebook:
         follow.act(case_keeper(casebook, reports), kept_answer, follow, **quiet)
         offer.act(scan_keeper(casebook, scans.jobs if scans else None), None, kept_scan, **quiet)
+
+
+def _has_answer(sent: object) -> bool:
+    """Tell whether the form that sent this stands before an answer of its case."""
+    return isinstance(sent, Mapping) and bool(sent.get("answered"))
+
+
+def _message_of(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    log_fault(log, "a case could not be diagnosed", error)
+    return FAILED
 
 
 def _form_message(

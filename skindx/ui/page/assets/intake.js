@@ -4,7 +4,8 @@ const at = (selector) => form.querySelector(selector);
 const most = Number(form.dataset.most), maxBytes = Number(form.dataset.maxBytes);
 const crop = Number(form.dataset.crop);
 const photos = []; // {file, url, refusal}
-let busy = false, sentFrom = null;
+let busy = false, answered = false;
+let asked = { words: "", files: [] }; // what the last answer or refusal is about
 
 const refuse = (message) => { at(".sx-refusal-form").textContent = message; };
 const size = (bytes) => bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
@@ -73,6 +74,7 @@ function show() {
     remove.onclick = () => {
       URL.revokeObjectURL(photo.url);
       photos.splice(index, 1);
+      refuse("");
       show();
       at("#sx-file").focus();
     };
@@ -127,16 +129,31 @@ function summary() {
   return said.join(" · ");
 }
 
-function fold(on) {
-  at(".sx-asked").hidden = !on;
-  at(".sx-form").hidden = on;
-  if (!on) return;
-  at(".sx-summary").textContent = summary();
+// The line above an answer says what it is about, whatever the form holds since.
+function describe() {
+  at(".sx-summary").textContent = asked.words;
   at(".sx-minis").replaceChildren(...photos.map((photo) => {
     const mini = make("img", { src: photo.url, alt: "" });
     mini.onerror = () => mini.remove();
     return make("li", {}, mini);
   }));
+}
+
+function fold(on) {
+  at(".sx-asked").hidden = !on;
+  at(".sx-form").hidden = on;
+  at(".sx-back").hidden = !answered;
+}
+
+// Form and answer are places in the browser's history: Back leads from one to the other.
+function go(place) {
+  if (history.state?.skindx !== place) history.pushState({ ...history.state, skindx: place }, "");
+  fold(place === "answer");
+}
+window.addEventListener("popstate", ({ state }) => fold(answered && state?.skindx === "answer"));
+// To reload or to leave loses photos and answer: the browser asks first.
+window.addEventListener("beforeunload", (event) => { if (photos.length || answered) event.preventDefault(); });
+
 }
 
 async function ask() {
@@ -166,10 +183,12 @@ watch("value", () => {
   for (const [index, url] of Object.entries(shown ?? {})) if (photos[index]) replace(photos[index], url);
   if (kind === "answered") {
     show();
-    fold(true);
+    answered = true;
+    describe();
+    go("answer");
     window.scrollTo(0, 0);
   } else if (kind === "refused") {
-    for (const { photo, message } of refusals) {
+    for (const { photo, message } of refusals) { // of no photo of ours: it is about the whole case
       if (photos[photo]) photos[photo].refusal = message; else refuse(message);
     }
     show();
@@ -181,7 +200,7 @@ watch("value", () => {
     at(".sx-skin").open = false;
     refuse("");
     show();
-    fold(false);
+    go("form");
     window.scrollTo(0, 0);
     at("#sx-file").focus({ preventScroll: true });
   }
@@ -197,7 +216,8 @@ at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
 at(".sx-again").onclick = () => trigger("again");
 document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, reload the page, or tell the operator of this page."); } });
 document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
-document.addEventListener("skindx-photos", (event) => event.detail.files.push(...photos.map((photo) => photo.file)));
+// By their place in the case; a photo that was removed since is gone.
+document.addEventListener("skindx-photos", (event) => event.detail.files.push(...asked.files.map((file) => photos.some((photo) => photo.file === file) && file)));
 document.addEventListener("skindx-again", () => trigger("again"));
 document.addEventListener("paste", (event) => {
   const pasted = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith("image/"));

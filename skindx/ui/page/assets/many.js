@@ -7,7 +7,7 @@ const KINDS = { urgent: "urgent", soon: "soon", unknown: "urgency unknown", rout
 const order = Object.keys(KINDS);
 const TRIES = 4, THUMBNAIL = 112;
 const photo = /\.(jpe?g|jpe|jfif|png|webp|hei[cf]|avif|tiff?|bmp|gif|dcm|dicom)$/i;
-let queue = [], next = 0, done = 0, running = 0, stopped = true, began = 0, before = 0, lines = [], counts = {};
+let queue = [], next = 0, done = 0, running = 0, stopped = true, began = 0, before = 0, lines = [], counts = {}, saved = true;
 
 const make = (tag, className, text = "") => Object.assign(document.createElement(tag), { className, textContent: text });
 const problem = (sentence) => { at(".sx-many-problem").textContent = sentence; };
@@ -27,7 +27,9 @@ function choose(files) {
     problem(photos.length ? `${number(photos.length, "photo")} are more than ${most.toLocaleString("en")}; choose fewer, or use the command line for all of them.` : "There is no photo among these files; choose others.");
     return;
   }
+  if (!saved && !confirm("The answers so far are not saved as CSV. Clear them?")) return;
   queue = photos;
+  saved = true;
   next = done = before = 0;
   lines = [];
   counts = {};
@@ -89,6 +91,7 @@ async function thumbnail(file) {
 
 async function show(file, { shown, csv }) {
   lines.push([file, csv]);
+  saved = false;
   const item = make("li", "sx-many-row");
   const text = make("div", "");
   const head = make("p", "");
@@ -149,6 +152,7 @@ function save() {
   const sorted = [...lines].sort((a, b) => byName(a[0], b[0]));
   const url = URL.createObjectURL(new Blob([`${card.dataset.columns}\n`, ...sorted.map(([, csv]) => csv)], { type: "text/csv" }));
   Object.assign(document.createElement("a"), { href: url, download: "answers.csv" }).click();
+  saved = true;
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
@@ -160,4 +164,4 @@ card.addEventListener("change", (event) => {
 at(".sx-many-go").onclick = start;
 at(".sx-many-stop").onclick = () => { stopped = true; step(); buttons(); };
 at(".sx-many-save").onclick = save;
-window.addEventListener("beforeunload", (event) => { if (running) event.preventDefault(); });
+window.addEventListener("beforeunload", (event) => { if (running || !saved) event.preventDefault(); });
