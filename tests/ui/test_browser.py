@@ -210,7 +210,12 @@ def test_what_the_form_itself_can_tell_is_reported_before_anything_is_sent(
     assert page.locator(".sx-photo").count() == 3
     page.fill("[name=age]", "300")
     page.click(".sx-ask")
-    assert "0 to 120" in page.locator(".sx-refusal-form").inner_text()
+    wrong = page.locator("[name=age]")
+    assert "0 to 120" in page.locator("#sx-age-problem").inner_text()
+    assert wrong.get_attribute("aria-invalid") == "true"
+    page.fill("[name=age]", "30")  # what is corrected is clear at once
+    assert page.locator("#sx-age-problem").inner_text() == ""
+    assert wrong.get_attribute("aria-invalid") == "false"
     page.click("[aria-label='Remove photo 3']")
     big = tmp_path / "big.jpg"
     big.write_bytes(bytes(21 << 20))

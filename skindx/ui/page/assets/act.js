@@ -7,6 +7,9 @@ element.addEventListener("submit", (event) => {
   trigger("act", Object.fromEntries(new FormData(event.target, event.submitter)));
 });
 watch("value", () => { asking = false; });
+element.addEventListener("input", (event) => { // what was wrong is being corrected
+  for (const place of element.querySelectorAll(".sx-refusal:not(.sx-report-problem)")) place.textContent = "";
+});
 document.addEventListener("skindx-lost", () => {
   if (!asking) return;
   asking = false;

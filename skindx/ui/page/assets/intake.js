@@ -154,6 +154,11 @@ window.addEventListener("popstate", ({ state }) => fold(answered && state?.skind
 // To reload or to leave loses photos and answer: the browser asks first.
 window.addEventListener("beforeunload", (event) => { if (photos.length || answered) event.preventDefault(); });
 
+function ageProblem() {
+  const age = at("[name=age]"), wrong = !age.checkValidity();
+  at("#sx-age-problem").textContent = wrong ? "Give the age in whole years, 0 to 120, or leave it empty." : "";
+  age.setAttribute("aria-invalid", wrong);
+  return wrong;
 }
 
 async function ask() {
@@ -162,8 +167,7 @@ async function ask() {
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
   if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
-  const age = at("[name=age]");
-  if (!age.checkValidity()) { refuse("Give the age in whole years, 0 to 120, or leave it empty."); age.focus(); return; }
+  if (ageProblem()) { at("[name=age]").focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   work(true);
   const taken = await Promise.allSettled(photos.map((photo) => sent(photo.file)));
@@ -197,7 +201,10 @@ watch("value", () => {
     for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
     form.reset();
     at(".sx-skin-given").textContent = "not given";
-    at(".sx-skin").open = false;
+    at(".sx-private").textContent = "";
+    at(".sx-skin").open = answered = false;
+    asked = { words: "", files: [] };
+    ageProblem();
     refuse("");
     show();
     go("form");
@@ -212,8 +219,17 @@ form.addEventListener("change", (event) => {
   if (event.target.name === "site") at(".sx-private").textContent = event.target.value === "genitals" ? at(".sx-private").dataset.words : "";
   if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
-at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
-at(".sx-again").onclick = () => trigger("again");
+form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") ageProblem(); });
+at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
+at(".sx-back").onclick = () => { go("answer"); document.querySelector(".sx-result")?.focus(); };
+// A new case clears this one, which is asked first; the focus is on what changes nothing.
+const sure = at(".sx-sure");
+at(".sx-again").onclick = () => { sure.showModal(); sure.querySelector("[data-keep]").focus(); };
+sure.addEventListener("click", ({ target }) => {
+  if (!target.closest("button")) return;
+  sure.close();
+  if (!target.closest("[data-keep]")) trigger("again");
+});
 document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, reload the page, or tell the operator of this page."); } });
 document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
 // By their place in the case; a photo that was removed since is gone.

@@ -158,6 +158,7 @@ element.addEventListener("submit", (event) => {
   if (event.target.matches(".sx-scan-form")) scan(event.target);
   else trigger("act", { ...Object.fromEntries(new FormData(event.target)), scan: job?.id ?? "" });
 });
+element.addEventListener("input", ({ target }) => { if (target.closest(".sx-scan-form")) at(".sx-refusal").textContent = ""; });
 element.addEventListener("click", (event) => {
   if (event.target.closest("[data-scan-delete]")) remove();
   else if (event.target.closest("[data-ruler-find]") && !search) rulers();
