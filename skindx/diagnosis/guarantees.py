@@ -56,9 +56,58 @@ def guarantee(diagnosis: Diagnosis) -> str:
     return f"{coverage(diagnosis.promise, count)} {errors(diagnosis.promise)}"
 
 
+def set_errors(diagnosis: Diagnosis) -> str:
+    """Return `guarantee` in short: how often the set holds the true condition, and both errors."""
+    promise = diagnosis.promise
+    if diagnosis.abstained or promise is None:
+        return guarantee(diagnosis)
+    these = _these(sum(candidate.in_set for candidate in diagnosis.candidates))
+    if promise.measured:
+        held = f"such sets held the true condition for {shown_share(promise.measured.coverage)}"
+    else:
+        held = set_holds(promise.level)
+    return f"{these} the set: {held}. {errors(promise) if diagnosis.knows_urgent else ''}".strip()
+
+
+def risk_errors(diagnosis: Diagnosis) -> str:
+    """Return both errors of the thresholds, or all of `risk_guarantee` where it is no more."""
+    risks: list[tuple[Question, UrgentRisk]] = []
+    if diagnosis.urgent_risk and not diagnosis.abstained:
+        risks.append(("urgent_risk", diagnosis.urgent_risk))
+        if diagnosis.soon_risk:
+            risks.append(("soon_risk", diagnosis.soon_risk))
+    if not risks:
+        return risk_guarantee(diagnosis)
+    return " ".join(_both_errors(risk, question) for question, risk in risks)
+
+
+def _both_errors(risk: UrgentRisk, question: Question) -> str:
+    condition, called = QUESTION_WORDS[question]
+    missed = f"is set to miss at most {100 * risk.miss_rate:g} % of {condition} conditions"
+    if risk.measured_missed:
+        missed = f"misses {shown_share(risk.measured_missed)} of {condition} conditions"
+    raised = f"how many other conditions it calls {called} was not measured"
+    if sent_on := risk.measured_sent_on or risk.sent_on:
+        raised = f"it calls {shown_share(sent_on)} of other conditions {called}"
+    return f"The threshold{'' if condition == called else f' of {called}'} {missed}; {raised}."
+
+
+def theory(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return what the short sentences leave out: how threshold and set were fitted and measured."""
+    full = {
+        risk_guarantee(diagnosis): risk_errors(diagnosis),
+        guarantee(diagnosis): set_errors(diagnosis),
+    }
+    return tuple(text for text, short in full.items() if text != short)
+
+
+def _these(count: int) -> str:
+    return "This condition is" if count == 1 else f"These {count} conditions are"
+
+
 def coverage(promise: Promise, count: int) -> str:
     """Return how often such a set of `count` conditions holds the true one."""
-    these = "This condition is" if count == 1 else f"These {count} conditions are"
+    these = _these(count)
     if promise.measured:
         return f"{these} the set. {measured_coverage(promise.measured)}"
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"

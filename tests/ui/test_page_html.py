@@ -1,6 +1,7 @@
 """What the page says about an answer, without a browser."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from painted_answers import jpeg, plain, rich
@@ -8,8 +9,8 @@ from tiny_bundle import odd_taxonomy
 
 from skindx.data.publish.published_rows import web_address
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantees import guarantee, measured
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer
+from skindx.diagnosis.guarantees import guarantee, measured, risk_errors, risk_guarantee, theory
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, Share, UrgentRisk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
@@ -84,6 +85,42 @@ def test_what_is_known_stands_above_the_form() -> None:
     many = scope_html(load_taxonomy("skin100"))
     assert "<summary>The model knows 100 conditions and no others.</summary>" in many
     assert "<script" not in scope_html(odd_taxonomy())
+
+
+def test_both_errors_stand_there_and_the_theory_folds_away() -> None:
+    risk = UrgentRisk(
+        risk=0.03, threshold=0.08, miss_rate=0.05, confidence=0.787, bound=0.0805, lesions=57
+    )
+    answer = rich(CASE)
+    diagnosis = answer.diagnosis.model_copy(update={"urgent_risk": risk})
+    html = result_html(replace(answer, diagnosis=diagnosis), METRICS).replace("\u00a0", " ")
+    fold = html[html.index('<details class="sx-more sx-decided">') :].partition("</details>")[0]
+    assert "How is this decided?" in fold
+    seen = html.replace(fold, "")
+    assert "calibration lesions" in fold
+    assert "calibration lesions" not in seen
+    assert (
+        "set to miss at most 5 % of urgent conditions; how many other conditions it calls" in seen
+    )
+    assert "had no urgent condition in their set" in seen
+    assert CANNOT_RULE_OUT in seen
+    measured_on = {
+        "measured_on": "test",
+        "measured_missed": Share(value=0.04, low=0.01, high=0.1, pictures=90),
+        "measured_sent_on": Share(value=0.31, low=0.28, high=0.34, pictures=900),
+    }
+    diagnosis = answer.diagnosis.model_copy(
+        update={"urgent_risk": risk.model_copy(update=measured_on)}
+    )
+    assert risk_errors(diagnosis) == (
+        "The threshold misses 4.0 % (95 % interval 1.0 to 10.0 %, 90 images) of urgent conditions; "
+        "it calls 31.0 % (95 % interval 28.0 to 34.0 %, 900 images) of other conditions urgent."
+    )
+    # An abstention that warns says all of it, and there is nothing left to fold.
+    urgent = {"abstained": "It cannot tell.", "next_step": rich(CASE, "urgent").diagnosis.next_step}
+    warned = diagnosis.model_copy(update=urgent)
+    assert risk_errors(warned) == risk_guarantee(warned) != ""
+    assert theory(warned) == ()
 
 
 def test_an_abstention_shows_no_set_no_guarantee_and_no_strong_bar() -> None:

@@ -13,7 +13,7 @@ from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
+from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
 from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
@@ -96,14 +96,15 @@ def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         rest=max(0.0, 1 - shown),
         tiers=TIERS,
         shown_tier=partial(shown_tier, diagnosis),
-        guarantee=guarantee(diagnosis),
+        set_errors=set_errors(diagnosis),
         knows=knows(diagnosis.known),
         lacks=lacks(diagnosis.unknown_urgent),
         ood=ood_sentence(diagnosis),
         how_combined=how_combined(diagnosis),
         use_of_facts=diagnosis.use_of_facts,
         measured=measured(metrics),
-        risk_guarantee=risk_guarantee(diagnosis),
+        risk_errors=risk_errors(diagnosis),
+        theory=theory(diagnosis),
         percent=percent,
         names={candidate.key: candidate.name for candidate in diagnosis.candidates},
         views=_views(diagnosis, answer.views),
