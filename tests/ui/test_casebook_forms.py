@@ -1,5 +1,8 @@
 """What the case book's forms record, without a browser."""
 
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from skindx.casebook.kept_case import CASE_CONSENTS
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import followup_html
-from skindx.ui.page.casebook_page import act_on
+from skindx.ui.page.casebook_page import act_on, names_apart
 
 MODEL = load_taxonomy("isic9")
 
@@ -55,6 +58,31 @@ def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> Non
     assert f'name="case" value="{alone}"' in html
     html = act_on(book, MODEL, "", chosen | {"before": last, "after": first})
     assert html.count('class="sx-card sx-seen"') == 2
+
+
+def test_dates_and_photos_of_a_lesion_are_named_apart(book: Casebook) -> None:
+    for seed in range(3):
+        keep(book, seed, compare=True)
+    kept = book.all_cases("")
+    noon = datetime(2026, 1, 2, 12, 30, 5, tzinfo=UTC)
+    times = (noon, noon + timedelta(seconds=7), noon + timedelta(minutes=1))
+    minutes = [replace(case, taken=time) for case, time in zip(kept, times, strict=True)]
+    assert list(names_apart(minutes).values()) == [
+        "02 Jan 2026, 12:30:05",
+        "02 Jan 2026, 12:30:12",
+        "02 Jan 2026, 12:31",
+    ]
+    alike = [replace(case, taken=noon) for case in kept[:2]]
+    assert list(names_apart(alike).values()) == [
+        "02 Jan 2026, 12:30:05 (1)",
+        "02 Jan 2026, 12:30:05 (2)",
+    ]
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    for kind in ('<article [^>]*aria-label="([^"]*)', '<button [^>]*aria-label="(Photo [^"]*)'):
+        labels = re.findall(kind, html)
+        assert len(set(labels)) == len(labels) >= 2
+    options = re.findall("<option value=[^>]*>([^<]*)", html.partition('class="sx-compare"')[2])
+    assert len(set(options[:3])) == 3
 
 
 def test_consents_are_changed_in_the_book(book: Casebook) -> None:

@@ -1,7 +1,8 @@
 """The case book on the page: lesions and scans over time, two dates side by side, forms to keep."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ def scans_shown(book: "ScanBook", owner: str, sent: Mapping[str, str]) -> dict[s
         "pair": ("", ""),
         "comparison": "",
         "scan_problem": "",
+        "scan_names": names_apart(chosen.scans) if chosen else {},
     }
     if chosen is None:
         return shown
@@ -215,6 +217,7 @@ def casebook_html(
         lesions=lesions,
         chosen=chosen,
         cases=cases,
+        names=names_apart(cases),
         shown=[shown_case(case) for case in (before, after) if case],
         alone=[case for case in cases if "compare" not in case.purposes],
         conditions=known_conditions(),
@@ -230,6 +233,22 @@ def casebook_html(
         unsaved=unsaved,
         **scans_shown(casebook.scans, owner, sent),
     )
+
+
+def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
+    """Return a name for each case or scan, by its id: when it was kept, as exactly as needed.
+
+    Of one minute they are named with seconds, and of one second with a number.
+    """
+    names = {one.id: f"{one.taken:%d %b %Y, %H:%M}" for one in kept}
+    alike = Counter(names.values())
+    names |= {one.id: f"{one.taken:%d %b %Y, %H:%M:%S}" for one in kept if alike[names[one.id]] > 1}
+    alike, seen = Counter(names.values()), Counter[str]()
+    for key, name in names.items():
+        if alike[name] > 1:
+            seen[name] += 1
+            names[key] = f"{name} ({seen[name]})"
+    return names
 
 
 def shown_case(case: KeptCase) -> dict[str, Any]:
