@@ -192,7 +192,7 @@ def _environment() -> "Environment":
     return environment
 
 
-_STYLES = ("tokens", "shell", "intake", "result", "why", "scan", "many", "book")
+_STYLES = ("tokens", "shell", "intake", "result", "why", "scan", "many", "book", "media")
 
 
 def styles() -> str:
