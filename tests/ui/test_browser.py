@@ -296,7 +296,7 @@ def test_nobody_is_shut_out(opened: Opened, photos: Photos, axe: Axe) -> None:
         findings = axe(page)
         assert findings == [], (kind, reported(findings))
         page.click("[data-again]")
-        page.wait_for_selector(".sx-waiting")
+        page.wait_for_selector(".sx-waiting", state="attached")
     page.set_input_files("#sx-file", photos["busy"])
     page.click(".sx-ask")
     page.wait_for_selector(".sx-problem")

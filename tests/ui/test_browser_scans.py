@@ -212,7 +212,7 @@ def test_a_scan_that_is_stopped_or_left_leaves_nothing(
     page.wait_for_selector(".sx-scan-work:not([hidden])")
     assert fits(page)
     page.click("[data-again]")
-    page.wait_for_selector(".sx-waiting")
+    page.wait_for_selector(".sx-waiting", state="attached")
     assert page.locator(".sx-scan").count() == 0
     page.wait_for_timeout(1000)
     assert kept_files(painted) == []
