@@ -39,6 +39,7 @@ CLEAN, CLUSTERS, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
 
 BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "headline": ("README.md", real_skin.headline),
+    "first hour": ("docs/start/images.md", speed.first_hour),
     "urgent errors": ("docs/clinicians/answers.md", safety.urgent_errors),
     "isic9 table": (ISIC9, accuracy.isic9_table),
     "isic9 figures": (ISIC9, accuracy.isic9_text),

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from skindx.cli.options import Sets
+from skindx.cli.options import PlainGroup, Sets
 from skindx.cli.train import NEEDS
 from skindx.core.machine import require_extra
 from skindx_bench.subjects import (
@@ -33,7 +32,7 @@ _ABOUT = {
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-class Subjects(TyperGroup):
+class Subjects(PlainGroup):
     """The subjects of a group; one with the group's own name is meant where none is named."""
 
     subjects = True
@@ -46,7 +45,7 @@ class Subjects(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-class Groups(TyperGroup):
+class Groups(PlainGroup):
     """All groups; every subject is also a command of its own, by all names it ever had."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -122,9 +121,12 @@ for group, subjects in GROUPS.items():
         f"Each is also a command without its group: skindx bench {next(iter(subjects))}",
     )
     for name, subject in subjects.items():
-        of_group.command(name, help=subject.about)(_measuring(name))
+        example = f"Example: skindx bench {group} {name} --json {name}.json"
+        of_group.command(name, help=f"{subject.about}\n\n{example}")(_measuring(name))
     app.add_typer(of_group, name=group)
-app.command("all", help=ALL.about)(_measuring("all"))
+app.command("all", help=f"{ALL.about}\n\nExample: skindx bench all --quick --html bench.html")(
+    _measuring("all")
+)
 app.command(
     COMPARE,
     help="Lay JSON files of benchmarks side by side: which differences are real?\n\n"

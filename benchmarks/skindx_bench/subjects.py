@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "api": Subject("serve.api", "What predict costs beside its networks."),
         "container": Subject("serve.container", "What a container costs, in pairs of tasks."),
         "drift": Subject("serve.drift", "How soon a monitor notices a shift, how often falsely."),
+        "first-hour": Subject("serve.first_hour", "A folder of images to the page, by command."),
         "int8": Subject("serve.int8", "Exports in int8 beside every higher precision."),
         "review": Subject("serve.review", "The review page before 10,000 images in a browser."),
         "serve": Subject("serve.serve", "Runtimes, what HTTP adds, and the page in a browser."),

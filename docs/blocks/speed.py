@@ -474,3 +474,24 @@ def _rounds(case: str, models: Mapping[str, Any]) -> list[str]:
 def _less(dense: Mapping[str, Any], steps: Mapping[str, Any]) -> float:
     link = next(iter(dense))
     return float(dense[link]["bytes"] / steps[link]["bytes"])
+
+
+def first_hour(load: Load) -> str:
+    """Return what the way from a folder of images to the page takes, by the number of images."""
+    written = load("first-hour.json")
+    figures, parts = written["figures"], written["parts"]
+    steps, rows = ("new", "build", "train", "evaluate", "page", "total"), []
+    for count in dict.fromkeys(name.split()[0] for name in parts):
+        each = [parts[f"{count} {step}"] for step in steps[:-1] if f"{count} {step}" in parts]
+        if f"{count}_total_s" in figures:
+            measured = [figures[f"{count}_{step}_s"] for step in steps]
+            seconds = [median(x, "") if x["n"] > 1 else digits(x["value"]) for x in measured]
+            largest = max(figures[f"{count}_{step}_gb"]["value"] for step in steps[:-1])
+        else:
+            times = [step.get("seconds", step.get("expected_s")) for step in each]
+            seconds = [*map(digits, times), "", f"computed: {digits(sum(times))}"]
+            largest = max(step.get("expected_gb", step.get("gb")) for step in each)
+        rows.append([f"{int(count):,}", each[0]["trains"], *seconds, scaled(largest, "GB")])
+    heads = ["images", "what is trained", *(f"{step}, s" for step in steps), "most memory"]
+    notes = [line for note in written["notes"] for line in (note, "")]
+    return "\n".join([table(heads, rows), "", *notes, bench_machine(written)])

@@ -1,5 +1,7 @@
 """The command line: one file a verb; each heavy import stands inside its verb."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,17 +10,17 @@ from skindx import __version__
 from skindx.cli import boxes, bundle, casebook, scan
 from skindx.cli.added_verbs import VerbGroup
 from skindx.cli.audit import audit
-from skindx.cli.bench import bench
 from skindx.cli.build import build
 from skindx.cli.compare import compare, leak
 from skindx.cli.dedup import dedup
-from skindx.cli.demo import demo
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import doctor
 from skindx.cli.evaluate import adapt, evaluate, features, recompute
 from skindx.cli.export import export
 from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
 from skindx.cli.gallery import gallery
+from skindx.cli.machine import bench, completion, demo
+from skindx.cli.new import new
 from skindx.cli.options import lay_out
 from skindx.cli.plan import plan
 from skindx.cli.publish import publish
@@ -34,15 +36,17 @@ from skindx.core.startup import collect_rarely, heed_interrupts
 app = typer.Typer(
     name="skindx",
     cls=VerbGroup,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "Build skin image datasets, train ensembles on them, and serve a diagnosis page."
         "\n\n"
         "The steps: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
-        "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
-        "To run all steps on synthetic images: skindx demo."
+        "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle. "
+        "skindx new FOLDER prepares them for a folder of your images."
+        "\n\n"
+        "To run all steps on synthetic images: skindx demo. "
+        "Without a verb, skindx says where a run stands and what comes next."
     ),
 )
 
@@ -56,50 +60,65 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        from skindx.start.standing import where_it_stands
+
+        print("\n".join(where_it_stands(Path.cwd())))
 
 
-for verb in (
-    build,
-    screen,
-    review,
-    annotate,
-    gallery,
-    audit,
-    publish,
-    remove,
-    train,
-    evaluate,
-    recompute,
-    compare,
-    adapt,
-    leak,
-    export,
-    diagnose,
-    serve,
-    monitor,
-    bench,
-    doctor,
-    demo,
-):
-    app.command()(verb)
-for group, name in (
-    (boxes.app, "boxes"),
-    (bundle.app, "bundle"),
-    (casebook.app, "casebook"),
-    (features, "features"),
-    (user, "user"),
-    (dedup, "dedup"),
-    (plan, "plan"),
-    (scan.app, "scan"),
-):
-    app.add_typer(group, name=name)
+JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "First": {
+        "new": new,
+        "build": build,
+        "train": train,
+        "evaluate": evaluate,
+        "diagnose": diagnose,
+        "serve": serve,
+    },
+    "Build: images and labels": {
+        "screen": screen,
+        "gallery": gallery,
+        "audit": audit,
+        "review": review,
+        "annotate": annotate,
+        "publish": publish,
+        "remove": remove,
+        "leak": leak,
+        "boxes": boxes.app,
+        "dedup": dedup,
+    },
+    "Train: bundles and their figures": {
+        "compare": compare,
+        "recompute": recompute,
+        "adapt": adapt,
+        "export": export,
+        "plan": plan,
+        "features": features,
+        "bundle": bundle.app,
+    },
+    "Diagnose: photos and cases": {
+        "monitor": monitor,
+        "scan": scan.app,
+        "casebook": casebook.app,
+        "user": user,
+    },
+    "This machine": {"demo": demo, "doctor": doctor, "bench": bench, "completion": completion},
+}
+"""Panel of `skindx --help` -> its verbs and groups of verbs, the most used ones first."""
+
+for panel, verbs in JOBS.items():
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(verb)
 lay_out(app)
 refuse_special_files(app)
 

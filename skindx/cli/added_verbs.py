@@ -7,10 +7,9 @@ An entry point names a `typer.Typer`. It is looked for and imported when its ver
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from skindx import __version__
-from skindx.cli.options import lay_out
+from skindx.cli.options import PlainGroup, lay_out
 from skindx.cli.special_files import refuse_special_files
 from skindx.core.errors import UserError
 
@@ -19,7 +18,7 @@ KNOWN = {"bench": "skindx-bench"}
 """Verbs that `skindx --help` lists whether they are installed or not, and who brings them."""
 
 
-class VerbGroup(TyperGroup):
+class VerbGroup(PlainGroup):
     """The verbs of skindx, and those that other distributions add."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -3,9 +3,10 @@
 import inspect
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,10 +76,32 @@ _TAG = re.compile(r"\[(?=[a-zA-Z/@#])")
 """What rich would take for the beginning of a style, and leave out."""
 
 
+class _PlainHelp:
+    """Help in which a flag stands without a type: it takes no value."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            if getattr(parameter, "is_bool_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class PlainCommand(_PlainHelp, TyperCommand):
+    """A verb."""
+
+
+class PlainGroup(_PlainHelp, TyperGroup):
+    """A group of verbs."""
+
+
 def lay_out(app: typer.Typer) -> None:
     """Set the help of each command, also of those in groups, from its docstring."""
+    if not isinstance(app.info.cls, type):
+        app.info.cls = PlainGroup
     for command in app.registered_commands:
         command.help = readable(command.help or inspect.getdoc(command.callback) or "")
+        if command.cls in {None, TyperCommand}:
+            command.cls = PlainCommand
     for group in app.registered_groups:
         if group.typer_instance:
             lay_out(group.typer_instance)

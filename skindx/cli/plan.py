@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
-from skindx.cli.options import Sets
+from skindx.cli.options import PlainCommand, Sets
 from skindx.cli.train import NEEDS
 from skindx.core.machine import require_extra
 
@@ -17,7 +17,7 @@ plan = typer.Typer(
 )
 
 
-class _StrategiesNamed(TyperCommand):
+class _StrategiesNamed(PlainCommand):
     """A command whose help ends the text of `--strategy` with all names, known when it is read."""
 
     def complete(self) -> None:

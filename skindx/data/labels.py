@@ -27,6 +27,19 @@ def taxonomy_of(
     one class. Raises UserError for a label without a letter or digit, and for a class that looks
     like a cancer or an emergency and has no urgency.
     """
+    named = keys_of(labels)
+    classes = described(named)
+    raw = {"name": name, "title": name, "classes": [each.model_dump() for each in classes]}
+    taxonomy = with_urgencies(Taxonomy.parse(raw, "the labels of the sources"), urgencies or {})
+    check_urgencies(taxonomy)
+    return taxonomy, match_lines(named, taxonomy)
+
+
+def keys_of(labels: Iterable[str]) -> dict[str, str]:
+    """Return the key of each class that labels name, and the label as its name.
+
+    Raises UserError for a label without a letter or digit.
+    """
     keys: dict[str, str] = {}
     named: dict[str, str] = {}
     for label in sorted(set(labels)):
@@ -35,11 +48,7 @@ def taxonomy_of(
             raise UserError(f"the label {label!r} holds no letter or digit; rename its folder.")
         if keys.setdefault(normalise(label), key) == key:
             named.setdefault(key, label.replace("_", " ").strip())
-    classes = described(named)
-    raw = {"name": name, "title": name, "classes": [each.model_dump() for each in classes]}
-    taxonomy = with_urgencies(Taxonomy.parse(raw, "the labels of the sources"), urgencies or {})
-    check_urgencies(taxonomy)
-    return taxonomy, match_lines(named, taxonomy)
+    return named
 
 
 def match_notes(known: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:

@@ -71,11 +71,12 @@ def load_build_settings(
     if not urgencies:
         return settings
     return settings.model_copy(
-        update={"urgency": {**settings.urgency, **dict(map(_urgency_of, urgencies))}}
+        update={"urgency": {**settings.urgency, **dict(map(urgency_of, urgencies))}}
     )
 
 
-def _urgency_of(text: str) -> tuple[str, Urgency]:
+def urgency_of(text: str) -> tuple[str, Urgency]:
+    """Return class and urgency of CLASS=urgent|soon|routine. Raises UserError."""
     label, _, urgency = text.rpartition("=")
     if not label.strip() or urgency.strip() not in ("urgent", "soon", "routine"):
         raise UserError(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
@@ -96,16 +97,19 @@ def version(settings: PrivacySettings) -> str:
 
 
 class PrivacyDetector:
-    """Both models, loaded once, on one thread each: many processes may hold one."""
+    """Both models, loaded once at most, on one thread each: many processes may hold one."""
 
     def __init__(self, settings: PrivacySettings) -> None:
-        """Load the models. Raises UserError without the `audit` extra."""
+        """Load the model of bodies. Raises UserError without the `audit` extra."""
         _require_models()
         self._settings = settings
         self._session = _session()
         names = ast.literal_eval(self._session.get_modelmeta().custom_metadata_map["names"])
         self._parts = [names[number] for number in range(len(names))]
-        self._read = _reader()
+
+    @cached_property
+    def _read(self) -> Any:
+        return _reader()
 
     def detect(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         """Return what a person should see before this image is given away."""

@@ -74,12 +74,12 @@ def _at_hand() -> Iterator[tuple[str, Path]]:
         if folder:
             files = (Path(folder) / f"{name}{ending}" for ending in _ENDINGS)
             yield from ((name, file.resolve()) for file in files if file.is_file())
-        if (kept := kept_weights(_settings(name))).is_file():
+        if (kept := kept_weights(with_statistics(name))).is_file():
             yield name, kept
 
 
-def _settings(name: str) -> MemberSettings:
-    """Return a member with the statistics and the side that its weights were trained with."""
+def with_statistics(name: str) -> MemberSettings:
+    """Return a member with the statistics and the side that timm's weights were trained with."""
     with light_imports():
         import timm
 
@@ -90,7 +90,7 @@ def _settings(name: str) -> MemberSettings:
 
 
 def _member(name: str, file: Path) -> MemberSettings:
-    return _settings(name).model_copy(update={"weights": file})
+    return with_statistics(name).model_copy(update={"weights": file})
 
 
 LIMIT_S = 300.0

@@ -22,6 +22,7 @@ from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 
+NOT_OPENED = "it was not opened"
 MAX_BYTES = 200_000_000
 """No photograph is larger; what is would only fill memory and disk."""
 
@@ -41,6 +42,8 @@ class FolderWalk:
     """Goes through folders; links lead out of `bounds` only where there are none."""
 
     bounds: Path | None
+    opened: int | None = None
+    """Most files of a folder that are opened, evenly spread; the others count as images."""
 
     def enters(self, entry: Path) -> bool:
         """Tell whether an entry is a folder to go through."""
@@ -52,9 +55,13 @@ class FolderWalk:
         if real in above:
             yield FolderFile(folder, label, "link-refused", "the link leads back to a folder above")
             return
-        for entry in visible(folder):
+        entries = visible(folder)
+        every = max(1, len(entries) // self.opened) if self.opened else 1
+        for number, entry in enumerate(entries):
             if self.enters(entry):
                 yield from self.files(entry, label, (*above, real))
+            elif number % every:
+                yield FolderFile(entry, label, "stored", NOT_OPENED)
             else:
                 yield look_at(entry, label, self.bounds)
 
@@ -164,11 +171,12 @@ class FolderLayout:
     files: tuple[FolderFile, ...]
 
 
-def look_at_folder(source: FolderSource) -> FolderLayout:
+def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLayout:
     """Say what a folder holds, without writing anything.
 
     Split folders (Train, test, val …) at the top are merged: splits that others made are not
-    trusted. Raises UserError for a path that is no folder, no class folders, one class only, or
+    trusted. With `opened`, only so many files of each folder are opened; the others count as
+    images. Raises UserError for a path that is no folder, no class folders, one class only, or
     a class of fewer than 3 images; the rule judges the input, not what cleaning leaves of it.
     """
     root = source.path
@@ -182,7 +190,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         )
     if source.layout != "classes":
         return _look_at_labelled(root, source)
-    walk = FolderWalk(None if source.follow_links else root.resolve())
+    walk = FolderWalk(None if source.follow_links else root.resolve(), opened)
     tops, merged = _tops(root, walk)
     files: list[FolderFile] = []
     classes: list[str] = []

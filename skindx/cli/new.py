@@ -1,0 +1,201 @@
+"""`skindx new`."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from skindx.cli.train import NEEDS
+
+if TYPE_CHECKING:
+    from skindx.start.first_files import FirstAnswers
+    from skindx.start.image_folder import ImageFolder
+
+
+def new(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder with one subfolder of images for each class.")
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Run folder to write; default: runs/NAME of FOLDER."),
+    ] = None,
+    taxonomy: Annotated[
+        str | None,
+        typer.Option(
+            help="own: each folder is a class; or skin10, skin100, isic9, ham10000, "
+            "fitzpatrick16, a YAML file."
+        ),
+    ] = None,
+    urgency: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLASS=TIER", help="urgent, soon or routine for a class; repeatable."),
+    ] = None,
+    modality: Annotated[
+        Literal["dermoscopic", "clinical", "mixed"] | None,
+        typer.Option(help="What the images are; default: what a sample of them looks like."),
+    ] = None,
+    group_pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Its first group is the patient or lesion in a file name; none: names do not "
+            "tell. Default: what the names suggest.",
+        ),
+    ] = None,
+    effort: Annotated[
+        Literal["quick", "usual", "thorough"] | None,
+        typer.Option(
+            help="quick: from pretrained weights only the last layer learns, 128 pixels; usual, "
+            "thorough: the whole network, 12 or 30 epochs of 160 or 224 pixels. Default: quick "
+            "for fewer than 1,000 images, else usual."
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(help="A network of timm; default: one whose pretrained weights are here."),
+    ] = None,
+    pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--pretrained", help="Let the training fetch timm's weights of the network, once."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults and name them.")
+    ] = False,
+) -> None:
+    """Look at a folder of images, and write a recipe and training settings for it.
+
+    It says what the folder holds, asks up to five questions, writes OUT/recipe.yaml and
+    OUT/config.yaml, and prints the next commands with the time and memory that they are expected to
+    take here. Options answer questions in advance; without a terminal the defaults are taken, and
+    named. The images stay as they are.
+
+    Example: skindx new my/images --out runs/mine --yes
+    """
+    from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
+    from skindx.core.progress import progress_bars
+    from skindx.plan.readable import size
+    from skindx.start.first_estimate import estimates, machine_is_busy, time_network
+    from skindx.start.first_files import batch_of, check_out, commands, write_first_files
+    from skindx.start.image_folder import look
+
+    name = "-".join(folder.resolve().name.split()) or "new"
+    out = out or Path("runs") / name
+    check_out(out, folder)
+    with progress_bars() as progress:
+        seen = look(folder, progress)
+    print("\n".join(seen.lines()))
+    asking = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    answers = _answers(
+        seen, _Questions(asking), taxonomy, urgency or [], modality, group_pattern, effort
+    )
+    batch, side = batch_of(seen.images), answers.side(seen)
+    print("Timing a network for some seconds …", flush=True)
+    busy, cores = machine_is_busy(), cpu_count()
+    timed = time_network(network, side, batch, len(seen.counts), pretrained)
+    write_first_files(out, seen, answers, timed.member, pretrained=timed.pretrained)
+    frozen, epochs = answers.frozen(timed.pretrained), answers.epochs(timed.pretrained)
+    expected = estimates(seen, timed, batch=batch, epochs=epochs, frozen=frozen, cores=cores)
+    *steps, page = commands(out)
+    print(f"\nWritten: {out}/recipe.yaml and {out}/config.yaml. Each choice in them has a comment.")
+    learns = "only its last layer learns" if frozen else "all of it learns"
+    print(f"Training: {timed.member['model']} at {side} pixels, {epochs} epochs; {learns}.")
+    if not timed.pretrained:
+        print("It starts from random weights: expect little. --pretrained fetches better ones.")
+    if missing := missing_modules(*NEEDS):
+        print(f"It needs {', '.join(missing)}: {how_to_install('train')}.")
+    print(f"\nNext, with the time and memory expected on {cores} cores here:")
+    for number, (words, one) in enumerate(zip(steps, expected, strict=True), 1):
+        print(f"  {number}. {shlex.join(words)}\n     {one.words}")
+    print(f"Then the page: {shlex.join(page)}")
+    disk, free = seen.images * seen.mean_bytes, free_memory()
+    print(f"The dataset takes about {size(disk)} of disk beside your images.")
+    if busy:
+        print("Other programs keep this machine busy; the times are those without them.")
+    if max(one.memory_bytes for one in expected) > free:
+        print(f"That is more memory than is free now ({size(free)}); lower recipe.batch.")
+
+
+class _Questions:
+    """Asks on a terminal; elsewhere takes the default and says so."""
+
+    def __init__(self, asking: bool) -> None:
+        self._asking = asking
+
+    def ask(self, option: str, question: str, default: str, choices: Sequence[str] = ()) -> str:
+        """Return an answer, one of the choices if there are any; `option` would have given it."""
+        if not self._asking:
+            print(f"{question}: {default} (default; {option} changes it)")
+            return default
+        text = f"{question} ({', '.join(choices)})" if choices else question
+        while True:
+            answer: str = typer.prompt(text, default=default).strip()
+            if not choices or answer in choices:
+                return answer
+            print(f"{answer!r} is none of {', '.join(choices)}.")
+
+
+def _answers(  # noqa: PLR0917
+    seen: "ImageFolder",
+    questions: _Questions,
+    taxonomy: str | None,
+    urgency: list[str],
+    modality: str | None,
+    group_pattern: str | None,
+    effort: str | None,
+) -> "FirstAnswers":
+    """Ask what no option has answered. Raises UserError for options that do not fit the folder."""
+    from typing import cast
+
+    from skindx.data.labels import map_labels
+    from skindx.data.origin import Modality
+    from skindx.data.recipe import urgency_of
+    from skindx.start.first_files import EFFORTS, MODALITIES, TIERS, Effort, FirstAnswers, effort_of
+    from skindx.taxonomy import Urgency, load_taxonomy
+
+    given = dict(map(urgency_of, urgency))
+    if taxonomy is None:
+        count, known = len(seen.counts), seen.known_by()
+        if known:
+            names = ", ".join(f"{name} {some} of {count}" for name, some in known.items())
+            print(f"Shipped lists of classes that know yours: {names}.")
+        taxonomy = questions.ask(
+            *("--taxonomy", "Classes: each folder its own, or those of a list", "own"),
+            ["own", *known],
+        )
+    if taxonomy == "own":
+        missing = {key: kind for key, kind in seen.dangerous().items() if key not in given}
+        if missing:
+            names = ", ".join(f"{key} looks like {kind}" for key, kind in missing.items())
+            tier = questions.ask(
+                "--urgency", f"Urgency, where {names} and has none", "urgent", TIERS
+            )
+            given |= dict.fromkeys(missing, cast(Urgency, tier))
+        print("\n".join(seen.matches(given)))
+    else:
+        map_labels(seen.counts.elements(), load_taxonomy(taxonomy))
+    if modality is None:
+        default = seen.modality or "mixed"
+        modality = questions.ask("--modality", "The images are", default, MODALITIES)
+    if group_pattern is None:
+        default = seen.group_pattern or "none"
+        group_pattern = questions.ask(
+            "--group-pattern",
+            "Patient or lesion in a file name, as a regular expression, or none",
+            default,
+        )
+    if effort is None:
+        effort = questions.ask("--effort", "Training", effort_of(seen.images), list(EFFORTS))
+    return FirstAnswers(
+        None if taxonomy == "own" else taxonomy,
+        given,
+        cast(Modality, modality),
+        "" if group_pattern == "none" else group_pattern,
+        cast(Effort, effort),
+    )

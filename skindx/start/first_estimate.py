@@ -1,0 +1,261 @@
+"""Expected time and memory of build, training and evaluation, before there is a dataset.
+
+The network is timed for some seconds on random images, in a process of its own. `skindx plan`
+makes a training's time and memory of that; starting, packing and evaluating are added at the rates
+that `skindx bench serve first-hour` measured, which also lays each estimate beside what its command
+took. `skindx plan make` measures on the dataset itself.
+"""
+
+import math
+import multiprocessing
+import os
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.plan.choice import Choice, PlannedMember, Workload
+from skindx.plan.estimate import Machine, estimate
+from skindx.plan.outcome import outcome
+from skindx.plan.readable import seconds, size
+from skindx.plan.strategies import strategy_of
+from skindx.start.first_files import VIEWS
+from skindx.start.image_folder import ImageFolder
+
+BUDGET_S = 6.0
+"""For the timed steps; importing torch comes on top."""
+_STEPS, _LIMIT_S = 3, 600.0
+_DECODING = 0.5
+"""Share of a screening's time that a training needs to decode and crop an image."""
+
+BUILD = (8.0, 2.2)
+"""Seconds of a build's start, and its time for an image over that of screening on one core."""
+TRAIN = (20.0, 3.0)
+"""Seconds in which ranks start and a bundle is packed, and forward passes of each image for it."""
+EVALUATE = (7.0, 2.0)
+"""Seconds of an evaluation's start, and forward passes of each test image."""
+BUILD_BYTES, RANKS_BYTES, EVALUATE_BYTES = 0.4e9, 0.7e9, 0.65e9
+"""Memory of a build, of what starts the ranks of a training, and of an evaluation, before their
+images and networks."""
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """One command."""
+
+    seconds: float
+    memory_bytes: float
+
+    @property
+    def words(self) -> str:
+        return f"about {seconds(self.seconds)} and {size(self.memory_bytes)} of memory"
+
+
+@dataclass(frozen=True)
+class TimedNetwork:
+    """A network as it was timed: what `skindx plan measure` writes, without reading."""
+
+    profiles: Profiles
+    member: dict[str, Any]
+    """Settings of a member whose network it is: name, model, preprocess, weights."""
+    pretrained: bool
+
+
+def machine_is_busy() -> bool:
+    """Tell whether more wants to run on this machine than it has cores."""
+    return os.getloadavg()[0] > cpu_count()
+
+
+def time_network(
+    network: str | None, side: int, batch: int, classes: int, fetch: bool = False
+) -> TimedNetwork:
+    """Choose the network whose weights are at hand, or take `network`, and time its steps.
+
+    With `fetch` the training will fetch the weights of `network`, or of the usual one. Raises
+    UserError for a name that timm does not have, and for a network that cannot be trained.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    task = (network, side, batch, classes, fetch, BUDGET_S)
+    process = context.Process(target=_time, args=(theirs, *task), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_LIMIT_S + BUDGET_S):
+            raise UserError(
+                f"timing a network took more than {_LIMIT_S:.0f} s; try again when this machine is "
+                "less busy, or choose a smaller one with --network."
+            )
+        worked, answer = ours.recv()
+    except EOFError:
+        raise UserError(
+            "the process that times a network was ended, most often because memory ran out; free "
+            "memory, or choose a smaller network with --network."
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if not worked:
+        raise UserError(answer)
+    profiles, member, pretrained = answer
+    return TimedNetwork(Profiles.model_validate(profiles), member, pretrained)
+
+
+def _time(answers: Connection, network: str | None, *task: Any) -> None:
+    try:
+        answers.send((True, _timed(network, *task)))
+    except UserError as error:
+        answers.send((False, str(error)))
+    except RuntimeError as error:  # of torch: sizes that do not fit, memory
+        reason = " ".join(str(error).split())[:200]
+        answers.send((False, f"{network} cannot be trained here: {reason}; give another network."))
+
+
+def _timed(  # noqa: PLR0917
+    network: str | None, side: int, batch: int, classes: int, fetch: bool, budget_s: float
+) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    import torch
+
+    from skindx.core.machine import keep_freed_memory
+    from skindx.models.classifier.classifier import build_classifier
+    from skindx.models.classifier.pretrained import kept_weights
+    from skindx.training.config.run import MemberSettings, TrainSettings
+    from skindx.training.member_networks import (
+        DEFAULT_NETWORKS,
+        with_default_network,
+        with_statistics,
+    )
+    from skindx.training.parallel.mesh import peak_memory, resolve_accelerator
+
+    member, pretrained = MemberSettings(name="resnet18", model="resnet18"), False
+    if fetch:
+        name = network or DEFAULT_NETWORKS[0]
+        kept_weights(MemberSettings(name="fetched", model=name))  # refuses what has none
+        member, pretrained = with_statistics(name).model_copy(update={"pretrained": True}), True
+    elif network:
+        name = network.replace(".", "-").replace("_", "-")[:64]
+        member = MemberSettings(name=name, model=network)
+    else:
+        try:
+            [member] = with_default_network(TrainSettings(), random_weights=False).members
+            pretrained = True
+        except UserError:
+            pretrained = False  # nothing is at hand; a ResNet-18 learns from these images alone
+    preprocess = member.preprocess.model_copy(update={"size": side})
+    member = member.model_copy(update={"preprocess": preprocess})
+    accelerator = resolve_accelerator("auto")
+    device = torch.device(accelerator)
+    keep_freed_memory()
+    base = peak_memory(device)
+    classifier = build_classifier(member.network(), classes).to(device).train()
+    optimizer = torch.optim.AdamW(classifier.parameters())
+    points, parts = [], (0.0, 0.0, 0.0)
+    for images in sorted({max(2, batch // 4), max(2, batch // 2)}):
+        steps = _steps(classifier, optimizer, images, side, classes, budget_s / 2)
+        parts = tuple(sum(each) / len(steps) for each in zip(*steps, strict=True))
+        whole = [forward_s + backward_s for forward_s, backward_s, _ in steps]
+        mean = sum(whole) / len(whole)
+        spread = math.sqrt(sum((one - mean) ** 2 for one in whole) / max(1, len(whole) - 1)) / mean
+        points.append(
+            AtBatch(
+                batch=images,
+                compute_s=mean,
+                spread=min(10.0, max(spread, 0.05)),
+                peak_bytes=peak_memory(device),
+            )
+        )
+    elements = sum(parameter.numel() for parameter in classifier.parameters())
+    layer = ProfiledLayer(
+        name="network", forward_s=parts[0], backward_s=parts[1], parameter_bytes=4 * elements
+    )
+    profile = Profile(
+        name=member.model,
+        size=side,
+        batch=points[-1].batch,
+        layers=(layer,),
+        at=tuple(points),
+        update_s=parts[2],
+        optimizer="adamw",
+        optimizer_bytes=8 * elements,
+    )
+    profiles = Profiles(device=accelerator, base_bytes=base, networks=(profile,))
+    kept = {"name", "model", "weights", "pretrained", "preprocess"}
+    written = member.model_dump(mode="json", include=kept, exclude_defaults=True)
+    return profiles.model_dump(mode="json"), {**written, "model": member.model}, pretrained
+
+
+def _steps(  # noqa: PLR0917
+    classifier: Any, optimizer: Any, images: int, side: int, classes: int, budget_s: float
+) -> list[tuple[float, float, float]]:
+    """Return seconds of forward, backward and update of some steps; the first is not counted.
+
+    On a busy machine they are those of the processor, shared by the threads: about what the steps
+    take when they have the machine to themselves.
+    """
+    import time
+
+    import torch
+
+    device = next(classifier.parameters()).device
+    pixels_BSS3 = torch.randint(0, 256, (images, side, side, 3), dtype=torch.uint8, device=device)
+    labels_B = torch.arange(images, device=device) % classes
+
+    alone = device.type == "cpu" and machine_is_busy()
+    threads = torch.get_num_threads()
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.process_time() / threads if alone else time.perf_counter()
+
+    taken: list[tuple[float, float, float]] = []
+    began = time.monotonic()
+    while len(taken) < 1 + _STEPS and (len(taken) < 2 or time.monotonic() - began < budget_s):
+        start = now()
+        loss = torch.nn.functional.cross_entropy(classifier(pixels_BSS3), labels_B)
+        forward = now()
+        torch.autograd.backward(loss)
+        backward = now()
+        optimizer.step()
+        optimizer.zero_grad()
+        taken.append((forward - start, backward - forward, now() - backward))
+    return taken[1:]
+
+
+def estimates(
+    folder: ImageFolder, timed: TimedNetwork, *, batch: int, epochs: int, frozen: bool, cores: int
+) -> tuple[Estimated, Estimated, Estimated]:
+    """Return what a build, a training of one member and its evaluation are expected to take.
+
+    A frozen trunk sees each view of an image once; what its head takes then is not counted.
+    """
+    images = folder.images
+    read_s = folder.screen_s * _DECODING
+    network = timed.profiles.networks[0].model_copy(update={"read_s": read_s})
+    profiles = timed.profiles.model_copy(update={"networks": (network,), "cores": cores})
+    cluster = Cluster(name="this machine", source="measured", nodes=1)
+    machine = Machine(profiles, cluster)
+    taken = min(batch, max(2, round(0.6 * images)))
+    choice = Choice(strategy_of("dense"), 1, 1, taken)
+    member = PlannedMember(
+        "member", network, taken, 1, epochs, round(0.6 * images), round(0.1 * images)
+    )
+    one = estimate(network, choice, machine)
+    planned = outcome(choice, {"member": one}, Workload((member,)), profiles, cluster)
+    forward_s = (network.layers[0].forward_s or 0.0) / network.batch + read_s / cores
+    pixels = [verdict.width * verdict.height for _, verdict in folder.sound]
+    decoded = cores * 24.0 * max(pixels, default=0)
+    build_s = BUILD[0] + BUILD[1] * images * folder.screen_s / cores
+    passes, planned_s = (VIEWS, 0.0) if frozen else (0, planned.seconds)
+    train_s = TRAIN[0] + planned_s + (TRAIN[1] + passes) * images * forward_s
+    views = VIEWS if frozen else 1
+    test_s = EVALUATE[0] + (EVALUATE[1] + views - 1) * 0.2 * images * forward_s
+    return (
+        Estimated(build_s, BUILD_BYTES + decoded),
+        Estimated(train_s, RANKS_BYTES + planned.memory_bytes),
+        Estimated(test_s, EVALUATE_BYTES + 2 * network.parameter_bytes),
+    )

@@ -1,0 +1,143 @@
+"""`skindx --help` by job, an example in the help of each verb, and shell completion."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from command_line import Skindx
+from typer.testing import CliRunner
+
+from skindx import cli
+from skindx.cli.added_verbs import complete
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CHEAP = ("gallery", "boxes export", "casebook list", "completion")
+"""Verbs whose example a test runs on a small dataset."""
+
+
+def leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, child in group.commands.items():
+        if child.hidden:
+            continue
+        if hasattr(child, "commands"):
+            yield from leaves(child, (*words, name))
+        else:
+            yield " ".join((*words, name)), child
+
+
+def every_verb() -> dict[str, Any]:
+    group = typer.main.get_command(cli.app)
+    complete(group, "bench")
+    return dict(leaves(group))
+
+
+VERBS = every_verb()
+
+
+def examples(command: Any) -> list[str]:
+    text = (command.help or "").replace("\\[", "[")
+    lines = re.findall(r"^Example: (skindx .+)$", text, re.MULTILINE)
+    return [part for line in lines for part in line.split(" && ")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_an_example_that_it_understands(verb: str) -> None:
+    command = VERBS[verb]
+    shown = examples(command)
+    assert shown, verb
+    for line in shown:
+        words = shlex.split(line)[1:]
+        count = len(verb.split())
+        assert " ".join(words[:count]) == verb
+        command.make_context(verb, words[count:])  # no option or argument is unknown or missing
+
+
+@pytest.mark.parametrize("verb", CHEAP)
+def test_cheap_examples_run(
+    skindx: Skindx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    mine = tmp_path / "runs/mine"
+    shutil.copytree(FIXTURES / "v0_2/dataset", mine / "data")
+    for name in ("cases.db", "cases.db.keys"):
+        shutil.copyfile(FIXTURES / "v0_2" / name, tmp_path / "runs" / name)
+        (tmp_path / "runs" / name).chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    for line in examples(VERBS[verb]):
+        code, _, err = skindx(*shlex.split(line)[1:])
+        assert code == 0, err
+
+
+def test_six_verbs_come_first_and_all_stand_under_a_job() -> None:
+    shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "100"}).output
+    panels = re.findall(r"─ ([A-Z][^─]+) ─", shown)
+    assert panels == ["Options", *cli.JOBS]
+    assert list(next(iter(cli.JOBS.values()))) == [
+        *("new", "build", "train", "evaluate", "diagnose", "serve"),
+    ]
+    names = [name for verbs in cli.JOBS.values() for name in verbs]
+    assert len(names) == len(set(names)) == len(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["audit"], ["plan", "make"], ["boxes"], ["casebook", "list"]]
+)
+def test_flags_stand_without_a_type(words: list[str]) -> None:
+    shown = CliRunner().invoke(cli.app, [*words, "--help"], env={"COLUMNS": "100"})
+    assert shown.exit_code == 0
+    assert "bool" not in shown.output
+    assert "--help" in shown.output
+
+
+def test_benches_are_seven_groups_without_types_of_flags(skindx: Skindx) -> None:
+    from skindx_bench.subjects import GROUPS
+
+    assert len(GROUPS) == 7
+    code, shown, _ = skindx("bench", "--help")
+    assert code == 0
+    assert "bool" not in shown
+    assert [group for group in GROUPS if f" {group} " not in shown] == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(skindx: Skindx, shell: str) -> None:
+    code, script, err = skindx("completion", shell)
+    assert (code, err) == (0, "")
+    assert f"complete_{shell}" in script
+    if shutil.which(shell):
+        read = subprocess.run([shell, "-n"], input=script, text=True, check=False)
+        assert read.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("skindx ev", ["evaluate"]),
+        ("skindx bench hon", ["honesty"]),
+        ("skindx audit --lab", ["--labels"]),
+        ("skindx completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_bash_completes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    wanted: list[str],
+) -> None:
+    monkeypatch.setenv("_SKINDX_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        typer.main.get_command(cli.app)(args=[], prog_name="skindx")
+    assert capsys.readouterr().out.split() == wanted
+
+
+def test_another_shell_is_refused(skindx: Skindx) -> None:
+    code, _, err = skindx("completion", "tcsh")
+    assert code == 2
+    assert "bash" in err

@@ -1,0 +1,289 @@
+"""`skindx new`: what it says of a folder, what it refuses, and that its commands work."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from command_line import Skindx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_dataset import jpeg, skin
+
+from skindx.cli.new import _Questions
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+from skindx.core.errors import UserError
+from skindx.data.manifest import read_manifest
+from skindx.data.sources import folder as folder_source
+from skindx.data.sources.folder import FolderFile, look_at
+from skindx.start import first_estimate
+from skindx.start.first_estimate import TimedNetwork, estimates
+from skindx.start.first_files import FirstAnswers, batch_of, config_text, recipe_text
+from skindx.start.image_folder import ImageFolder, look
+from skindx.training.config.run import TrainSettings
+
+SMALL = {"name": "small", "model": "test_resnet", "preprocess": {"size": 64}}
+
+
+def timed_network(*_: object) -> TimedNetwork:
+    """Return a network of one layer: 1 s forward and 2 s backward for 10 images, 0.5 s update."""
+    layer = ProfiledLayer(name="network", forward_s=1.0, backward_s=2.0, parameter_bytes=4000)
+    at = tuple(AtBatch(batch=n, compute_s=0.3 * n, peak_bytes=10**9) for n in (5, 10))
+    profile = Profile(name="test_resnet", batch=10, layers=(layer,), at=at, update_s=0.5)
+    return TimedNetwork(Profiles(networks=(profile,)), SMALL, pretrained=False)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test wait for a network to be timed."""
+    monkeypatch.setattr(first_estimate, "time_network", timed_network)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return 24 painted images of two classes, two of each patient, and a file that is none."""
+    top = tmp_path_factory.mktemp("new") / "my images"
+    for number in range(24):
+        label = ("nevus", "my cancer")[number // 2 % 2]
+        tint = np.array([40, 0, 0]) if label == "nevus" else np.array([0, 0, 30])
+        pixels = np.clip(skin(number) + tint, 0, 255).astype(np.uint8)
+        file = top / label / f"P{number // 2:02d}_{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(pixels))
+    (top / "nevus" / "notes.jpg").write_text("no image")
+    return top
+
+
+def test_a_folder_is_described_and_its_recipe_builds(
+    skindx: Skindx, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(images.rglob("*"))
+    code, printed, err = skindx("new", images, "--out", "runs/mine", "--effort", "quick")
+    assert code == 0, err
+    assert sorted(images.rglob("*")) == before
+    for text in (
+        "24 images in 2 class folders",
+        "1 file not-a-picture, such as notes.jpg",
+        "my_cancer looks like a cancer and has none: urgent (default; --urgency changes it)",
+        r"^([A-Za-z]*\d+)[_-] (default; --group-pattern changes it)",
+        "class 'nevus' is taken for Nevus",
+    ):
+        assert text in printed
+    recipe = yaml.safe_load((tmp_path / "runs/mine/recipe.yaml").read_text())
+    assert recipe["urgency"] == {"my_cancer": "urgent"}
+    commands = re.findall(r"^  \d\. skindx (.+)$", printed, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["build", "train", "evaluate"]
+    expected = re.findall(r"^     (about .+ and .+ of memory)$", printed, re.MULTILINE)
+    assert len(expected) == 3
+    code, printed, _ = skindx()
+    assert "runs/mine:" in printed
+    assert printed.splitlines()[-1] == f"Next: skindx {commands[0]}"
+    code, _, err = skindx(*shlex.split(commands[0]))
+    assert code == 0, err
+    assert len({record.group for record in read_manifest(tmp_path / "runs/mine/data")}) <= 12
+
+
+def _one_class(top: Path) -> None:
+    (top / "acne").mkdir()
+    for number in range(3):
+        (top / "acne" / f"{number}.jpg").write_bytes(jpeg(skin(number)))
+
+
+def _two_classes(top: Path) -> None:
+    _one_class(top)
+    (top / "acne").rename(top / "rosacea")
+    _one_class(top)
+
+
+BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
+    "absent": (lambda top: top.rmdir(), (), "does not exist"),
+    "a file": (lambda top: (top.rmdir(), top.write_text("x")), (), "is a file"),
+    "empty": (lambda top: None, (), "is empty"),
+    "one class": (_one_class, (), "one class only"),
+    "no class folders": (lambda top: (top / "a.jpg").write_bytes(b"\xff\xd8\xff"), (), "no class"),
+    "urgency of nothing": (_two_classes, ("--urgency", "acme=urgent"), "no class here"),
+    "a wrong tier": (_two_classes, ("--urgency", "acne=now"), "is not CLASS=urgent"),
+    "another list": (_two_classes, ("--taxonomy", "skin11"), "did you mean"),
+    "a list of others": (_two_classes, ("--taxonomy", "ham10000", "--yes"), "does not know"),
+    "a wrong pattern": (_two_classes, ("--group-pattern", "(["), "regular expression"),
+    "a pattern without a group": (_two_classes, ("--group-pattern", "P"), "pair of brackets"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    skindx: Skindx, tmp_path: Path, name: str
+) -> None:
+    make, options, part = BAD[name]
+    top, out = tmp_path / "images", tmp_path / "run"
+    top.mkdir()
+    make(top)
+    code, _, err = skindx("new", top, "--out", out, *options)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert part in err
+    assert sorted(path.name for path in tmp_path.iterdir() if path != top) == []
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder with files", "inside the images"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_look(
+    skindx: Skindx, images: Path, tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    if there == "a file":
+        out.write_text("mine")
+    elif there == "a folder with files":
+        out.mkdir()
+        (out / "recipe.yaml").write_text("mine")
+    else:
+        out = images / "run"
+    code, printed, err = skindx("new", images, "--out", out)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert not (images / "run").exists()
+    if there == "a folder with files":
+        assert (out / "recipe.yaml").read_text() == "mine"
+
+
+def test_a_folder_that_may_not_be_listed_is_one_sentence(
+    skindx: Skindx, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def refused(path: Path) -> object:
+        if path.name == "nevus":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)  # root may list everything
+    code, _, err = skindx("new", images, "--out", tmp_path / "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nevus cannot be listed (Permission denied)" in err
+
+
+def test_of_a_large_folder_few_files_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, opened = jpeg(skin(0, 64, 64)), []
+    (tmp_path / "one.jpg").write_bytes(image)
+    for label in ("acne", "nevus"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(1500):
+            os.link(tmp_path / "one.jpg", tmp_path / "images" / label / f"{number}.jpg")
+
+    def counting(path: Path, label: str, bounds: Path | None) -> FolderFile:
+        opened.append(path)
+        return look_at(path, label, bounds)
+
+    monkeypatch.setattr(folder_source, "look_at", counting)
+    seen = look(tmp_path / "images")
+    assert seen.counts == {"acne": 1500, "nevus": 1500}
+    assert len(opened) <= 2 * 500
+    assert len(seen.sample) == 64
+    assert "counted by their names alone" in " ".join(seen.lines())
+
+
+def test_a_question_is_asked_again_until_the_answer_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = iter(["sometimes", " soon "])
+    monkeypatch.setattr("typer.prompt", lambda text, default: next(answers))
+    assert _Questions(True).ask("--when", "When", "urgent", ["urgent", "soon"]) == "soon"
+    assert "'sometimes' is none of urgent, soon" in capsys.readouterr().out
+
+
+def seen_folder(labels: Sequence[str], path: Path = Path("/images")) -> ImageFolder:
+    files = [
+        FolderFile(path / label / f"{n}.jpg", label, "stored") for label in labels for n in "12"
+    ]
+    return ImageFolder(path, tuple(files), ())
+
+
+@settings(max_examples=25)
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1),
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=60), st.just("soon"), max_size=3
+    ),
+    st.text(st.characters(codec="utf-8"), min_size=1),
+)
+def test_whatever_names_are_the_files_say_the_same(
+    name: str, urgency: dict[str, str], pattern: str
+) -> None:
+    folder = seen_folder(["a", "b"], Path("/top") / name / "images")
+    answers = FirstAnswers(None, urgency, "clinical", pattern, "usual")  # type: ignore[arg-type]
+    recipe = yaml.safe_load(recipe_text(name, folder, answers))
+    source = recipe["sources"][0]
+    assert (recipe["name"], recipe["urgency"], source["group_pattern"]) == (name, urgency, pattern)
+    assert source["path"] == str(folder.path.resolve())
+    member = {"name": "m", "model": name, "weights": pattern}
+    config = yaml.safe_load(config_text(name, folder, answers, member, pretrained=True))
+    assert config["members"] == [member]
+
+
+def test_patients_in_file_names_are_seen_and_dates_are_not() -> None:
+    def pattern(names: Sequence[str]) -> str:
+        files = tuple(FolderFile(Path(name), "a", "stored") for name in names)
+        return ImageFolder(Path("x"), files, ()).group_pattern
+
+    assert pattern([f"P{n // 2}_{n}.jpg" for n in range(12)]) == r"^([A-Za-z]*\d+)[_-]"
+    assert pattern([f"ISIC_{n:07d}.jpg" for n in range(12)]) == ""
+    assert pattern([f"201901{n // 2:02d}_{n}.jpg" for n in range(12)]) == ""
+
+
+def test_a_training_is_estimated_by_hand() -> None:
+    """100 images, 60 of them in train: 8 steps of 8 take 0.3 s an image and 0.5 s each."""
+    folder = seen_folder([str(n) for n in range(50)])
+    batch = batch_of(folder.images)
+    build, train, evaluate = estimates(
+        folder, timed_network(), batch=16, epochs=2, frozen=False, cores=2
+    )
+    assert batch == 16
+    steps, step_s, validation_s = 4, 16 * 0.3 + 0.5, 10 * 0.1
+    start_s, passes = first_estimate.TRAIN
+    by_hand = 2 * (steps * step_s + validation_s) + start_s + passes * 100 * 0.1
+    assert train.seconds == pytest.approx(by_hand, rel=1e-6)
+    assert train.memory_bytes >= 10**9
+    assert build.seconds == first_estimate.BUILD[0]  # screening took no time
+    start_s, passes = first_estimate.EVALUATE
+    assert evaluate.seconds == pytest.approx(start_s + passes * 20 * 0.1)
+    _, head, _ = estimates(folder, timed_network(), batch=16, epochs=40, frozen=True, cores=2)
+    start_s, passes = first_estimate.TRAIN
+    assert head.seconds == pytest.approx(start_s + (passes + 4) * 100 * 0.1)
+
+
+def test_a_quick_training_from_weights_trains_the_last_layer(tmp_path: Path) -> None:
+    answers = FirstAnswers(None, {}, "clinical", "", "quick")
+    member = {"name": "m", "model": "test_resnet", "pretrained": True, "preprocess": {"size": 64}}
+    (tmp_path / "config.yaml").write_text(
+        config_text("mine", seen_folder("ab"), answers, member, pretrained=True)
+    )
+    settings = TrainSettings.load(tmp_path / "config.yaml", [])
+    [first] = settings.members
+    assert (first.trunk, first.views, first.pretrained, settings.recipe.epochs) == (
+        *("frozen", 4, True, 40),
+    )
+    random = yaml.safe_load(
+        config_text("mine", seen_folder("ab"), answers, SMALL, pretrained=False)
+    )
+    assert "trunk" not in random["members"][0]
+
+
+def test_weights_that_training_fetches_are_named_and_none_is_a_sentence() -> None:
+    _, member, pretrained = first_estimate._timed("test_resnet", 64, 8, 2, True, 0.1)
+    assert (member["model"], member["pretrained"], pretrained) == ("test_resnet", True, True)
+    with pytest.raises(UserError, match="timm has no weights for 'resnet9'"):
+        first_estimate._timed("resnet9", 64, 8, 2, True, 0.1)
+
+
+def test_a_network_is_timed_and_a_wrong_one_is_a_sentence() -> None:
+    profiles, member, pretrained = first_estimate._timed("test_resnet", 64, 8, 2, False, 0.1)
+    timed = Profiles.model_validate(profiles)
+    assert (member["model"], member["preprocess"]["size"], pretrained) == ("test_resnet", 64, False)
+    assert [point.batch for point in timed.networks[0].at] == [2, 4]
+    assert timed.networks[0].compute_s > 0
+    with pytest.raises(UserError, match="no_such_net"):
+        first_estimate._timed("no_such_net", 64, 8, 2, False, 0.1)
