@@ -173,6 +173,10 @@ MOST_STAGES = 256
 """That are looked at, where the settings give no number of them."""
 
 
+def _auto_micro_batches(stages: int, images: int) -> int:
+    return max(1, min(MICRO_BATCHES * stages, images // 2))  # of two images, for batch norm
+
+
 class PipelineForm(ParallelForm):
     """`engine.parallel.kind: model` (GPipe, Huang et al. 2019, arXiv 1811.06965)."""
 
@@ -232,8 +236,7 @@ class PipelineForm(ParallelForm):
 
     def _flow(self, ground: Ground, load: Load, count: int) -> PipelineFlow:
         stages, images = self._stages(ground, count), count * ground.images
-        # As `skindx train` does: two images or more, for batch norm.
-        auto = max(1, min(MICRO_BATCHES * count, images // 2))
+        auto = _auto_micro_batches(count, images)
         micro = min(int(self.options.get("micro_batches", auto)), images)
         scale = ground.scale(images / micro)
         per_byte = update_s_per_byte(load)
@@ -345,14 +348,11 @@ class ModelSettings(ParallelSettings):
 
 PIPELINED = "engine.parallel.kind=model"
 
-MICRO_BATCHES = 4
-"""For each stage, where the images suffice: a fifth of a step is waiting at most."""
-
 
 def micro_batches_of(parallel: ModelSettings, images: int) -> int:
     """Return how many micro-batches a pipeline's images make. Raises UserError for too many."""
     if parallel.micro_batches == "auto":
-        return max(1, min(MICRO_BATCHES * parallel.stages, images // 2))
+        return _auto_micro_batches(parallel.stages, images)
     if parallel.micro_batches > images:
         raise UserError(
             f"{PIPELINED}: micro_batches={parallel.micro_batches} are more than the {images} "
