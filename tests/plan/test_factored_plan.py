@@ -53,7 +53,6 @@ def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
     assert (others.tensors, others.size_bytes) == (3, 4 * (OUTSIDE + 1000))
     # Products with the rows of three other ranks.
     assert found.finish_s == pytest.approx(2 * 3 * 16 * INSIDE * OUTSIDE / 1e6)
-    assert found.note == "1 layer by factors"
     # Without rates: of the layer's 4 s a pass half is the gradient of its weight.
     guessed = strategy_of("factored").schedule(replace(load, profile=wide()), network())
     assert guessed.finish_s == pytest.approx(3 * 2 * 4 / 2)
