@@ -18,8 +18,6 @@ from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import how_to_install
 from skindx.data.loader.crops import SOURCE as CROPS
 from skindx.imaging.resize import SOURCE as RESIZE
-from skindx.models.exports.sparse_convolution import SOURCE as CONVOLUTION
-from skindx.models.nt_record import LEARN, choice_in_force, kept_choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,25 +269,12 @@ def _kernel(name: str, source: CppSource, use: str) -> DoctorFinding:
     return DoctorFinding(name, *source.state(), advice, required=False)
 
 
-def sparse_kernel() -> DoctorFinding:
-    use = "Only exports to sparse use it; install"
-    return _kernel("sparse convolutions", CONVOLUTION, use)
-
-
 def resize_kernel() -> DoctorFinding:
     return _kernel("resize of images", RESIZE, "Trainings load images faster with")
 
 
 def crop_kernel() -> DoctorFinding:
     return _kernel("drawing of crops", CROPS, "Trainings load images faster with")
-
-
-def products() -> DoctorFinding:
-    choice = choice_in_force()
-    gpus = kept_choices("cuda")
-    detail = choice.reason + f"; {gpus} in the cache for GPUs" * bool(gpus)
-    advice = f"Learn again: {LEARN}"
-    return DoctorFinding("products A B^T", choice.usable, detail, advice, required=False)
 
 
 def chromium() -> DoctorFinding:
@@ -310,10 +295,8 @@ def examine() -> list[DoctorFinding]:
         *extras(),
         opencv(),
         chromium(),
-        sparse_kernel(),
         resize_kernel(),
         crop_kernel(),
-        products(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
         writable(cache()),

@@ -108,12 +108,6 @@ MUTANTS = {
         "return self.risk > self.threshold",
         "tests/diagnosis/test_conclusion.py tests/diagnosis/test_record.py",
     ),
-    "sparse: what follows an activation is fused too": Mutant(
-        "skindx/models/exports/sparse_graph.py",
-        "if not tail.relu and tail.act is None:",
-        "if True:",
-        "tests/models/test_fusion.py tests/models/test_sparse_exports.py",
-    ),
     "case book: sealed to the last part of its place": Mutant(
         "skindx/casebook/encryption.py",
         "return json.dumps(place).encode()",

@@ -73,9 +73,6 @@ def _measuring(name: str) -> Callable[..., None]:
         quick: Annotated[
             bool, typer.Option("--quick", help="For all: at most ten minutes on two cores.")
         ] = False,
-        fit: Annotated[
-            bool, typer.Option("--fit", help="For gemm: let skindx multiply by what it learns.")
-        ] = False,
         smallest: Annotated[
             bool,
             typer.Option("--smallest", help="Only check that it runs; its figures mean nothing."),
@@ -83,7 +80,7 @@ def _measuring(name: str) -> Callable[..., None]:
         sets: Sets = None,
     ) -> None:
         if name == COMPARE:
-            others = bool(json_file or quick or fit or smallest or sets)
+            others = bool(json_file or quick or smallest or sets)
             compare_results(files or [], html, others=others)
             return
         run_bench(
@@ -92,7 +89,6 @@ def _measuring(name: str) -> Callable[..., None]:
             sets or [],
             smallest=smallest,
             quick=quick,
-            fit=fit,
             html=html,
             files=files or [],
         )

@@ -128,14 +128,13 @@ def run_bench(
     *,
     smallest: bool = False,
     quick: bool = False,
-    fit: bool = False,
     html: Path | None = None,
     files: Iterable[Path] = (),
 ) -> Result:
     """Run a benchmark with its settings overridden by `sets`, print its table, write its JSON.
 
-    `smallest` starts from the benchmark's smallest settings instead of its usual ones. `quick`,
-    `fit` and `html` set the settings of these names, of benchmarks that have them.
+    `smallest` starts from the benchmark's smallest settings instead of its usual ones. `quick`
+    and `html` set the settings of these names, of benchmarks that have them.
 
     Raises UserError for an unknown name, a bad setting, a `json_file` that is a folder, `files`.
     """
@@ -149,7 +148,7 @@ def run_bench(
         raise UserError(f"bench {name} takes no files ({listed[0]}); bench {COMPARE} does.")
     module = importlib.import_module(BENCHES[name])
     start = list(module.SMALLEST) if smallest else []
-    flags = (("quick", "true" if quick else None), ("fit", "true" if fit else None), ("html", html))
+    flags = (("quick", "true" if quick else None), ("html", html))
     for setting, value in flags:
         if value is not None and setting not in module.Config.model_fields:
             raise UserError(f"bench {name} has no --{setting}; leave it out.")

@@ -116,7 +116,6 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
             "excess time of the chosen variant over the faster one, on held-out shapes",
             0.02,
         ),
-        "nt_overhead": ("tiny products: `nt_gemm` over `a @ b.T`, less one", 0.02),
         "fit_s": ("measuring and learning the choice", 60),
     },
     "review": {

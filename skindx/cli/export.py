@@ -18,13 +18,12 @@ def export(
         str,
         typer.Option(
             metavar="BACKEND",
-            help="The runtime: onnx, openvino, or sparse (convolutions that skip the zeros of "
-            "ReLU).",
+            help="The runtime: onnx or openvino.",
         ),
     ],
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="bf16: openvino and sparse, on CPUs with avx512_bf16 or amx_bf16."),
+        typer.Option(help="bf16: openvino, on CPUs with avx512_bf16 or amx_bf16."),
     ] = "fp32",
 ) -> None:
     """Add a version of a bundle's networks for a faster runtime to the bundle.
@@ -37,9 +36,6 @@ def export(
     refused if it is not faster than bf16 and fp32 on this machine, or loses more than half a point
     of balanced accuracy on the test images.
 
-    sparse times each convolution on calibration images, beside the dense one, and skips zeros where
-    that is faster. Networks without zeros of a ReLU are left alone. It has no int8.
-
     Example: skindx export runs/mine/bundle --dataset runs/mine/data --to onnx
     """
     from rich.table import Table
@@ -47,7 +43,6 @@ def export(
     from skindx.cli.options import console
     from skindx.models.bundle.bundle import open_bundle
     from skindx.models.exports.bundle_export import export_bundle
-    from skindx.models.exports.runtimes import backend_of
 
     done = export_bundle(bundle, to, precision, dataset)
     table = Table("member", title=f"{done.name}: checked on validation images")
@@ -61,8 +56,7 @@ def export(
         )
         table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
-    files = {parity.member: bundle / done.file(parity.member) for parity in done.parity}
-    for line in [*backend_of(done.to).summary(files, done.alone), *_coarser(done)]:
+    for line in _coarser(done):
         print(line)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")

@@ -21,7 +21,6 @@ from skindx.data.publish.published_rows import PRIVATE_REASONS, web_address, wit
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bounded_files import load_tensors, read_rows, save_tensors
 from skindx.models.ensemble import Ensemble, EnsembleOutput, outputs_of_records
-from skindx.models.nt_product import nt_gemm
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
 
@@ -118,7 +117,7 @@ class EmbeddingIndex:
             )
         queries_QD = torch.from_numpy(np.ascontiguousarray(embeddings_QD))
         chunks = torch.split(self.embeddings_ND, _CHUNK)
-        parts = [nt_gemm(part.float(), queries_QD) for part in chunks]
+        parts = [torch.nn.functional.linear(part.float(), queries_QD) for part in chunks]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 

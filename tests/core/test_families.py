@@ -137,8 +137,6 @@ def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_pa
 ALLOWED = {
     # Work of a rank's own cores, in a profile.
     ("local", "skindx/plan/trace_plan.py"),
-    # The word there is another one than the exchange: products of matrices without zeros.
-    ("dense", "skindx/models/exports/sparse"),
     # The kind of an operator whose price is asked for, not of a head.
     ("linear", "skindx/core/cost"),
     ("linear", "skindx/training/forms"),

@@ -7,6 +7,7 @@ from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
+from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.exports import backend_choice, runtimes
 
 pytest.importorskip("onnxruntime")
@@ -46,6 +47,19 @@ def test_auto_takes_what_is_fastest_here_and_measures_once(
     (file,) = (tmp_path / "skindx/runtimes").glob("*.json")
     file.unlink()
     assert Predictor.load(exported).backend == "eager"
+
+
+def test_a_backend_of_an_older_version_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = pack_tiny(tmp_path / "run").path
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "tiny.json").write_text('{"format": 1}')
+    (folder / "export.json").write_text('{"format": 1, "to": "sparse", "alone": {}}')
+    put_folder(bundle, "exports/sparse-fp32", folder)
+    assert Predictor.load(bundle).backend == "eager"
+    assert f"`skindx export {bundle} --to onnx` makes a faster one" in caplog.text
 
 
 def test_auto_takes_what_is_there(

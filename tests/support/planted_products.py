@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from skindx.models.nt_record import FEATURES, ProductShape, ShapeTree, TreeLeaf
 from skindx_bench.gemm.learning import TimedProduct
+from skindx_bench.gemm.shape_tree import FEATURES, ProductShape, ShapeTree, TreeLeaf
 
 
 def one_leaf(*, transposed: bool, threads: int = 64) -> ShapeTree:

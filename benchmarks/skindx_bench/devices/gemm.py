@@ -3,9 +3,8 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -13,21 +12,8 @@ import torch
 from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.core.measurement import interleave, torch_threads
 from skindx.core.settings_base import Settings
 from skindx.metrics import Interval, Statistic, bootstrap_interval, share_interval
-from skindx.models.nt_product import NtChoice, bound, nt_gemm, nt_product
-from skindx.models.nt_record import (
-    FEATURES,
-    MOST_THREADS,
-    Device,
-    NtRecord,
-    ProductShape,
-    ShapeTree,
-    TreeLeaf,
-    TreeSplit,
-    choice_in_force,
-)
 from skindx_bench.gemm.learning import (
     FOLDS,
     LEAST_GAIN,
@@ -43,64 +29,17 @@ from skindx_bench.gemm.learning import (
     shapes_of,
     transposed_wins,
 )
+from skindx_bench.gemm.shape_tree import MOST_THREADS, Device, ProductShape, ShapeTree
 from skindx_bench.harness.conditions import Conditions
 from skindx_bench.harness.result import MEANS, Figure, Result
 
-TINY = ((1, 9, 64), (1, 100, 512), (8, 8, 8), (8, 64, 8), (16, 16, 64), (32, 9, 32), (64, 8, 8))
-"""m, n, k."""
-_REPEATS = 200
-
-
-def measure_overhead(choice: NtChoice | None, rounds: int) -> list[float]:
-    """Return, for each tiny product, the time of `nt_gemm` over that of `a @ b.T`, less one.
-
-    Processor time on one thread, the least of the rounds; candidates take turns.
-    """
-    with torch_threads(1), torch.inference_mode(), bound(nt_product(choice)):
-        return [_overhead(sizes, rounds) for sizes in TINY]
-
-
-def asking_tree() -> ShapeTree:
-    """Return a tree that is asked for every tiny product and leaves it to NT."""
-    nt = TreeLeaf(transposed=False, products=0, gain=0.0)
-    last = TreeLeaf(transposed=True, products=0, gain=0.0)
-    return ShapeTree(
-        nodes=(
-            TreeSplit(feature="m", at=20.0, below=1, above=4),
-            TreeSplit(feature="n_over_k", at=0.0, below=2, above=3),
-            nt,
-            nt,
-            last,
-        ),
-        dtypes=("float32",),
-        least=dict.fromkeys(FEATURES, -99.0),
-        most=dict.fromkeys(FEATURES, 99.0),
-    )
-
-
-def _overhead(sizes: Sequence[int], rounds: int) -> float:
-    m, n, k = sizes
-    a_MK, b_NK = torch.rand(m, k), torch.rand(n, k)
-    calls = {
-        "ours": partial(_repeated, lambda: nt_gemm(a_MK, b_NK)),
-        "plain": partial(_repeated, lambda: a_MK @ b_NK.T),
-    }
-    seconds = interleave(calls, rounds, clock=time.process_time)
-    return min(seconds["ours"]) / min(seconds["plain"]) - 1
-
-
-def _repeated(call: Callable[[], object]) -> None:
-    for _ in range(_REPEATS):
-        call()
-
-
-SMALLEST = ("seconds=60", "sizes=4", "largest=0.003", "threads=[1]", "rounds=3")
+SMALLEST = ("seconds=60", "sizes=4", "largest=0.003", "threads=[1]")
 
 _SELDOM_S = 60.0
 
 
 class Config(Settings):
-    """How long products are timed, and whether the tree is kept."""
+    """How long products are timed."""
 
     seconds: float = Field(42, gt=0, le=3600)
     """For timing products; learning and the rest take some seconds more."""
@@ -112,11 +51,7 @@ class Config(Settings):
     """Products of more operations are left out, in thousands of millions."""
     threads: tuple[Annotated[int, Field(ge=1, le=MOST_THREADS)], ...] = ()
     """Of a CPU; none: one, and as many as this process has cores."""
-    rounds: int = Field(15, ge=3)
-    """Of the overhead."""
     device: Device = "cpu"
-    fit: bool = False
-    """Write the tree into the user's cache, from where every later process takes it."""
 
 
 def run(settings: Config) -> Result:
@@ -149,9 +84,6 @@ def _measured(
             f"least {FOLDS}; give more seconds."
         )
     tree = learn(timed)
-    kept: tuple[str, ...] = ()
-    if settings.fit:
-        kept = (_keep(tree, timed, settings.device, time.perf_counter() - start),)
     fit_s = time.perf_counter() - start
     chosen = held_out_choices(timed)
     learned_of = len(timed)
@@ -161,36 +93,21 @@ def _measured(
         more, _ = measure(rest, settings.more_s, settings.device)
         chosen += [tree.transposes(one.shape) for one in more]
         timed = [*timed, *more]
-    choice = NtChoice(tree=tree)
-    figures = _worth(timed, chosen)
-    figures |= {
-        "nt_overhead": _over_products(measure_overhead(choice, settings.rounds)),
-        "nt_overhead_with_tree": _over_products(
-            measure_overhead(NtChoice(tree=asking_tree()), settings.rounds)
-        ),
-        "fit_s": Figure(fit_s, "s", 1, (fit_s, fit_s)),
-    }
+    figures = _worth(timed, chosen) | {"fit_s": Figure(fit_s, "s", 1, (fit_s, fit_s))}
     return Result(
         "gemm",
         figures,
         _baselines(timed),
-        notes=(*_notes(tree, learned_of, len(timed), len(shapes)), *kept),
+        notes=_notes(tree, learned_of, len(timed), len(shapes)),
         models=_by_use(timed, wanted),
         headings=MEANS,
     )
 
 
 def _check(device: Device) -> None:
-    import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda needs a GPU that torch can use; leave device at cpu.")
-
-
-def _keep(tree: ShapeTree, timed: Sequence[TimedProduct], device: Device, seconds: float) -> str:
-    wins = sum(not transposed_wins(one) for one in timed)
-    record = NtRecord.of(tree, device, seconds=seconds, products=len(timed), nt_wins=wins)
-    return f"{record.write()}: {choice_in_force(device).reason}."
 
 
 def _worth(timed: Sequence[TimedProduct], chosen: Sequence[bool]) -> dict[str, Figure]:
@@ -239,15 +156,6 @@ def _figure(found: Interval, unit: str, count: int) -> Figure:
     return Figure.of(found, unit, count)
 
 
-def _over_products(overheads: Sequence[float]) -> Figure:
-    """Return the mean over tiny products, with its 95 % interval by Student's t."""
-    from scipy.stats import t
-
-    mean, count = statistics.fmean(overheads), len(overheads)
-    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(overheads) / math.sqrt(count)
-    return Figure(mean, "of the time of a @ b.T", count, (mean - half, mean + half))
-
-
 def _baselines(timed: Sequence[TimedProduct]) -> dict[str, Figure]:
     sums = {
         "all products by NT": sum(one.seconds[0] for one in timed),
@@ -286,8 +194,7 @@ def _notes(tree: ShapeTree, learned_of: int, timed: int, asked: int) -> tuple[st
         "choice is of trees that were learned without the product's sizes, the oracle sees half of "
         "the rounds, and the other half judges both. nt_over_...: the same for other choices. All "
         "three are geometric means. Times are the least of their rounds: of the processor on one "
-        "thread, of the clock on several. nt_overhead: tiny products by nt_gemm with what was "
-        "learned; with_tree: with a tree that is asked each time.",
+        "thread, of the clock on several.",
     )
 
 

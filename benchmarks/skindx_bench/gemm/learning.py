@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skindx.core.machine import cpu_count, cpu_flags
+from skindx.core.machine import cpu_count, cpu_flags, free_memory
 from skindx.core.measurement import interleave, torch_threads
-from skindx.models.nt_product import free_bytes, plain_nt
-from skindx.models.nt_record import (
+from skindx_bench.gemm.shape_tree import (
     DTYPES,
     FEATURES,
     Device,
@@ -25,6 +24,11 @@ from skindx.models.nt_record import (
     ShapeTree,
     TreeLeaf,
     TreeSplit,
+)
+
+PAPER = (
+    "MTNN | Shi, Xu and Chu, Supervised Learning Based Algorithm Selection for Deep Neural "
+    "Networks, arXiv 1702.03192, 2017 | tests/bench/test_nt_tree.py | docs/measured/gemm.json"
 )
 
 Sizes = tuple[int, int, int, int]
@@ -198,7 +202,7 @@ def _timed(shape: ProductShape, most_s: float, device: Device) -> TimedProduct |
     with torch_threads(shape.threads), torch.inference_mode():
         a_MK, b_NK = (_random(shape, rows, device) for rows in (shape.m, shape.n))
         ways: dict[str, Callable[[], Tensor]] = {
-            "nt": partial(plain_nt, a_MK, b_NK),
+            "nt": lambda: a_MK @ b_NK.mT,
             "transposed": lambda: a_MK @ b_NK.mT.contiguous(),
         }
         once_s = 2 * _once(ways["nt"], most_s, device)  # the other one may take longer
@@ -213,6 +217,10 @@ def _timed(shape: ProductShape, most_s: float, device: Device) -> TimedProduct |
         tuple(max(took, 1e-9) / repeats for took in seconds[name]) for name in ways
     )
     return TimedProduct(shape, nt_s, transposed_s)
+
+
+def free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 def _random(shape: ProductShape, rows: int, device: Device) -> Tensor:

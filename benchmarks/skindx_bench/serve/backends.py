@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.core.measurement import interleave, torch_threads
-from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Member
 from skindx.models.exports.backend_choice import fastest
@@ -76,15 +76,13 @@ def body_candidates(
     size: int,
     folder: Path,
     runtimes: Mapping[str, tuple[Runtime, Precision]],
-    weights: Path | None = None,
 ) -> dict[str, Callable[[], object]]:
-    """Return calls in which a network answers one image, by name; without weights, random ones.
+    """Return calls in which a network answers one image, by name; its weights are random.
 
     Beside the runtimes that this machine can run: eager, in both of PyTorch's memory formats.
-    int8 learns its ranges from painted noise, which is enough for its speed; so does sparse find
-    its zeros.
+    int8 learns its ranges from painted noise, which is enough for its speed.
     """
-    eager = network_of(network, size, weights)
+    eager = _network_of(network, size)
     tall = copy.deepcopy(eager.classifier).to(memory_format=torch.channels_last)
     squares = noise_squares(_SAMPLES, size)
     candidates = {
@@ -94,7 +92,7 @@ def body_candidates(
     for name, (to, precision) in runtimes.items():
         if not unsupported(to, precision):
             file = folder / f"{network}-{name}{backend_of(to).suffix}"
-            samples = list(squares) if precision == "int8" or to == "sparse" else []
+            samples = list(squares) if precision == "int8" else []
             make_body(
                 file,
                 eager.classifier,
@@ -107,14 +105,12 @@ def body_candidates(
     return candidates
 
 
-def network_of(network: str, size: int, weights: Path | None = None) -> Member:
-    """Return a network with the weights of a file, or always the same random ones."""
+def _network_of(network: str, size: int) -> Member:
+    """Return a network with random weights, always the same."""
     torch.manual_seed(0)
     preprocess = Preprocess(size=size)
     settings = ClassifierSettings(model=network, preprocess=preprocess)
     classifier = build_classifier(settings, _CLASSES).eval()
-    if weights:
-        load_weights(classifier, weights)
     return Member(network, classifier, preprocess)
 
 

@@ -1,27 +1,21 @@
-"""Networks and convolutions that skip zeros beside dense ones, layer by layer and end to end."""
+"""Convolutions that skip zeros beside dense ones, layer by layer."""
 
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_flags
 from skindx.core.measurement import interleave, torch_threads
 from skindx.core.settings_base import Settings
-from skindx.models.exports.runtimes import Precision, Runtime, unsupported, with_export
-from skindx.models.exports.sparse_backend import LayerRecord, SparseRecord
-from skindx.models.exports.sparse_convolution import SparseConvolution
-from skindx_bench.harness.result import Figure, Result, median, ratio
-from skindx_bench.serve.backends import body_candidates, judging, network_of
+from skindx_bench.harness.result import Figure, Result, ratio
+from skindx_bench.serve.sparse_convolution import SparseConvolution
 
 
 @dataclass(frozen=True)
@@ -76,81 +70,7 @@ def relu_input(layer: Layer, zeros: float, seed: int = 0) -> Tensor:
     return (smooth - threshold).relu().contiguous(memory_format=torch.channels_last)
 
 
-_RUNTIMES: dict[str, tuple[Runtime, Precision]] = {
-    "sparse": ("sparse", "fp32"),
-    "ort": ("onnx", "fp32"),
-    "openvino_fp32": ("openvino", "fp32"),
-}
-_EAGER = ("eager", "eager_channels_last")
-
-
-@dataclass(frozen=True)
-class EndToEnd:
-    """Figures by key; milliseconds of each candidate; zeros that reach each convolution."""
-
-    figures: dict[str, Figure]
-    baselines: dict[str, Figure]
-    zeros: dict[str, float]
-    notes: list[str] = field(default_factory=list)
-
-
-def measure_end_to_end(network: str, size: int, rounds: int, weights: Path | None) -> EndToEnd:
-    """Let all candidates take turns on one image and one thread, in seconds of the processor.
-
-    `dense` is the same fused network with the fastest dense choice for each convolution.
-    """
-    with torch_threads(1), tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
-        folder = Path(name)
-        candidates = body_candidates(network, size, folder, _RUNTIMES, weights)
-        record = SparseRecord.read(folder / f"{network}-sparse.json")
-        candidates["dense"] = _dense(network, size, weights, record, folder / "dense.json")
-        seconds = interleave(candidates, rounds, warmup=2, clock=time.process_time)
-    eager = min(_EAGER, key=lambda name: statistics.median(seconds[name]))
-    peers = {"eager": eager} | {key: key for key in ("ort", "openvino_fp32", "dense")}
-    figures = {
-        f"end_to_end_over_{key}": ratio(seconds["sparse"], seconds[peer])
-        for key, peer in peers.items()
-        if peer in seconds
-    }
-    baselines = {
-        f"{network}_{name}": median([1000 * second for second in found], "ms")
-        for name, found in seconds.items()
-    }
-    zeros = {name: layer.zeros for name, layer in record.layers.items()}
-    return EndToEnd(figures, baselines, zeros, _notes(network, size, weights, record))
-
-
-def _dense(
-    network: str, size: int, weights: Path | None, record: SparseRecord, file: Path
-) -> Callable[[], object]:
-    layers = {
-        name: LayerRecord(zeros=layer.zeros, choices=layer.dense)
-        for name, layer in record.layers.items()
-    }
-    dense = record.model_copy(update={"layers": layers})
-    write_json(file, dense.model_dump(mode="json"))
-    return judging(with_export(network_of(network, size, weights), file, "sparse", "fp32"))
-
-
-def _notes(network: str, size: int, weights: Path | None, record: SparseRecord) -> list[str]:
-    skip = sum(layer.choices.get("one") == "sparse" for layer in record.layers.values())
-    drawn = f"the weights of {weights.name}" if weights else "random weights"
-    notes = [
-        f"End to end: {network} with {drawn}, noise of {size} px, one image on one thread, head "
-        f"and probabilities included, in seconds of the processor; {skip} of "
-        f"{len(record.layers)} convolutions skip zeros. end_to_end_over_dense: over the fastest "
-        "dense choice for each convolution, in the same graph; over_eager: over the faster of "
-        "PyTorch's two memory formats."
-    ]
-    if record.alone:
-        notes.append(f"{network} is left alone: {record.alone}")
-    for key, runtime in _RUNTIMES.items():
-        if why := unsupported(*runtime):
-            notes.append(f"Without {key}: {why}")
-    return notes
-
-
-SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]", "network=test_resnet", "size=64")
+SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]")
 
 _ASKED = 0.7
 _BF16 = ("avx512_bf16", "amx_bf16")
@@ -162,11 +82,6 @@ class Config(Settings):
     layers: int = Field(len(LAYERS), ge=1, le=len(LAYERS))
     shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
     rounds: int = Field(11, ge=5)
-    network: str = "resnet50"
-    """Timed from end to end."""
-    size: int = Field(224, ge=32)
-    weights: Path | None = None
-    """Of the network; with them, the natural zeros of each of its convolutions are given."""
 
 
 def run(settings: Config) -> Result:
@@ -189,19 +104,10 @@ def run(settings: Config) -> Result:
         )
         for key in found[wide[0]][_ASKED]
     }
-    whole = measure_end_to_end(settings.network, settings.size, settings.rounds, settings.weights)
     models: dict[str, dict[str, object]] = {
         name: _row(by_share) for name, by_share in found.items()
     }
-    if settings.weights:
-        models[f"zeros in {settings.network}"] = {"natural_zeros": whole.zeros}
-    return Result(
-        "sparse",
-        figures | whole.figures,
-        whole.baselines,
-        models=models,
-        notes=(*_layer_notes(), *whole.notes),
-    )
+    return Result("sparse", figures, models=models, notes=_layer_notes())
 
 
 def _ratios(layer: Layer, zeros: float, rounds: int) -> dict[str, Figure]:

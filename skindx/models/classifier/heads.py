@@ -14,7 +14,6 @@ from torch.nn import functional
 from skindx.core.kinds import load_object
 from skindx.core.settings_base import Settings
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
-from skindx.models.nt_product import nt_gemm
 
 _SMOOTH = 1e-3
 """Share of the neighbours' votes that is spread evenly, so that no class is impossible."""
@@ -48,7 +47,7 @@ class Knn(nn.Module):
 
     def forward(self, features_BD: Tensor) -> Tensor:
         unit_BD = functional.normalize(features_BD, dim=1)
-        cosine_BN = nt_gemm(unit_BD, self.bank_ND.to(unit_BD.dtype))
+        cosine_BN = functional.linear(unit_BD, self.bank_ND.to(unit_BD.dtype))
         most = min(self.settings.neighbours, len(self.bank_ND))
         near_BK, at_BK = cosine_BN.topk(most, dim=1)
         label_BK = self.labels_N[at_BK]
@@ -75,7 +74,7 @@ class Prototypes(nn.Module):
     def forward(self, features_BD: Tensor) -> Tensor:
         centred_BD = features_BD - self.mean_D.to(features_BD.dtype)
         unit_BD = functional.normalize(centred_BD, dim=1)
-        return nt_gemm(unit_BD, self.prototypes_CD.to(unit_BD.dtype)) / self.temperature
+        return functional.linear(unit_BD, self.prototypes_CD.to(unit_BD.dtype)) / self.temperature
 
 
 def linear(head: LinearHead, dimensions: int, classes: int) -> nn.Module:

@@ -91,13 +91,8 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
                     folder=folder,
                     dataset=dataset,
                     val=val,
-                    records=records,
                 )
             }
-        backend, names = backend_of(to), [member.name for member in ensemble.members]
-        facts["alone"] = backend.left_alone(
-            {name: folder / f"{name}{backend.suffix}" for name in names}
-        )
         spec = ExportSpec(
             to=to,
             precision=precision,
@@ -119,21 +114,11 @@ def _exact(
     folder: Path,
     dataset: Path,
     val: Sequence[Record],
-    records: Sequence[Record],
 ) -> tuple[Parity, ...]:
-    exported, backend = [], backend_of(to)
-    # Zeros of images alone, not of labels: nothing is fitted on what conformal sets are fitted on.
-    timed = (split_of(records, "calibration") or val) if backend.timed_images else ()
+    exported = []
     for member in members:
-        file = folder / f"{member.name}{backend.suffix}"
-        make_body(
-            file,
-            member.classifier,
-            member.preprocess,
-            to=to,
-            precision=precision,
-            samples=_samples(dataset, timed, member.preprocess, backend.timed_images),
-        )
+        file = folder / f"{member.name}{backend_of(to).suffix}"
+        make_body(file, member.classifier, member.preprocess, to=to, precision=precision)
         exported.append(with_export(member, file, to, precision))
     parity = measure_parity(members, exported, dataset, val)
     for result in parity:
@@ -193,10 +178,9 @@ def _coarse(
 
 
 def _samples(
-    dataset: Path, records: Sequence[Record], preprocess: Preprocess, count: int = _SAMPLES
+    dataset: Path, records: Sequence[Record], preprocess: Preprocess
 ) -> list[NDArray[np.uint8]]:
-    step = max(1, len(records) // max(1, count))
-    chosen = records[::step][:count]
+    chosen = records[:: max(1, len(records) // _SAMPLES)][:_SAMPLES]
     files = Files(dataset, chosen)
     return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]
 

@@ -1,5 +1,6 @@
 """The record of an export: `exports/TO-PRECISION/export.json` in a bundle."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,10 @@ from skindx.models.exports.runtimes import Precision, Runtime, backend_of
 from skindx.models.metadata_head import AnswerRules
 
 SPEC = "export.json"
+_RETIRED = ("sparse",)
+"""Backends of 0.2 that were slower than the others."""
+
+log = logging.getLogger(__name__)
 
 
 class Parity(Settings):
@@ -82,8 +87,6 @@ class ExportSpec(Settings):
     parity: tuple[Parity, ...] = Field(min_length=1)
     kept: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By member: the layers of an int8 export that stayed in fp32, since int8 hurt there."""
-    alone: dict[str, str] = Field(default_factory=dict)
-    """By member: why a sparse export left its network alone."""
     gain: Gain | None = None
     accuracy: PairedAccuracy | None = None
     """On the test split; None where the dataset has none, or no labels of the bundle's classes."""
@@ -94,9 +97,7 @@ class ExportSpec(Settings):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # What exports had no need of before is written where it is used.
         parts: dict[str, Any] = write(self)
-        unused = {
-            key for key in ("kept", "alone", "gain", "accuracy", "calibration") if not parts[key]
-        }
+        unused = {key for key in ("kept", "gain", "accuracy", "calibration") if not parts[key]}
         return {key: value for key, value in parts.items() if key not in unused}
 
     @property
@@ -119,13 +120,24 @@ def folder_of(to: Runtime, precision: Precision) -> str:
 
 
 def read_exports(bundle: Path, files: Iterable[str]) -> list[ExportSpec]:
-    """Return what a bundle with these verified `files` was exported to. Raises UserError."""
+    """Return what a bundle with these verified `files` was exported to. Raises UserError.
+
+    Exports to a backend that skindx no longer has stay in the bundle and are not used.
+    """
     exports = []
     for name in sorted(files):
         folder, _, file = name.rpartition("/")
         if folder.startswith(f"{EXPORTS}/") and file == SPEC:
             path = bundle / name
-            spec = ExportSpec.parse(read_json(path), str(path), expand=False)
+            parts = read_json(path)
+            if parts.get("to") in _RETIRED:
+                log.warning(
+                    "%s is for %s, which answers no faster than others and is no longer used; "
+                    "`skindx export %s --to onnx` makes a faster one.",
+                    *(path, parts["to"], bundle),
+                )
+                continue
+            spec = ExportSpec.parse(parts, str(path), expand=False)
             if spec.folder != folder:
                 raise UserError(f"{path} is of {spec.name}, which lies elsewhere; export it again.")
             exports.append(spec)

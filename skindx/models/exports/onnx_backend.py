@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from skindx.models.classifier.classifier import Classifier
-    from skindx.models.ensemble import Body, Member
+    from skindx.models.ensemble import Body
 
 _OPSET = 18
 _KINDS = ("Conv", "MatMul")
@@ -60,7 +60,7 @@ class OnnxBackend(ExportBackend):
             quantise_graph(cls, file, file, samples)
 
     @classmethod
-    def load(cls, file: Path, precision: Precision, member: "Member | None" = None) -> "Body":
+    def load(cls, file: Path, precision: Precision) -> "Body":
         """Load the graph for one thread. Raises UserError for one with data outside itself."""
         _refuse_foreign_data(file)
         onnxruntime = offline_module(cls.module)

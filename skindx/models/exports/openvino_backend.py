@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from skindx.models.classifier.classifier import Classifier
-    from skindx.models.ensemble import Body, Member
+    from skindx.models.ensemble import Body
 
 _KINDS = {"Convolution", "GroupConvolution", "MatMul"}
 """Operators in which the work is, by OpenVINO's names."""
@@ -61,7 +61,7 @@ class OpenVinoBackend(ExportBackend):
         graph.unlink()
 
     @classmethod
-    def load(cls, file: Path, precision: Precision, member: "Member | None" = None) -> "Body":
+    def load(cls, file: Path, precision: Precision) -> "Body":
         """Compile the graph for one thread, for one square and for any number."""
         options = {
             "PERFORMANCE_HINT": "LATENCY",

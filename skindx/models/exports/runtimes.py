@@ -32,7 +32,6 @@ BACKENDS = Family(
     {
         "onnx": "skindx.models.exports.onnx_backend:OnnxBackend",
         "openvino": "skindx.models.exports.openvino_backend:OpenVinoBackend",
-        "sparse": "skindx.models.exports.sparse_backend:SparseBackend",
     },
 )
 
@@ -83,8 +82,6 @@ class ExportBackend(ABC):
     """The packages that make an int8 export; what runs one is the runtime alone."""
     unsupported: ClassVar[Mapping[Precision, str]] = {}
     """Why it never has a precision, in a sentence."""
-    timed_images: ClassVar[int] = 0
-    """Calibration images on which a body is timed as it is written."""
 
     @classmethod
     @abstractmethod
@@ -103,7 +100,7 @@ class ExportBackend(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, file: Path, precision: Precision, member: "Member | None" = None) -> "Body":
+    def load(cls, file: Path, precision: Precision) -> "Body":
         """Load a body for CPU tensors. Raises what the runtime raises for a bad file."""
 
     @classmethod
@@ -114,16 +111,6 @@ class ExportBackend(ABC):
         layers, and only NNCF rounds them at all.
         """
         raise NotImplementedError(f"{cls.kind} has no int8")
-
-    @classmethod
-    def left_alone(cls, files: Mapping[str, Path]) -> dict[str, str]:
-        """Return why networks were left alone, by member. Raises UserError if all were."""
-        return {}
-
-    @classmethod
-    def summary(cls, files: Mapping[str, Path], alone: Mapping[str, str]) -> list[str]:
-        """Return what else is to be reported of the members' files, in lines."""
-        return []
 
 
 def backend_of(to: Runtime) -> type[ExportBackend]:
@@ -188,7 +175,7 @@ def quantise(prepared: Prepared, file: Path, to: Runtime, kept: Collection[str] 
 
 def with_export(member: "Member", file: Path, to: Runtime, precision: Precision) -> "Member":
     """Return the member with its exported body. Raises what the runtime raises for a bad file."""
-    return replace(member, exported=backend_of(to).load(file, precision, member))
+    return replace(member, exported=load_body(file, to, precision))
 
 
 def offline_module(name: str) -> Any:

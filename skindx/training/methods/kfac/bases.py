@@ -11,7 +11,6 @@ from torch import Tensor
 
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.cost.assignment import Sharing
-from skindx.models.nt_product import Multiply, plain_nt
 from skindx.training.methods.kfac.eigen import (
     NARROWEST,
     STEEPEST,
@@ -21,6 +20,7 @@ from skindx.training.methods.kfac.eigen import (
     nothing,
 )
 from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, Layer, Sums
+from skindx.training.methods.kfac.products import Multiply, plain_nt
 from skindx.training.parallel.mesh import Mesh
 
 Key = tuple[str, str]

@@ -12,25 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.core.cost.assignment import plan_sharing
-from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like
-from skindx.models.nt_product import (
-    SHARE_OF_FREE,
-    Multiply,
-    NtChoice,
-    by_onednn,
-    current_threads,
-    free_bytes,
-    learned,
-    nt_product,
-    onednn_is_faster,
-)
 from skindx.training.method import Method, State
 from skindx.training.methods.kfac.bases import EigenBases, Factors, Key, LayerMatrices
 from skindx.training.methods.kfac.collector import Collector, Draw
 from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, find_layers
+from skindx.training.methods.kfac.products import Multiply, by_onednn, onednn_is_faster, plain_nt
 from skindx.training.parallel.mesh import Mesh
 
 PAPER = (
@@ -39,66 +28,16 @@ PAPER = (
     "docs/measured/second-order.json"
 )
 
-# How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
-#
-# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute
-# the same gradient, and a training must go on to the bit: so the main rank's choice of copies goes
-# to all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN
-# is used where it is the faster one on the processors of all ranks, which needs no measurement.
 
-PRODUCTS = "products"
-"""Key of the choice in a state; absent: NT."""
+def product_of(mesh: Mesh) -> Multiply:
+    """Return how products are made; every rank calls this.
 
-
-def choice_of_run(mesh: Mesh) -> NtChoice | None:
-    """Return the choice of a training that begins, the same on all ranks; every rank calls this."""
-    device = mesh.device.type
-
-    def of_main() -> dict[str, Any] | None:
-        choice = learned(device)
-        return choice.tree.model_dump(mode="json") if choice else None
-
-    result = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
-    if result is None:
-        return None
-    ranks = mesh.gather([free_bytes(mesh.device), current_threads(device)])
-    return NtChoice.parse(
-        {
-            "tree": result,
-            "copy_bytes": int(SHARE_OF_FREE * min(free for free, _ in ranks)),
-            "threads": ranks[0][1],
-        },
-        expand=False,
-    )
-
-
-def onednn_on_all(mesh: Mesh) -> bool:
-    """Return True where all ranks multiply faster by oneDNN; every rank calls this."""
+    oneDNN rounds otherwise than torch in the last bits, and all ranks must compute the same
+    gradient: it is used where it is the faster one on the processors of all.
+    """
     faster = mesh.device.type == "cpu" and onednn_is_faster()
-    return all(mesh.gather(faster)) if mesh.data.size > 1 else faster
-
-
-def product_of(choice: NtChoice | None, device: str, *, onednn: bool) -> Multiply:
-    """Return what multiplies: large products by oneDNN where it is used, others by the choice."""
-    other = nt_product(choice, device)
-    return by_onednn(other) if onednn else other
-
-
-def choice_state(choice: NtChoice | None) -> dict[str, Any]:
-    """Return what a state holds of a choice."""
-    return {} if choice is None else {PRODUCTS: choice.model_dump(mode="json")}
-
-
-def load_choice(state: dict[str, Any]) -> NtChoice | None:
-    """Undo `choice_state`. Raises UnfitStateError."""
-    if PRODUCTS not in state:
-        return None
-    try:
-        if not isinstance(state[PRODUCTS], dict):
-            raise UserError("it is no mapping")
-        return NtChoice.parse(state[PRODUCTS], f"kfac/{PRODUCTS}", expand=False)
-    except UserError as error:
-        raise UnfitStateError(f"kfac has no usable choice of products ({error})") from None
+    onednn = all(mesh.gather(faster)) if mesh.data.size > 1 else faster
+    return by_onednn(plain_nt) if onednn else plain_nt
 
 
 Shapes = Mapping[Key, tuple[int, int, int]]
@@ -192,8 +131,9 @@ class Kfac(Method):
         shapes = {layer.name: layer.shapes for layer in self.layers}
         sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
         self.bases = EigenBases(self.factors.shapes, sharing, mesh)
-        self._onednn = onednn_on_all(mesh)
-        self._multiply_by(choice_of_run(mesh))
+        self._multiply = product_of(mesh)
+        for layer in self.layers:
+            layer.multiply = self._multiply
         self._collector = Collector(module, self.layers, draw)
         self._generator = torch.Generator(mesh.device)
         self._seeded: int | None = None
@@ -240,15 +180,12 @@ class Kfac(Method):
         self._seeded = None
 
     def state_dict(self) -> State:
-        """Return steps, factors, eigenvectors, choice of products; every rank calls this."""
-        state = kfac_state(self.steps, self.factors.averages, self.bases.whole())
-        return state | choice_state(self.choice)
+        """Return steps, factors, eigenvectors; every rank calls this."""
+        return kfac_state(self.steps, self.factors.averages, self.bases.whole())
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state, on any number of ranks. Raises UnfitStateError before any change."""
-        choice = load_choice(state)
         self.steps, averages, whole = load_kfac_state(state, self.factors.shapes)
-        self._multiply_by(choice)
         device = self._mesh.device
         self.factors.averages = {key: value.to(device) for key, value in averages.items()}
         self.bases.load(whole)
@@ -258,13 +195,6 @@ class Kfac(Method):
     def close(self) -> None:
         """Remove the hooks from the module."""
         self._collector.close()
-
-    def _multiply_by(self, choice: NtChoice | None) -> None:
-        self.choice = choice
-        """How products with a transpose are made; None: NT."""
-        self._multiply = product_of(choice, self._mesh.device.type, onednn=self._onednn)
-        for layer in self.layers:
-            layer.multiply = self._multiply
 
     def _precondition(self, learning_rate: float) -> None:
         gradients, natural = self._gradients()

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.core.startup import light_imports
-from skindx.models.nt_product import Multiply, plain_nt
+from skindx.training.methods.kfac.products import Multiply, plain_nt
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
 
 # N = images, R = rows of a linear layer (images x positions), T = positions of an image,

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from skindx import doctor
 from skindx.core import compiled_loops
-from skindx.doctor import sparse_kernel
-from skindx.models.exports import sparse_convolution
-from skindx.models.exports.sparse_convolution import SparseConvolution, fits
+from skindx_bench.serve import sparse_convolution
+from skindx_bench.serve.sparse_convolution import SparseConvolution, fits
 
 needs_compiler = pytest.mark.skipif(
     not compiled_loops.compiler(), reason="there is no C++ compiler"
@@ -142,9 +140,9 @@ def test_without_a_compiler_it_stays_dense(
     wanted = (layer(input_NCHW) + residual).relu()
     assert torch.equal(sparse(input_NCHW, residual), wanted)
     assert not list(empty_cache.glob("*.so"))
-    found = sparse_kernel()
-    assert (found.ok, found.required) == (False, False)
-    assert "convolutions stay dense" in found.detail
+    ok, detail = sparse_convolution.SOURCE.state()
+    assert not ok
+    assert "convolutions stay dense" in detail
 
 
 def _kernel() -> compiled_loops.CompiledKernel:
@@ -158,9 +156,9 @@ def test_it_is_compiled_once_for_a_processor_and_a_version(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fastest = compiled_loops.instruction_sets()[0]
-    assert sparse_kernel().detail == f"{fastest}, to be compiled at first use"
+    assert sparse_convolution.SOURCE.state()[1] == f"{fastest}, to be compiled at first use"
     assert _kernel().instructions == fastest
-    assert sparse_kernel().detail == f"{fastest}, compiled"
+    assert sparse_convolution.SOURCE.state()[1] == f"{fastest}, compiled"
     (file,) = empty_cache.iterdir()
     made, digest = file.stat().st_mtime_ns, sparse_convolution.SOURCE.digest()
     compiled_loops.CppSource.kernel.cache_clear()
@@ -171,12 +169,11 @@ def test_it_is_compiled_once_for_a_processor_and_a_version(
     newer.write_text(sparse_convolution.SOURCE.file.read_text() + "// of another version\n")
     changed = dataclasses.replace(sparse_convolution.SOURCE, file=newer)
     monkeypatch.setattr(sparse_convolution, "SOURCE", changed)
-    monkeypatch.setattr(doctor, "CONVOLUTION", changed)
     monkeypatch.setattr(compiled_loops, "cpu_flags", frozenset)  # and a processor without AVX2
     assert _kernel().instructions == "portable"
     assert sparse_convolution.SOURCE.digest() != digest
     assert len(list(empty_cache.iterdir())) == 2
-    assert sparse_kernel().detail.endswith(
+    assert sparse_convolution.SOURCE.state()[1].endswith(
         "compiled, 1 in the cache for other versions or processors"
     )
 
@@ -193,9 +190,9 @@ def test_where_instructions_fail_the_portable_kernel_returns_the_same(
     for _ in range(2):  # remembered: the other kernel is not compiled again
         assert _kernel().instructions == "portable"
         compiled_loops.CppSource.kernel.cache_clear()
-    found = sparse_kernel()
-    assert found.ok
-    assert found.detail == "claimed fails its check on this processor; portable, compiled"
+    ok, detail = sparse_convolution.SOURCE.state()
+    assert ok
+    assert detail == "claimed fails its check on this processor; portable, compiled"
     for kernel, stride in ((1, 1), (3, 1), (3, 2)):
         layer = _layer(70, 33, kernel, stride)
         input_NCHW = _input(2, 70, 7, 5, 0.6)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from skindx.models.nt_record import ProductShape
 from skindx_bench.gemm import learning
 from skindx_bench.gemm.learning import PRODUCTS, dtypes_of, measure, shapes_of
+from skindx_bench.gemm.shape_tree import ProductShape
 
 
 def test_products_of_all_uses_are_timed_on_one_thread_and_on_all() -> None:
