@@ -78,11 +78,6 @@ _PAGES: dict[str, Callable[[], str]] = {
         "skindx.review.image_embeddings.EmbedSettings",
         "The YAML file of `skindx dedup embed DATA --config FILE`.",
     ),
-    "settings-sweep": _settings(
-        "Sweep of duplicates",
-        "skindx.review.dedup_sweep.SweepSettings",
-        "What `--set` changes in `skindx dedup sweep`.",
-    ),
     "settings-audit": _settings(
         "Audit",
         "skindx.review.privacy_audit.PrivacySettings",

@@ -1,4 +1,4 @@
-"""`skindx dedup`: embeddings for a second look, and what de-duplication costs and saves."""
+"""`skindx dedup`: embeddings for a second look."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skindx.cli.options import Sets, console
+from skindx.cli.options import Sets
 from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 dedup = typer.Typer(
     name="dedup",
     no_args_is_help=True,
-    help="Near duplicates: embed images, and sweep the threshold of the hashes.",
+    help="Embed images, for near duplicates and reviews.",
 )
 
 Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
+
+
+@dedup.callback()
+def _group() -> None:
+    """Keep `embed` a verb of its own."""
 
 
 @dedup.command()
@@ -90,36 +95,3 @@ def embed_dataset(
     settings = EmbedSettings.load(config, sets)
     table = LABEL_FEATURES if settings.layers == "all" else EMBEDDINGS
     return embed_images(dataset, settings, out or dataset / table, progress)
-
-
-@dedup.command()
-def sweep(
-    dataset: Dataset,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for sweep.json, .csv and .png.")],
-    embeddings: Annotated[
-        Path | None, typer.Option(help="Table to train on; default: DATASET/embeddings.parquet.")
-    ] = None,
-    loss: Annotated[float, typer.Option(help="Acceptable loss of accuracy.")] = 0.01,
-    sets: Sets = None,
-) -> None:
-    """Plot size and accuracy against the threshold of the hashes (CE-Dedup).
-
-    At each radius, near duplicates are dropped from the training images as in a build, and a
-    classifier of embeddings is trained on the rest; the test split does not change. Each point is
-    compared with as many images chosen at random. --set radii=[0,4,8] and --set
-    hashes=[[average],[wavelet]] choose the radii and hashes.
-
-    Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
-    """
-    from skindx.core.progress import progress_bars
-    from skindx.data.image_tables import EMBEDDINGS, read_embeddings
-    from skindx.review.dedup_sweep import SweepSettings, print_sweep, write_sweep
-    from skindx.review.dedup_sweep import sweep as run_sweep
-
-    settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
-    table = read_embeddings(embeddings or dataset / EMBEDDINGS)
-    with progress_bars() as progress:
-        result = run_sweep(dataset, table, settings, progress)
-    write_sweep(out, result)
-    print_sweep(result, console())
-    print(f"plot: {out / 'sweep.png'}")

@@ -28,17 +28,6 @@ def test_labels_are_reviewed_and_planted_errors_counted(skindx: Skindx, tmp_path
     assert (tmp_path / "flags.parquet").read_bytes() == before
 
 
-def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
-    with_embeddings(tmp_path / "data")
-    sets = ["--set", "radii=[0,4]", "--set", "hashes=[[perceptual]]", "--set", "seeds=1"]
-    code, said, err = skindx(
-        "dedup", "sweep", str(tmp_path / "data"), "--out", str(tmp_path / "out"), *sets
-    )
-    assert code == 0, err
-    assert "training images" in said
-    assert (tmp_path / "out" / "sweep.png").is_file()
-
-
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
@@ -52,7 +41,6 @@ def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
         (("dedup", "embed", "{data}"), "trained network"),
         (("dedup", "embed", "{data}", "--weights", "no.pth"), "no.pth do not exist"),
-        (("dedup", "sweep", "{data}", "--out", "{data}/s"), "embeddings.parquet does not exist"),
     ],
 )
 def test_a_mistake_is_one_sentence(

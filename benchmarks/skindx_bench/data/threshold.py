@@ -1,4 +1,4 @@
-"""Dataset size and accuracy against the de-duplication threshold (CE-Dedup's curve).
+"""What de-duplication costs and saves: size and accuracy against its threshold (CE-Dedup's curve).
 
 Li, Chang, Liu 2021, arXiv 2109.00899. Only the training images are thinned; the test split stays
 as it is, and is never used to choose anything but the threshold that this curve is about.
@@ -6,25 +6,20 @@ as it is, and is never used to choose anything but the threshold that this curve
 N = images, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from skindx.core.atomic_files import atomic_file, write_json, write_text
 from skindx.core.errors import UserError
-from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
 from skindx.data.copies.deduplicate import LabelledImage, deduplicate, distinct
 from skindx.data.copies.hash_links import near_links
-from skindx.data.image_tables import Embeddings
+from skindx.data.image_tables import EMBEDDINGS, Embeddings, read_embeddings
 from skindx.data.layout import stored_file
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_image, read_manifest, split_of
@@ -34,10 +29,7 @@ from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.review.image_embeddings import stored_duplicates
 from skindx.review.label_doubts import Floats, Ints, classifier, vectors_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
+from skindx_bench.harness.result import MEANS, Figure, Result
 
 EVERY: tuple[tuple[HashKind, ...], ...] = (
     ("perceptual", "difference"),
@@ -48,9 +40,14 @@ EVERY: tuple[tuple[HashKind, ...], ...] = (
 )
 
 
-class SweepSettings(Settings):
+SMALLEST = ("radii=[0, 4]", "hashes=[[perceptual]]", "seeds=1", "draws=50")
+
+
+class Config(Settings):
     """Thresholds and hashes to try; kinds in one entry must agree together."""
 
+    dataset: Path = Path("runs/mine/data")
+    """With a table of `skindx dedup embed`."""
     radii: tuple[int, ...] = Field(default=(0, 2, 4, 6, 8, 10, 12, 14, 16), min_length=1)
     hashes: tuple[tuple[HashKind, ...], ...] = Field(default=EVERY, min_length=1)
     seeds: int = Field(default=5, ge=1, le=10_000)
@@ -98,9 +95,19 @@ class Sweep:
     model: str
 
 
-def sweep(
-    dataset: Path, embeddings: Embeddings, settings: SweepSettings, progress: Progress = silent
-) -> Sweep:
+def run(settings: Config) -> Result:
+    """Return the smallest training set that loses no more than is accepted, and every point."""
+    table = read_embeddings(settings.dataset / EMBEDDINGS)
+    curve = sweep(settings.dataset, table, settings)
+    figures = {"accuracy": Figure.of(curve.accuracy, "share", curve.test)}
+    if curve.chosen:
+        figures["chosen_accuracy"] = Figure.of(curve.chosen.accuracy, "share", curve.test)
+        figures["chosen_loss"] = Figure.of(curve.chosen.loss, "share", curve.test)
+    models = {f"{at.hashes} within {at.radius}": dataclasses.asdict(at) for at in curve.points}
+    return Result("threshold", figures, notes=tuple(lines(curve)), models=models, headings=MEANS)
+
+
+def sweep(dataset: Path, embeddings: Embeddings, settings: Config) -> Sweep:
     """Thin the training images at each radius, train at each, test on the same images.
 
     The classifier is a logistic regression on embeddings: it trains in a second, and always gives
@@ -114,9 +121,8 @@ def sweep(
     trial = _Trial(train, test, embeddings)
     everything_NC = trial.probabilities(np.arange(len(train)))
     reference = Statistic.top_k(everything_NC, trial.truth_N, 1)
-    thumbs_NSS = _thumbnails(dataset, train, progress)
+    thumbs_NSS = np.stack([thumbnail(read_image(dataset, r)) for r in train])
     points = []
-    steps = len(settings.hashes) * len(settings.radii)
     for kinds, radius, kept, contradicted in _thinnings(dataset, train, thumbs_NSS, settings):
         accuracy = Statistic.top_k(trial.probabilities(kept), trial.truth_N, 1)
         points.append(
@@ -131,7 +137,6 @@ def sweep(
                 tuple(trial.at_random(len(kept), seed) for seed in range(settings.seeds)),
             )
         )
-        progress("train", len(points), steps)
     return Sweep(
         len(train),
         len(test),
@@ -182,16 +187,8 @@ class _Trial:
         return Statistic.top_k(self.probabilities(rows), self.truth_N, 1).value
 
 
-def _thumbnails(dataset: Path, train: Sequence[Record], progress: Progress) -> NDArray[np.float32]:
-    thumbs = []
-    for record in train:
-        thumbs.append(thumbnail(read_image(dataset, record)))
-        progress("hash", len(thumbs), len(train))
-    return np.stack(thumbs)
-
-
 def _thinnings(
-    dataset: Path, train: Sequence[Record], thumbs_NSS: NDArray[np.float32], settings: SweepSettings
+    dataset: Path, train: Sequence[Record], thumbs_NSS: NDArray[np.float32], settings: Config
 ) -> Iterator[tuple[tuple[HashKind, ...], int, NDArray[np.intp], int]]:
     """Yield (kinds, radius, positions kept, images dropped as contradictions) as a build would.
 
@@ -225,59 +222,6 @@ def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Lab
     return LabelledImage(row, record.label, screened)
 
 
-JSON, TABLE, PLOT = "sweep.json", "sweep.csv", "sweep.png"
-
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito 2008: they differ for every kind of colour vision."""
-
-
-def write_sweep(folder: Path, sweep: Sweep) -> None:
-    """Write sweep.json, sweep.csv and sweep.png; other files in the folder stay."""
-    write_text(folder / TABLE, table(sweep))
-    with atomic_file(folder / PLOT) as temporary:
-        plot(sweep, temporary)
-    write_json(folder / JSON, dataclasses.asdict(sweep))
-
-
-def table(sweep: Sweep) -> str:
-    """Return one line a point as CSV; accuracies and losses are shares."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    head = ["hashes", "radius", "kept", "duplicates", "contradicted"]
-    head += [f"{name}{end}" for name in ("accuracy", "loss") for end in ("", "_low", "_high")]
-    writer.writerow([*head, "random_mean"])
-    for point in sweep.points:
-        figures = [point.accuracy, point.loss]
-        shares = [value for f in figures for value in (f.value, f.low, f.high)]
-        counts = [point.kept, point.duplicates, point.contradicted]
-        rounded = [f"{share:.4f}" for share in [*shares, np.mean(point.random)]]
-        writer.writerow([point.hashes, point.radius, *counts, *rounded])
-    return buffer.getvalue()
-
-
-def print_sweep(sweep: Sweep, console: "Console") -> None:
-    """Print the points as a table, and what they mean in plain sentences."""
-    from rich.table import Table
-
-    out = Table("hashes", "bits", "kept", "duplicates", "contradicted", "top-1", "loss", "random")
-    for column in out.columns[1:]:
-        column.justify = "right"
-    for point in sweep.points:
-        out.add_row(
-            point.hashes,
-            str(point.radius),
-            str(point.kept),
-            str(point.duplicates),
-            str(point.contradicted),
-            percent(point.accuracy),
-            f"{points(point.loss.value)} {bounds(point.loss, 'points')}",
-            percent(float(np.mean(point.random))),
-        )
-    console.print(out)
-    for line in lines(sweep):
-        console.print(line, markup=False, highlight=False)
-
-
 def lines(sweep: Sweep) -> Iterator[str]:
     """Tell what was found, the choice last."""
     yield (
@@ -302,35 +246,3 @@ def lines(sweep: Sweep) -> Iterator[str]:
             "Most of what goes are look-alikes with different labels: at this threshold the hash "
             "no longer finds duplicates."
         )
-
-
-def plot(sweep: Sweep, path: Path) -> None:
-    """Draw size against threshold, and accuracy against size with its interval, as PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained", dpi=120)
-    size, accuracy = figure.subplots(1, 2)
-    for index, name in enumerate(dict.fromkeys(point.hashes for point in sweep.points)):
-        ours = [point for point in sweep.points if point.hashes == name]
-        kept = [point.kept / sweep.train for point in ours]
-        style = {"color": _COLOURS[index % len(_COLOURS)], "marker": "o", "markersize": 4}
-        size.plot([point.radius for point in ours], kept, label=name, **style)
-        accuracy.plot(kept, [point.accuracy.value for point in ours], label=name, **style)
-    every = sorted(sweep.points, key=lambda point: point.kept)
-    x = [point.kept / sweep.train for point in every]
-    at_random = np.array([point.random for point in every])
-    accuracy.plot(x, at_random.mean(axis=1), color="#888888", label="as many at random")
-    accuracy.fill_between(
-        x, at_random.min(axis=1), at_random.max(axis=1), color="#888888", alpha=0.25, linewidth=0
-    )
-    all_of_them = sweep.accuracy
-    accuracy.axhline(all_of_them.value, color="#000000", linewidth=0.8, linestyle="--")
-    accuracy.axhspan(all_of_them.low, all_of_them.high, color="#000000", alpha=0.06, linewidth=0)
-    size.set(xlabel="threshold (bits of 64)", ylabel="share of training images kept")
-    size.set_ylim(bottom=0)
-    accuracy.set(xlabel="share of training images kept", ylabel="top-1 on the test split")
-    accuracy.set_title("dashed: all images, with their 95 % interval", fontsize=9)
-    for axis in (size, accuracy):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.savefig(path, format="png")

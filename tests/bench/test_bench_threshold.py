@@ -1,33 +1,17 @@
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
-from rich.console import Console
 from tiny_dataset import class_vectors, jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.metrics import Interval
-from skindx.review.dedup_sweep import (
-    JSON,
-    PLOT,
-    TABLE,
-    Sweep,
-    SweepPoint,
-    SweepSettings,
-    choose,
-    lines,
-    print_sweep,
-    sweep,
-    write_sweep,
-)
 from skindx.review.image_embeddings import stored_duplicates
+from skindx_bench.data import threshold
+from skindx_bench.data.threshold import Config, Sweep, SweepPoint, choose, lines, run, sweep
 
-FEW = SweepSettings(
+FEW = Config(
     radii=(4, 0, 24), hashes=(("perceptual", "difference"), ("average",)), seeds=2, draws=50
 )
 
@@ -112,21 +96,15 @@ def test_the_smallest_set_within_the_loss_is_chosen() -> None:
     assert "keep all images" in " ".join(lines(none))
 
 
-def test_files_hold_every_point(found: Sweep, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("stays")
-    write_sweep(tmp_path, found)
-    assert {file.name for file in tmp_path.iterdir()} == {JSON, TABLE, PLOT, "mine.txt"}
-    rows = list(csv.DictReader(io.StringIO((tmp_path / TABLE).read_text())))
-    assert [(row["hashes"], int(row["kept"])) for row in rows] == [
-        (setting.hashes, setting.kept) for setting in found.points
-    ]
-    assert len(json.loads((tmp_path / JSON).read_text())["points"]) == len(found.points)
-    with Image.open(tmp_path / PLOT) as plot:
-        assert plot.format == "PNG"
-        assert min(plot.size) > 400
-    console = Console(record=True, width=110)
-    print_sweep(found, console)
-    assert "perceptual+difference" in console.export_text()
+def test_the_figures_are_those_of_the_curve(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, found: Sweep
+) -> None:
+    monkeypatch.setattr(threshold, "read_embeddings", lambda path: path)
+    monkeypatch.setattr(threshold, "sweep", lambda *_: found)
+    result = run(FEW.model_copy(update={"dataset": dataset}))
+    assert len(result.models) == len(found.points)
+    assert result.figures["accuracy"].value == found.accuracy.value
+    assert str(found.train) in result.notes[0]
 
 
 def test_what_cannot_be_swept_is_reported(dataset: Path, tmp_path: Path) -> None:
@@ -136,6 +114,6 @@ def test_what_cannot_be_swept_is_reported(dataset: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match="in train and in test"):
         sweep(tmp_path, class_vectors(records), FEW)
     with pytest.raises(UserError, match="0 to 32 bits"):
-        SweepSettings.load(None, ["radii=[40]"])
+        Config.load(None, ["radii=[40]"])
     with pytest.raises(UserError, match="average"):
-        SweepSettings.load(None, ["hashes=[[avrage]]"])
+        Config.load(None, ["hashes=[[avrage]]"])
