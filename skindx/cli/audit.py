@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from skindx.core.progress import Progress
     from skindx.data.image_tables import Embeddings
     from skindx.data.manifest import Record
-    from skindx.review.label_doubts import Ranker
 
 
 def audit(
@@ -52,14 +51,7 @@ def audit(
             help="With --labels: swap this share of the labels and report how many are found."
         ),
     ] = None,
-    combine: Annotated[
-        bool,
-        typer.Option(
-            "--combine",
-            help="With --labels: rank by a kernel regression, neighbours, copies and training "
-            "dynamics, weighted by errors planted among the labels; takes longer.",
-        ),
-    ] = False,
+    combine: Annotated[bool, typer.Option("--combine", hidden=True)] = False,  # 0.2: now always
     seed: Annotated[int, typer.Option(help="Seed of folds and planted errors.")] = 0,
     workers: Annotated[int, typer.Option(help="Number of processes; 0: one for each core.")] = 0,
     sets: Sets = None,
@@ -87,16 +79,11 @@ def audit(
         raise UserError(f"{given[0]} needs another option; add --labels or --off-topic.")
     if plant is not None and not labels:
         raise UserError("--plant needs --labels; add --labels.")
-    if combine and not labels:
-        raise UserError("--combine needs --labels; add --labels.")
     if threshold is not None and not off_topic:
         raise UserError("--threshold needs --off-topic; add --off-topic.")
     with progress_bars() as progress:
         if labels:
-            ranker = _combined() if combine else None
-            lines = _labels(
-                dataset, tables, plant, seed, sets or [], ranker=ranker, progress=progress
-            )
+            lines = _labels(dataset, tables, plant, seed, sets or [], progress=progress)
         elif off_topic:
             lines = _off_topic(dataset, tables, threshold, sets or [], progress)
         elif quality:
@@ -151,7 +138,6 @@ def _labels(
     seed: int,
     sets: list[str],
     *,
-    ranker: "Ranker | None",
     progress: "Progress",
 ) -> list[str]:
     from skindx.core.machine import require_extra
@@ -174,41 +160,27 @@ def _labels(
     records = read_manifest(dataset)
     table = _embeddings(dataset, label_table(dataset), sources, sets, progress)
     if plant is not None:
-        return _planted(records, table, plant, seed, ranker=ranker, progress=progress)
-    review = review_labels(records, table, seed=seed, ranker=ranker, progress=progress)
+        return _planted(records, table, plant, seed)
+    review = review_labels(records, table, seed=seed)
     write_review(dataset, review)
     leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
         f"{review.suspected} of {review.images} labels are in doubt; the first "
         f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review` shows them.",
-        f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
+        f"Images of other groups agree with {100 * review.accuracy:.1f} % of the labels.",
         f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "
         f"{100 * by_chance:.1f} %.",
     ]
 
 
-def _combined() -> "Ranker":
-    from skindx.review.label_evidence import combined_doubts
-
-    return combined_doubts
-
-
-def _planted(
-    records: "list[Record]",
-    table: "Embeddings",
-    share: float,
-    seed: int,
-    *,
-    ranker: "Ranker | None",
-    progress: "Progress",
-) -> list[str]:
+def _planted(records: "list[Record]", table: "Embeddings", share: float, seed: int) -> list[str]:
     from skindx.review.label_doubts import plant_errors
 
     return [
         f"of {planted.planted} planted errors {planted.recovered} are among the first "
         f"{planted.looked} ({100 * planted.recall:.0f} %; precision "
         f"{100 * planted.precision:.0f} %, at random {100 * planted.by_chance:.0f} %)"
-        for planted in plant_errors(records, table, share, seed, ranker=ranker, progress=progress)
+        for planted in plant_errors(records, table, share, seed)
     ]
 
 

@@ -1,14 +1,14 @@
-"""Doubtful labels: what a classifier that never saw an image's group thinks of its label.
+"""Doubtful labels, ranked by all evidence at once; how many, says confident learning.
 
 Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
-probabilities from group-aware folds. It lists doubtful labels as CSV, flags them for the review
-page, and removes nothing.
+probabilities that no image of the same group has a part in. It lists doubtful labels as CSV, flags
+them for the review page, and removes nothing.
 
-N = images, C = classes, D = dimensions
+N = images
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,26 +18,18 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
-from skindx.core.progress import Progress, silent
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings
 from skindx.data.manifest import Record
+from skindx.review.label_evidence import GroupedKernel, Ints, weigh
 
-FOLDS = 5
 LISTED = 0.1
 """Largest share of the dataset that the list holds: a person has to read it."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-
-
-Ranker = Callable[[NDArray[np.float32], Ints, NDArray[np.str_], int], Floats]
-"""From vectors, labels, groups and a seed to how likely each label is wrong; see combining.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """One image whose label is in doubt; the smaller `score`, the greater the doubt."""
+    """One image whose label is in doubt, the greatest doubt first."""
 
     rank: int
     sha256: str
@@ -46,7 +38,7 @@ class Doubt:
     given: str
     suggested: str
     score: float
-    """Probability of the given label, from folds that hold none of the image's group."""
+    """Of the given label, by images of other groups, as a share of all classes."""
     suggested_score: float
     source_url: str
 
@@ -66,8 +58,7 @@ class LabelReview:
     suspected: int
     """Labels that confident learning takes for wrong; the list may be cut shorter."""
     accuracy: float
-    """How often the out-of-fold prediction is the given label."""
-    folds: int
+    """How often the images of other groups predict the given label."""
     model: str
 
 
@@ -77,28 +68,27 @@ def review_labels(
     *,
     listed: float = LISTED,
     seed: int = 0,
-    ranker: Ranker | None = None,
-    progress: Progress = silent,
 ) -> LabelReview:
     """Rank the labels in doubt, all splits together; at most `listed` of all images.
 
-    With a `ranker` the list is as long as confident learning makes it, and in the ranker's order.
-    Raises UserError when an image has no embedding and without the `audit` extra.
+    Raises UserError when an image has no embedding, for a class in a single group, and without the
+    `audit` extra.
     """
     require_extra("audit", "cleanlab", purpose="the label review")
     from cleanlab.filter import find_label_issues
 
     classes, labels_N = _labels(records)
-    vectors_ND = vectors_of(records, embeddings)
-    probabilities_NC, folds = out_of_fold(
-        vectors_ND, labels_N, _groups(records), seed=seed, progress=progress
-    )
+    vectors_ND, groups_N = vectors_of(records, embeddings), _groups(records)
+    if any(len(set(groups_N[labels_N == number])) < 2 for number in range(len(classes))):
+        raise UserError(
+            "a class has all its images in one group, so nothing else can judge them; add images "
+            "or take the class out."
+        )
+    kernel = GroupedKernel(vectors_ND, groups_N)
+    wrong_N, evidence = weigh(kernel, vectors_ND, labels_N, groups_N, seed)
+    probabilities_NC = evidence.probabilities_NC
     suspected_N = find_label_issues(labels_N, probabilities_NC, n_jobs=1, verbose=False)
-    if ranker:
-        wrong_N = ranker(vectors_ND, labels_N, _groups(records), seed)
-        ranked = np.argsort(-wrong_N, kind="stable")[: int(suspected_N.sum())].tolist()
-    else:
-        ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
+    ranked = np.argsort(-wrong_N, kind="stable")[: int(suspected_N.sum())].tolist()
     doubts = []
     for rank, i in enumerate(ranked[: max(1, round(listed * len(records)))], 1):
         best = int(probabilities_NC[i].argmax())
@@ -116,59 +106,7 @@ def review_labels(
             )
         )
     accuracy = float((probabilities_NC.argmax(axis=1) == labels_N).mean())
-    return LabelReview(tuple(doubts), len(records), len(ranked), accuracy, folds, embeddings.model)
-
-
-def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
-    """Return positions, the most doubtful first: by the probability of the given label.
-
-    Of cleanlab's rankings this one found most planted errors on the images that we tried.
-    """
-    from cleanlab.rank import get_label_quality_scores
-
-    quality_N = get_label_quality_scores(labels_N, probabilities_NC, method="self_confidence")
-    order_N: Ints = np.argsort(quality_N, kind="stable")
-    return order_N
-
-
-def out_of_fold(
-    vectors_ND: NDArray[np.float32],
-    labels_N: Ints,
-    groups_N: NDArray[np.str_],
-    *,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> tuple[Floats, int]:
-    """Return probabilities_NC by a logistic regression that saw no image of the same group.
-
-    Also returns the number of folds: five, or as many as the class of fewest groups has. Raises
-    UserError for a class in a single group: nothing can be learned of it apart from itself.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    classes = int(labels_N.max()) + 1
-    folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
-    if folds < 2:
-        raise UserError(
-            "a class has all its images in one group, so no fold holds out a part of it; add "
-            "images or take the class out."
-        )
-    probabilities_NC = np.zeros((len(labels_N), classes))
-    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    progress("folds", 0, folds)
-    for done, (train, held) in enumerate(cut.split(vectors_ND, labels_N, groups_N), 1):
-        assert not set(groups_N[train]) & set(groups_N[held])
-        model = classifier().fit(vectors_ND[train], labels_N[train])
-        probabilities_NC[np.ix_(held, model.classes_)] = model.predict_proba(vectors_ND[held])
-        progress("folds", done, folds)
-    return probabilities_NC, folds
-
-
-def classifier() -> "LogisticRegression":  # type: ignore[name-defined] # noqa: F821
-    """Return the classifier of embeddings: vectors of length 1 ask for a weak penalty."""
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=10.0, max_iter=500)
+    return LabelReview(tuple(doubts), len(records), len(ranked), accuracy, embeddings.model)
 
 
 def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.float32]:
@@ -223,9 +161,6 @@ def plant_errors(
     embeddings: Embeddings,
     share: float,
     seed: int,
-    *,
-    ranker: Ranker | None = None,
-    progress: Progress = silent,
 ) -> tuple[Recovery, ...]:
     """Swap a share of the labels at random, in memory alone, and see how many are found again.
 
@@ -233,7 +168,6 @@ def plant_errors(
     count as false alarms, so the true precision is higher. Looks at as many as were planted, at
     half of that and at twice.
     """
-    require_extra("audit", "cleanlab", purpose="the label review")
     classes, labels_N = _labels(records)
     random = np.random.default_rng(seed)
     planted = max(1, round(share * len(records)))
@@ -241,15 +175,10 @@ def plant_errors(
     swapped_N = labels_N.copy()
     swapped_N[wrong_P] += random.integers(1, len(classes), planted)
     swapped_N %= len(classes)
-    vectors_ND = vectors_of(records, embeddings)
-    if ranker:
-        wrong_N = ranker(vectors_ND, swapped_N, _groups(records), seed)
-        order_N: Ints = np.argsort(-wrong_N, kind="stable")
-    else:
-        probabilities_NC, _ = out_of_fold(
-            vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
-        )
-        order_N = doubt_order(swapped_N, probabilities_NC)
+    vectors_ND, groups_N = vectors_of(records, embeddings), _groups(records)
+    kernel = GroupedKernel(vectors_ND, groups_N)
+    wrong_N, _ = weigh(kernel, vectors_ND, swapped_N, groups_N, seed)
+    order_N: Ints = np.argsort(-wrong_N, kind="stable")
     is_wrong_N = np.isin(order_N, wrong_P)
     looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
     return tuple(

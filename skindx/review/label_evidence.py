@@ -217,14 +217,6 @@ def _group(labels_N: Ints, groups_N: NDArray[np.str_]) -> tuple[Floats, Ints]:
 _SHARE, _ROUNDS = 0.05, 6
 
 
-def combined_doubts(
-    vectors_ND: NDArray[np.float32], labels_N: Ints, groups_N: NDArray[np.str_], seed: int
-) -> Floats:
-    """Return how likely each label is wrong, 0 to 1, as far as planted errors tell."""
-    kernel = GroupedKernel(vectors_ND, groups_N)
-    return weigh(kernel, vectors_ND, labels_N, groups_N, seed)[0]
-
-
 def weigh(
     kernel: GroupedKernel,
     vectors_ND: NDArray[np.float32],
@@ -232,7 +224,7 @@ def weigh(
     groups_N: NDArray[np.str_],
     seed: int,
 ) -> tuple[Floats, LabelEvidence]:
-    """Return the same with a kernel that is there already, and the evidence of these labels."""
+    """Return how likely each label is wrong, as far as planted errors tell, and the evidence."""
     from sklearn.linear_model import LogisticRegression
 
     penalty = kernel.best_penalty(labels_N)

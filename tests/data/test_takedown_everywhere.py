@@ -98,7 +98,7 @@ def leave_traces(out: Path, records: list[Record], jane: Record) -> None:
         Doubt(n, r.sha256, r.path, r.split, r.label, "wart", 0.1, 0.8, r.source_url)
         for n, r in enumerate((jane, records[-1]), 1)
     ]
-    review = LabelReview(tuple(doubts), len(records), 2, 0.9, 5, "a model")
+    review = LabelReview(tuple(doubts), len(records), 2, 0.9, "a model")
     write_review(out, review)
     # Versions before the review page wrote one with images.
     shown = base64.b64encode(small_jpeg(read_image(out, jane), 176)).decode()

@@ -14,8 +14,6 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.review.label_doubts import (
     TABLE,
     Recovery,
-    doubt_order,
-    out_of_fold,
     plant_errors,
     review_labels,
     siblings_by_chance,
@@ -46,10 +44,9 @@ def test_a_swapped_label_is_found_and_the_true_one_suggested() -> None:
         (records[40].sha256, "b", "a"),
     }
     assert [doubt.rank for doubt in review.doubts] == list(range(1, len(review.doubts) + 1))
-    assert [d.score for d in review.doubts] == sorted(d.score for d in review.doubts)
     assert review.doubts[0].flag.reason == "label"
     assert review.doubts[0].flag.score == 1 - review.doubts[0].score
-    assert (review.images, review.folds, review.model) == (80, 5, "made up")
+    assert (review.images, review.model) == (80, "made up")
 
 
 def test_the_list_is_no_longer_than_a_person_can_look_at() -> None:
@@ -57,39 +54,6 @@ def test_the_list_is_no_longer_than_a_person_can_look_at() -> None:
     embeddings = class_vectors(records, noise=5)
     review = review_labels(records, embeddings, listed=0.05)
     assert len(review.doubts) == 4 < review.suspected
-
-
-def test_folds_never_let_a_group_judge_itself() -> None:
-    """Vectors that tell groups and nothing else: torn groups would give the label away."""
-    random = np.random.default_rng(0)
-    groups = np.repeat(np.arange(60), 4)
-    vectors = np.repeat(random.normal(size=(60, 64)), 4, axis=0).astype(np.float32)
-    labels = np.repeat(random.integers(0, 2, 60), 4)
-    grouped, _ = out_of_fold(vectors, labels, groups.astype(str))
-    torn, _ = out_of_fold(vectors, labels, np.arange(240).astype(str))
-    assert abs((grouped.argmax(axis=1) == labels).mean() - 0.5) < 0.2
-    assert (torn.argmax(axis=1) == labels).mean() > 0.95
-
-
-def test_every_image_is_judged_and_small_classes_get_fewer_folds() -> None:
-    records = records_of(40, classes=2)
-    vectors = class_vectors(records).vectors_ND
-    labels = np.array([0] * 34 + [1] * 6)
-    groups = np.array([f"g{n // 2}" for n in range(40)])
-    seen: list[tuple[str, int, int]] = []
-    probabilities, folds = out_of_fold(
-        vectors, labels, groups, progress=lambda *report: seen.append(report)
-    )
-    assert folds == 3
-    assert seen == [("folds", done, 3) for done in range(4)]
-    assert np.allclose(probabilities.sum(axis=1), 1)
-    with pytest.raises(UserError, match="all its images in one group"):
-        out_of_fold(vectors, np.array([0] * 38 + [1] * 2), groups)
-
-
-def test_the_order_is_by_the_probability_of_the_given_label() -> None:
-    probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
-    assert doubt_order(np.array([0, 0, 1, 1]), probabilities).tolist() == [1, 2, 3, 0]
 
 
 def test_planted_errors_are_found_again_and_counted() -> None:
@@ -111,6 +75,9 @@ def test_missing_embeddings_and_one_class_are_reported() -> None:
         review_labels([*records, replace(records[0], sha256="f" * 64)], embeddings)
     with pytest.raises(UserError, match="two classes"):
         review_labels([replace(record, label="a") for record in records], embeddings)
+    alone = [replace(records[0], label="z"), replace(records[1], label="z"), *records[2:]]
+    with pytest.raises(UserError, match="all its images in one group"):
+        review_labels(alone, embeddings)
 
 
 def test_without_cleanlab_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
