@@ -82,7 +82,7 @@ def train(
     It starts its ranks itself. To resume an interrupted training, run the same command again:
     finished members are kept, and an unfinished one resumes from its last checkpoint. Members that
     are reused from other runs are finished there first. SIGTERM saves and ends with exit code 143,
-    Ctrl-C with 130. OUT/ensemble.json has the validation figures of each way of combining members.
+    Ctrl-C with 130. OUT/ensemble.json has weights and temperatures of the members.
 
     Without CONFIG it trains one network whose pretrained weights are on this machine: in the folder
     SKINDX_WEIGHTS, or fetched before. It fetches none, and refuses to start where there are none.

@@ -1,21 +1,11 @@
 import numpy as np
 import pytest
 
-from skindx.data.splits.split import fold_groups
+from skindx.core.errors import UserError
 from skindx.models.combination import Combination, log
 from skindx.models.probability_correction import fit_temperature
-from skindx.training.config.ensemble import Auto, Combiner, Greedy, Mean, Weighted
-from skindx.training.ensembles.combiners import (
-    COMBINERS,
-    Evidence,
-    Score,
-    assemble,
-    choose,
-    cross_fit,
-    fit,
-    gather_evidence,
-    soften,
-)
+from skindx.training.config.ensemble import Combiner, EnsembleSettings, MajorityVote, Mean
+from skindx.training.ensembles.combiners import Evidence, assemble, fit, gather_evidence, soften
 
 
 def _evidence(knows: list[float], images: int = 240, seed: int = 0) -> Evidence:
@@ -39,7 +29,7 @@ def test_the_plain_mean_is_fitted_as_ever() -> None:
     assert fitted.combination == Combination()
 
 
-@pytest.mark.parametrize("combiner", COMBINERS.values())
+@pytest.mark.parametrize("combiner", [Mean(), Mean(space="logit"), MajorityVote()])
 def test_few_images_sharpen_no_mean_beyond_the_sharper_member(combiner: Combiner) -> None:
     evidence = _evidence([3.0, 1.5], images=6, seed=2)
     fitted = fit(combiner, evidence)
@@ -56,53 +46,14 @@ def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
     assert fit(Mean(), _evidence([2.0, 2.0], images=2000)).temperature < 0.9
 
 
-def test_every_way_is_scored_on_images_it_did_not_see() -> None:
-    evidence = _evidence([2.0, 1.5, 0.0], images=80)
-    scores = cross_fit(COMBINERS, evidence)
-    assert [score.combiner for score in scores] == list(COMBINERS)
-    assert (scores[0].gain, scores[0].gain_error) == (0, 0)
-    by_hand = np.empty(len(evidence.truth_N))
-    labels = [str(label) for label in evidence.truth_N]
-    fold_of = fold_groups(list(zip(evidence.groups, labels, strict=True)), 5, 0)
-    fold_N = np.array([fold_of[group] for group in evidence.groups])
-    for fold in range(5):
-        held_N = fold_N == fold
-        fitted = fit(Weighted(), evidence.rows(~held_N))
-        found_NC = fitted.probabilities(evidence.log_UNC[:, held_N])
-        by_hand[held_N] = np.log(found_NC)[np.arange(held_N.sum()), evidence.truth_N[held_N]]
-    weighted = next(score for score in scores if score.combiner == "weighted probabilities")
-    assert weighted.loss == pytest.approx(-by_hand.mean())
+@pytest.mark.parametrize("kind", ["weighted", "greedy"])
+def test_a_retired_combiner_is_refused_in_a_sentence(kind: str) -> None:
+    with pytest.raises(UserError, match=f"kind {kind} is no more.*take kind mean or vote"):
+        EnsembleSettings.parse({"combine": {"kind": kind, "space": "logit"}})
 
 
-def test_auto_leaves_the_mean_only_for_a_sure_gain() -> None:
-    evidence = _evidence([1.0, 1.0], images=4)
-
-    def score(way: str, gain: float, gain_error: float) -> Score:
-        return Score(way, 1 - gain, gain, gain_error, 0.5, 0.5, 0.1)
-
-    unsure = [score("mean of probabilities", 0, 0), score("weighted logits", 0.2, 0.3)]
-    assert choose(Auto(), evidence, unsure) == ("mean of probabilities", Mean())
-    sure = [*unsure, score("majority vote", 0.02, 0.01), score("mean of logits", 0.04, 0.03)]
-    assert choose(Auto(), evidence, sure) == ("mean of logits", Mean(space="logit"))
-    assert choose(Greedy(), evidence, sure) == ("greedy, probabilities", Greedy())
-    assert choose(Greedy(rounds=3), evidence, sure) == ("as set", Greedy(rounds=3))
-
-
-def test_one_group_cannot_be_cross_fitted() -> None:
-    evidence = _evidence([1.0, 1.0], images=2)
-    assert cross_fit(COMBINERS, evidence) == []
-    assert choose(Auto(), evidence, [])[1] == Mean()
-
-
-def test_members_without_weight_leave_the_bundle() -> None:
-    evidence = _evidence([3.0, 0.0, 3.0], images=24)
-    assembly = assemble(Greedy(), evidence, {"a": ("a",), "b": ("b",), "c": ("c",)})
-    assert "b" not in assembly.members
-    assert assembly.report()["chosen"] == "greedy, probabilities"
-    alone = assemble(Greedy(rounds=1), evidence, {"a": ("a",), "b": ("b",), "c": ("c",)})
-    assert len(alone.members) == 1
-    assert alone.combination == Combination()
-    assert alone.combiner == "as set"
+def test_what_an_older_version_chose_by_is_the_mean() -> None:
+    assert EnsembleSettings.parse({"combine": {"kind": "auto"}}).combine == Mean()
 
 
 def test_a_unit_shares_its_weight_among_its_folds() -> None:

@@ -171,7 +171,7 @@ def test_a_bundle_is_packed_again_when_what_it_is_packed_from_changes(
     first = packed_from()
     assert packed_bundle(tmp_path / "run", first)
     assert packed_from(engine={"accelerator": "cpu", "ranks": 3}, monitors=[]) == first
-    changed = [packed_from(name="other"), packed_from(ensemble={"combine": {"kind": "greedy"}})]
+    changed = [packed_from(name="other"), packed_from(ensemble={"combine": {"kind": "vote"}})]
     weights = tmp_path / "run" / "members" / "a" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     changed.append(packed_from())

@@ -1,9 +1,9 @@
 """What stands in a bundle: combiners, soups, members of other runs, the detector."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from skindx.core.settings_base import OFF, Settings
 from skindx.models.combination import Space
@@ -19,48 +19,37 @@ class Mean(Settings):
     space: Space = "probability"
 
 
-class Weighted(Settings):
-    """Weights that make the truth of the validation images likeliest."""
-
-    kind: Literal["weighted"] = "weighted"
-    space: Space = "probability"
-    prior: float = Field(20.0, gt=0, le=1e9)
-    """Strength of the prior for equal weights, as a number of images."""
-
-
-class Greedy(Settings):
-    """Greedy selection with replacement (Caruana et al. 2004); who is not chosen is left out."""
-
-    kind: Literal["greedy"] = "greedy"
-    space: Space = "probability"
-    rounds: int = Field(20, ge=1, le=200)
-
-
 class MajorityVote(Settings):
     """A majority vote; the mean probability decides ties."""
 
     kind: Literal["vote"] = "vote"
 
 
-class Auto(Settings):
-    """The combiner that does best on validation images it was not fitted on; see `combiners.py`."""
-
-    kind: Literal["auto"] = "auto"
-
-
-Combiner = Mean | Weighted | Greedy | MajorityVote
-Combine = Annotated[Combiner | Auto, Field(discriminator="kind")]
+Combiner = Annotated[Mean | MajorityVote, Field(discriminator="kind")]
+_RETIRED = ("weighted", "greedy")
 
 
 class EnsembleSettings(Settings):
     """How the members are combined."""
 
-    combine: Combine = Mean()
+    combine: Combiner = Mean()
     metadata: Annotated[Literal["auto", "off"], OFF] = Field(
         "auto", exclude_if=lambda metadata: metadata == "auto"
     )
     """auto: age, sex and place, where the dataset says them, are learned from on validation, and
     answers use them if the log loss is lower for it by more than chance."""
+
+    @field_validator("combine", mode="before")
+    @classmethod
+    def _older(cls, combine: Any) -> Any:
+        """Read what 0.2 took: `auto` chose the mean on all images of skin that were tried."""
+        kind = combine.get("kind") if isinstance(combine, dict) else combine
+        if kind in _RETIRED:
+            raise ValueError(
+                f"kind {kind} is no more, since fitted weights did worse than the plain mean on "
+                "images that they were not fitted on; take kind mean or vote"
+            )
+        return {"kind": "mean"} if kind == "auto" else combine
 
 
 class SoupSettings(Settings):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from skindx import __version__
 from skindx.core.atomic_files import sha256_file, write_json
@@ -52,7 +51,7 @@ from skindx.training.checkpoint.finished import (
 )
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
-from skindx.training.ensembles.combiners import assemble, gather_evidence, print_combiners
+from skindx.training.ensembles.combiners import assemble, gather_evidence
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, out_of_fold_P, units
 from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, pack_ensemble
 from skindx.training.parallel.mesh import resolve_accelerator
@@ -168,7 +167,7 @@ REPORT = "ensemble.json"
 def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
     """Make the soups, fit weights and temperatures, and pack members and detector.
 
-    Writes RUN/ensemble.json, which says how each combiner does on validation. With
+    Writes RUN/ensemble.json, which says how the members are combined. With
     `fusion` the crop's weight is fitted too. A bundle that was packed from the same
     members, settings and data is left as it is.
     """
@@ -204,7 +203,6 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
     )
     write_json(run / REPORT, assembly.report())
-    print_combiners(assembly, Console(width=max(Console().width, 100)))
     learned = _learned_from(by_unit, assembly.members, images)
     folded = len(split_of(learned, "val"))
     packed = [
