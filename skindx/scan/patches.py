@@ -1,11 +1,10 @@
 """Overlapping patches of an array of any number of axes, and one map from their answers.
 
-Inference of a volume that no memory holds, by unreliable workers (chunkflow, see METHODS): body
-photos have two axes, stacks of confocal or OCT images three. The map is the mean of the patches'
-answers with the weights w(x) = exp(-sum over axes of 1 / (1 - x^2)), x in (-1, 1). chunkflow
-accumulates w y and w; here the answers of all patches are stored first, and the map is made block
-by block from the patches that touch it: memory does not grow with the map, a block that is written
-twice is the same to the bit, and who answered in which order does not matter.
+Inference of what no memory holds, by unreliable workers (chunkflow). The map is the mean of the
+patches' answers with the weights w(x) = exp(-sum over axes of 1 / (1 - x^2)), x in (-1, 1).
+chunkflow accumulates w y and w; here the answers of all patches are stored first, and the map is
+made block by block from the patches that touch it: memory does not grow with the map, a block that
+is written twice is the same to the bit, and who answered in which order does not matter.
 """
 
 import itertools
@@ -206,41 +205,6 @@ def create_map(folder: Path, shape: Sequence[int], chunks: Sequence[int]) -> Any
 
     return zarr.create_array(
         store=str(folder), shape=tuple(shape), chunks=tuple(chunks), dtype="float32", fill_value=0
-    )
-
-
-def open_map(folder: Path) -> Any:
-    """Return a Zarr array that `create_map` made, to read."""
-    require_extra("scan", "zarr", purpose="a map larger than memory")
-    import zarr
-
-    return zarr.open_array(str(folder), mode="r")
-
-
-def infer_patches(
-    patches: Patches,
-    read: Callable[[tuple[slice, ...]], NDArray[Any]],
-    network: Callable[[NDArray[Any]], NDArray[Any]],
-    out: Writable,
-    *,
-    block: Sequence[int],
-    channels: Sequence[int] = (),
-    keep: Path,
-) -> None:
-    """Run a network over every patch of an array of any number of axes and blend its answers.
-
-    `read` returns the input of a place, `network` the dense output of one patch with the same
-    axes first. Answers lie in `keep` as .npy files until the caller removes them: those that are
-    there are not computed again.
-    """
-    keep.mkdir(parents=True, exist_ok=True)
-    for number in range(len(patches)):
-        file = keep / f"{number}.npy"
-        if not file.exists():
-            answer = np.asarray(network(read(patches[number])), np.float32)
-            save_patch(file, answer)
-    blend(
-        patches, lambda number: np.load(keep / f"{number}.npy"), out, block=block, channels=channels
     )
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import spots
+import zarr
 from spots import Spot, photo_with, save
 from whole_photo import ThisProcess
 
 from skindx.core.errors import UserError
-from skindx.scan.patches import open_map
 from skindx.scan.scan_run import run_scan, run_worker
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work import worker_processes
@@ -90,7 +90,7 @@ def assert_same(out: Path, alone: Path) -> None:
             list(b["probabilities"].values()), abs=1e-5
         )
     assert {**mine, "lesions": 0} == {**known, "lesions": 0}
-    maps = [open_map(folder / "map-0.zarr" / "scores")[:] for folder in (out, alone)]
+    maps = [zarr.open_array(folder / "map-0.zarr" / "scores")[:] for folder in (out, alone)]
     np.testing.assert_allclose(*maps, atol=1e-5)
     assert not (out / WORK).exists()
 
@@ -110,7 +110,7 @@ def test_every_spot_is_found_once_and_diagnosed(alone: Path) -> None:
     for lesion in found["lesions"]:
         assert sum(lesion["probabilities"].values()) == pytest.approx(1)
         assert lesion["colour_lab"][0] < -20  # darker than the skin around
-    scores = open_map(alone / "map-0.zarr" / "scores")[:]
+    scores = zarr.open_array(alone / "map-0.zarr" / "scores")[:]
     assert scores.shape == (38, 63)
     assert scores[6, 18] > 0.5 > scores[:, :12].max()
 
