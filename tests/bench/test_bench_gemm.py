@@ -8,8 +8,7 @@ from planted_products import grid, timed
 
 from skindx.core.errors import UserError
 from skindx_bench.devices import gemm
-from skindx_bench.gemm.learning import TimedProduct
-from skindx_bench.gemm.shape_tree import ProductShape
+from skindx_bench.gemm.learning import ProductShape, TimedProduct
 from skindx_bench.subjects import run_bench
 
 KEYS = ["nt_wins", "nt_regret", "nt_over_always_nt", "nt_over_always_transposed", "fit_s"]

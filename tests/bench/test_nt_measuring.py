@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from skindx_bench.gemm import learning
-from skindx_bench.gemm.learning import PRODUCTS, dtypes_of, measure, shapes_of
-from skindx_bench.gemm.shape_tree import ProductShape
+from skindx_bench.gemm.learning import PRODUCTS, ProductShape, dtypes_of, measure, shapes_of
 
 
 def test_products_of_all_uses_are_timed_on_one_thread_and_on_all() -> None:

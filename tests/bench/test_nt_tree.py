@@ -12,13 +12,17 @@ from planted_products import ALWAYS_COPY, grid, timed
 
 from skindx_bench.gemm.learning import (
     _LEAST_IN_LEAF,
+    DTYPES,
+    FEATURES,
+    ProductShape,
     TimedProduct,
+    TreeLeaf,
+    TreeSplit,
     gain,
     held_out_choices,
     learn,
     transposed_wins,
 )
-from skindx_bench.gemm.shape_tree import DTYPES, FEATURES, ProductShape, TreeLeaf, TreeSplit
 
 
 @pytest.mark.parametrize(

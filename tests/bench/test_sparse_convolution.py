@@ -105,18 +105,6 @@ def test_other_layers_are_refused(layer: nn.Conv2d) -> None:
         SparseConvolution(layer)
 
 
-@needs_compiler
-@pytest.mark.parametrize(("kernel", "groups"), [(3, 1), (1, 2)])
-def test_a_residual_is_added_before_the_relu(kernel: int, groups: int) -> None:
-    layer = _layer(64, 70, kernel, 2, groups)
-    input_NCHW = _input(2, 64, 7, 6, 0.5)
-    residual = torch.randn_like(layer(input_NCHW))
-    found = SparseConvolution(layer, relu=True)(input_NCHW, residual, threads=2)
-    torch.testing.assert_close(found, (layer(input_NCHW) + residual).relu(), atol=2e-5, rtol=2e-5)
-    with pytest.raises(ValueError, match="does not fit"):
-        SparseConvolution(layer)(input_NCHW, residual[:, :, :1])
-
-
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -136,9 +124,6 @@ def test_without_a_compiler_it_stays_dense(
     assert not sparse.compiled
     input_NCHW = _input(2, 32, 6, 5, 0.7)
     assert torch.equal(sparse(input_NCHW), layer(input_NCHW).relu())
-    residual = torch.randn_like(layer(input_NCHW))
-    wanted = (layer(input_NCHW) + residual).relu()
-    assert torch.equal(sparse(input_NCHW, residual), wanted)
     assert not list(empty_cache.glob("*.so"))
     ok, detail = sparse_convolution.SOURCE.state()
     assert not ok

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from skindx_bench.gemm.learning import TimedProduct
-from skindx_bench.gemm.shape_tree import FEATURES, ProductShape, ShapeTree, TreeLeaf
+from skindx_bench.gemm.learning import FEATURES, ProductShape, ShapeTree, TimedProduct, TreeLeaf
 
 
 def one_leaf(*, transposed: bool, threads: int = 64) -> ShapeTree:

@@ -17,7 +17,11 @@ from skindx.metrics import Interval, Statistic, bootstrap_interval, share_interv
 from skindx_bench.gemm.learning import (
     FOLDS,
     LEAST_GAIN,
+    MOST_THREADS,
     PRODUCTS,
+    Device,
+    ProductShape,
+    ShapeTree,
     Sizes,
     TimedProduct,
     by_matrices,
@@ -29,7 +33,6 @@ from skindx_bench.gemm.learning import (
     shapes_of,
     transposed_wins,
 )
-from skindx_bench.gemm.shape_tree import MOST_THREADS, Device, ProductShape, ShapeTree
 from skindx_bench.harness.conditions import Conditions
 from skindx_bench.harness.result import MEANS, Figure, Result
 

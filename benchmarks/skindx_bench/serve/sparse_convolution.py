@@ -90,18 +90,10 @@ class SparseConvolution:
         return self._library is not None
 
     @torch.inference_mode()
-    def __call__(
-        self, input_NCHW: Tensor, residual_NKHW: Tensor | None = None, threads: int | None = None
-    ) -> Tensor:
-        """Return what the layer returns, in channels-last memory; fp32 on the CPU.
-
-        `residual_NKHW`, of the shape of the output, is added before the ReLU. `threads` takes the
-        place of those of the layer.
-        """
+    def __call__(self, input_NCHW: Tensor) -> Tensor:
+        """Return what the layer returns, in channels-last memory; fp32 on the CPU."""
         if self._library is None:
             dense_NKHW: Tensor = self.dense(input_NCHW)
-            if residual_NKHW is not None:
-                dense_NKHW = dense_NKHW + residual_NKHW
             return dense_NKHW.relu() if self.relu else dense_NKHW
         layer = self.dense
         input_NHWC = input_NCHW.permute(0, 2, 3, 1).contiguous()
@@ -111,12 +103,6 @@ class SparseConvolution:
         out_height = (height + 2 * pad_y - kernel) // stride + 1
         out_width = (width + 2 * pad_x - kernel) // stride + 1
         output_NHWK = torch.empty((images, out_height, out_width, layer.out_channels))
-        residual_NHWK = None
-        if residual_NKHW is not None:
-            residual_NHWK = residual_NKHW.permute(0, 2, 3, 1).contiguous()
-            if residual_NHWK.shape != output_NHWK.shape:
-                raise ValueError(f"a residual of {tuple(residual_NKHW.shape)} does not fit {layer}")
-        added = residual_NHWK.data_ptr() if residual_NHWK is not None else None
         group_in, group_out = channels // layer.groups, layer.out_channels // layer.groups
         for group, weights in enumerate(self._weights):
             shape = _Shape(
@@ -124,13 +110,13 @@ class SparseConvolution:
                 *(out_height, out_width, layer.out_channels),
                 *(group * group_in, group * group_out, group_in, group_out),
                 *(kernel, kernel, stride, pad_y, pad_x),
-                *(int(self.relu), threads or self.threads),
+                *(int(self.relu), self.threads),
             )
             self._library.convolve(
                 ctypes.c_void_p(input_NHWC.data_ptr()),
                 ctypes.c_void_p(weights.ctypes.data),
                 ctypes.c_void_p(self._bias_K[group * group_out :].ctypes.data),
-                ctypes.c_void_p(added),
+                ctypes.c_void_p(),
                 ctypes.c_void_p(output_NHWK.data_ptr()),
                 ctypes.byref(shape),
             )
