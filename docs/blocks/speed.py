@@ -410,9 +410,14 @@ _ARMS = {
         "ranks cannot reach each other, and answers may take as many times longer",
     ),
     "apart_soup": ("members apart, weights averaged", "the same, and all start from given weights"),
-    "apart_member0": ("one member apart", "nowhere: it has seen its share of the images alone"),
+    "apart_member0": ("one member apart", "nowhere: it has seen only its share of the images"),
 }
 """What is compared, and what it is for."""
+
+_CASES = {
+    "skin": "MobileNetV2 from ImageNet weights, images of skin",
+    "painted": "ResNet-18 from random weights, synthetic images",
+}
 
 
 def local_steps(load: Load) -> str:
@@ -421,15 +426,16 @@ def local_steps(load: Load) -> str:
     figures, models = written["figures"], written["models"]
     cases = dict.fromkeys(name.split(": ")[0] for name in models)
     made: list[str] = []
+    shown: dict[str, None] = {}
     for case in cases:
         dense = models[f"{case}: dense"]["steps"]
         links = list(dense)
-        heads = ["trained by", "balanced accuracy, points from dense"]
-        heads += ["bytes: dense over it"] if links else []
-        heads += [f"seconds a step, {mbit} Mbit/s" for mbit in links]
-        heads += [f"time to dense's accuracy over `local`, {mbit} Mbit/s" for mbit in links]
+        heads = ["trained by", "accuracy, points from `dense`"]
+        heads += ["times fewer bytes"] if links else []
+        heads += [f"step at {mbit} Mbit/s, s" for mbit in links]
+        heads += [f"times longer than `local`, {mbit} Mbit/s" for mbit in links]
         rows = []
-        for arm, (name, when) in _ARMS.items():
+        for arm, (name, _) in _ARMS.items():
             like = "local" if arm == "local-longer" else arm.split("_")[0]
             steps = models.get(f"{case}: {like}", {}).get("steps", {})
             gain = figures.get(f"{case}_{arm}_minus_dense_balanced")
@@ -441,10 +447,12 @@ def local_steps(load: Load) -> str:
             rows.append([
                 name, median(gain) if gain else "0" if arm == "dense" else "not trained", *sent,
                 *(digits(steps[mbit]["seconds"]) if mbit in steps else "" for mbit in links),
-                *(median(x, "") if x else "" for x in later), when,
+                *(median(x, "") if x else "–" for x in later),
             ])  # fmt: skip
-        made += [f"**{case}**", "", table([*heads, "take it where"], rows), ""]
-        made += _rounds(case, models)
+            shown[name] = None
+        made += [f"**{_CASES[case]}**", "", table(heads, rows), "", *_rounds(case, models)]
+    advice = [[name, when] for name, when in _ARMS.values() if name in shown]
+    made += [table(["trained by", "where"], advice), ""]
     notes = [line for note in written["notes"] for line in (note, "")]
     return "\n".join([*made, *notes, bench_machine(written)])
 
@@ -466,7 +474,7 @@ def _rounds(case: str, models: Mapping[str, Any]) -> list[str]:
         [str(exchange.get("steps", 0)), digits(val[-1])]
         for exchange, val in [*first, *((row["exchange"], row["val"]) for row in others.values())]
     ]
-    heads = ["steps of a round (0: `dense`)", f"{case}: validation images, first seed"]
+    heads = ["steps of a round (0: `dense`)", "accuracy on validation images, first seed, %"]
     return [table(heads, rows), ""]
 
 
