@@ -122,8 +122,8 @@ class Model:
     def diagnose(self, photos: "PhotoLike | Sequence[PhotoLike]", **facts: Any) -> Answer:
         """Answer a case of one to three photos of the same place.
 
-        `facts` are age, sex, site, duration and skin_type, all optional. Raises Refused for a
-        photo that no answer should rest on, UserError for what is no photo and for other facts.
+        `facts` are age, sex, site, laterality, duration and skin_type, all optional. Raises Refused
+        for a photo that no answer should rest on, UserError for what is no photo, other facts.
 
         >>> model.diagnose(photos[4], age=62)
         <Answer Melanoma 0.97, urgent>

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PhotoLike: TypeAlias = "str | os.PathLike[str] | bytes | Image | NDArray[np.uint8]"
 """A path, a file's bytes, an image of Pillow, or an array H x W x 3 of uint8 RGB."""
 
-FACTS = ("age", "sex", "site", "duration", "skin_type")
+FACTS = ("age", "sex", "site", "laterality", "duration", "skin_type")
 
 
 def photo_bytes(photo: Any) -> bytes:

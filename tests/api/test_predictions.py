@@ -47,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> skindx.Model:
 
 
 def test_a_row_holds_what_diagnose_answers(model: skindx.Model) -> None:
-    rows = model.predict(PHOTOS, facts={"age": 40}).to_pylist()
+    rows = model.predict(PHOTOS, facts={"age": 40, "laterality": "left"}).to_pylist()
     for photo, row in zip(PHOTOS, rows, strict=True):
         answer = model.diagnose(photo, age=40)
         record = answer.diagnosis
