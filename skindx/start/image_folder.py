@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, missing_modules
 from skindx.core.progress import Progress, silent
 from skindx.core.text import counted
@@ -163,6 +164,11 @@ def look(folder: Path, progress: Progress = silent) -> ImageFolder:
     """
     layout = look_at_folder(FolderSource(path=folder), OPENED)
     stored = [file for file in layout.files if file.status == "stored"]
+    closed = {f.label for f in layout.files if f.status == "unreadable"} - {f.label for f in stored}
+    if closed:
+        raise UserError(
+            f"no image of the class {min(closed)!r} in {folder} can be read; check its permissions."
+        )
     sample = _spread(stored, DECODED)
     progress("look", 0, len(sample))
     workers, stamps = min(cpu_count(), len(sample)), [time.monotonic()]

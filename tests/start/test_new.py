@@ -164,6 +164,19 @@ def test_a_folder_that_may_not_be_listed_is_one_sentence(
     assert "nevus cannot be listed (Permission denied)" in err
 
 
+def test_a_class_of_which_nothing_can_be_read_is_named(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, label: str, bounds: Path | None) -> FolderFile:
+        if label == "nevus":  # root may read everything
+            return FolderFile(path, label, "unreadable", "Permission denied")
+        return look_at(path, label, bounds)
+
+    monkeypatch.setattr(folder_source, "look_at", refused)
+    with pytest.raises(UserError, match=r"no image of the class 'nevus' in .* check its perm"):
+        look(images)
+
+
 def test_of_a_large_folder_few_files_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
