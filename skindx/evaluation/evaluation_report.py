@@ -241,12 +241,12 @@ def sentences(evaluation: Evaluation) -> list[str]:
     if evaluation.urgent:
         urgent = evaluation.urgent
         lines.append(
-            f"Missed: {urgent.missed} of {urgent.n} images of urgent classes, "
-            f"{percent(urgent.rate)} {bounds(urgent.rate)}."
+            f"Missed by the likeliest class: {urgent.missed} of {urgent.n} images of urgent "
+            f"classes, {percent(urgent.rate)} {bounds(urgent.rate)}."
         )
     lines += [
-        f"Missed: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, {percent(cancer.rate)} "
-        f"{bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
+        f"Missed by the likeliest class: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, "
+        f"{percent(cancer.rate)} {bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
         for cancer in evaluation.cancers
         if cancer.n
     ]
