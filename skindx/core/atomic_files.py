@@ -75,7 +75,11 @@ class FolderKind:
         names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
         known = self.mark in names
         patterns = (self.mark, *self.contents) if known else self.before
-        if strange := sorted(n for n in names if not any(fnmatchcase(n, p) for p in patterns)):
+        if strange := sorted(
+            name
+            for name in names
+            if not any(fnmatchcase(_UNFINISHED.sub("", name), pattern) for pattern in patterns)
+        ):
             raise UserError(
                 f"{path} is not empty: it holds other files ({', '.join(strange[:3])}), which "
                 f"{self.what} would replace; give a new or empty folder."
@@ -84,6 +88,8 @@ class FolderKind:
 
 _CLUTTER = {".DS_Store", "Thumbs.db", "desktop.ini", "energy.json"}
 """What file managers leave in any folder, and commands that were refused (their joules)."""
+_UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}$")
+"""What a file's name ends in until it is whole: a kill leaves it."""
 _OF_THE_DISK = "lost+found"
 _INSIDE = re.compile(r"\.skindx-[0-9a-f]{8}.*")
 """Names of unfinished parts within a folder that cannot be replaced as a whole."""

@@ -172,6 +172,25 @@ def test_a_folder_with_anything_of_a_user_is_never_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_unfinished_file_of_a_killed_writer_is_no_users(tmp_path: Path, marked: bool) -> None:
+    out = tmp_path / "out"
+    kind = FolderKind("a play", "mark.json", ("act-*",), ("act-0",))
+    if marked:
+        write_play(out, "act-1")
+    out.mkdir(exist_ok=True)
+    (out / "act-0.tmp-0123abcd").write_text("hal")
+    with atomic_folder(out, kind) as made:
+        (made / "mark.json").write_text("new")
+    assert [path.name for path in out.iterdir()] == ["mark.json"]
+    for name in ("thesis.tmp-0123abcd", "act-0.tmp-mine"):
+        (out / "mark.json").unlink(missing_ok=True)
+        (out / name).write_text("dear")
+        with pytest.raises(UserError, match="holds other files"):
+            kind.check(out)
+        (out / name).unlink()
+
+
 def test_what_comes_while_a_folder_is_written_stays(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
