@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.atomic_files import private_folder
@@ -129,7 +129,13 @@ def uploads_folder() -> Iterator[Path]:
 def stoppable() -> Iterator[None]:
     """Let SIGTERM end the server as Ctrl+C does, so that the uploads are deleted."""
 
-    def stop(*_: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name == "__del__":  # there an exception is printed and lost
+                again = (threading.main_thread().ident, number)
+                threading.Timer(0.05, signal.pthread_kill, again).start()
+                return
+            frame = frame.f_back
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, stop)

@@ -1,8 +1,10 @@
 """Unexpected errors leave where they happened in the log, and nothing of what a person sent."""
 
 import logging
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from skindx.diagnosis.record import CaseAnswer
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.diagnosis_pool import answer_cases
 from skindx.ui.page.casebook_page import _shown
-from skindx.ui.page_basics import log_fault
+from skindx.ui.page_basics import log_fault, stoppable
 
 SECRET = "P-017 left forearm"
 
@@ -103,3 +105,13 @@ def test_a_case_book_that_fails_is_a_sentence_on_the_page(
     assert str(tmp_path) not in html
     assert "is missing" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_a_signal_to_stop_is_not_lost_while_an_object_is_deleted() -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        Deleted()
+        time.sleep(5)
