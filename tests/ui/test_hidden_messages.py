@@ -112,6 +112,9 @@ def test_a_signal_to_stop_is_not_lost_while_an_object_is_deleted() -> None:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(KeyboardInterrupt), stoppable():
+    def waits() -> None:
         Deleted()
         time.sleep(5)
+
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        waits()
