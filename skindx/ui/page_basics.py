@@ -130,13 +130,11 @@ def stoppable() -> Iterator[None]:
     """Let SIGTERM end the server as Ctrl+C does, so that the uploads are deleted."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_name == "__del__":  # there an exception is printed and lost
-                again = (threading.main_thread().ident, number)
-                threading.Timer(0.05, signal.pthread_kill, again).start()
-                return
-            frame = frame.f_back
-        raise KeyboardInterrupt
+        if any(above.f_code.co_name == "__del__" for above, _ in traceback.walk_stack(frame)):
+            # There an exception is printed and lost: the signal comes again when it is over.
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        else:
+            raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, stop)
     try:
