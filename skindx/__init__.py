@@ -7,7 +7,7 @@ They are loaded when they are first used, so that `import skindx` costs nothing.
 import importlib
 from typing import Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "skindx.api.model": ("Answer", "Model", "load"),

@@ -25,7 +25,8 @@ SIGNATURES = {
     "open_dataset": "path",
     "build": "source, out, *, taxonomy, urgency, sets, resplit, join_copies, cluster, progress",
     "train": "dataset, out, settings, *, weights, sets, progress",
-    "evaluate": "bundle, dataset, out, *, split, external, internal, digest, miss_rate, progress",
+    "evaluate": "bundle, dataset, out, *, split, external, internal, digest, miss_rate, pictures, "
+    "progress",
     "Model.diagnose": "self, photos, **facts",
     "Model.predict": "self, photos, batch, facts, progress",
     "Model.iter_predictions": "self, photos, batch, facts, progress",
