@@ -12,7 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
+from skindx.diagnosis.guarantees import (
+    guarantee,
+    how_combined,
+    measured,
+    risk_errors,
+    risk_guarantee,
+    set_errors,
+    theory,
+)
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
@@ -63,12 +71,13 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     if diagnosis.source.learned_from:
         sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
     step = diagnosis.next_step
-    sheet.heading("What to do next")
+    tier = "urgency unknown" if step.urgency == "unknown" else step.urgency
+    sheet.heading(f"What to do next: {tier}")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
     sheet.text(CANNOT_RULE_OUT, bold=True)
-    if guaranteed := risk_guarantee(diagnosis):
-        sheet.text(guaranteed, faint=True)
+    if errors := risk_errors(diagnosis):
+        sheet.text(errors)
     if diagnosis.abstained:
         sheet.text(f"The model does not know. {diagnosis.abstained}", bold=True)
     _conditions(sheet, diagnosis)
@@ -107,7 +116,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     else:
         sheet.table(rows, (13, 56, 12, 12, 14))
     if not abstained:
-        sheet.text(guarantee(diagnosis), faint=True)
+        sheet.text(set_errors(diagnosis))
         sheet.text(diagnosis.agreement, faint=True)
     if diagnosis.known:
         sheet.text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.")
@@ -156,7 +165,7 @@ def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
 def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
     sheet.heading("Basis of this answer")
     *sentences, hashes = basis(diagnosis, metrics)
-    for sentence in sentences:
+    for sentence in (*theory(diagnosis), *sentences):
         sheet.text(sentence)
     sheet.text(hashes, faint=True)
 

@@ -30,6 +30,8 @@ _OF_OTHER_CONDITIONS = (
     "The threshold was set to miss at most {miss_rate:g} % of urgent lesions like the calibration "
     "lesions, which this photo may not be like."
 )
+_ELSEWHERE = "On photos by another camera both errors can be much larger."
+"""After errors that were measured: the bundle's own images are by few cameras."""
 _NO_SETS = "This bundle has no calibrated sets."
 _NOTHING = "How often the true condition is among these is not known{urgent}."
 _NOR_URGENT = ", nor how often an urgent condition is missed"
@@ -78,7 +80,9 @@ def risk_errors(diagnosis: Diagnosis) -> str:
             risks.append(("soon_risk", diagnosis.soon_risk))
     if not risks:
         return risk_guarantee(diagnosis)
-    return " ".join(_both_errors(risk, question) for question, risk in risks)
+    elsewhere = _ELSEWHERE if any(risk.measured_missed for _, risk in risks) else ""
+    both = (_both_errors(risk, question) for question, risk in risks)
+    return " ".join((*both, elsewhere)).strip()
 
 
 def _both_errors(risk: UrgentRisk, question: Question) -> str:
@@ -127,7 +131,7 @@ def measured_coverage(sets: MeasuredSets) -> str:
     urgent = f"; of urgent conditions {shown_share(sets.urgent)}" if sets.urgent else ""
     least = f"; least often of {sets.least_name}: {shown_share(sets.least)}" if sets.least else ""
     return (
-        f"Measured on the {sets.split} split, such sets held the true condition for "
+        f"Measured on the {sets.split} images, such sets held the true condition for "
         f"{shown_share(sets.coverage)}{urgent}{least}."
     )
 
@@ -136,7 +140,7 @@ def errors(promise: Promise) -> str:
     """Return how often a set misses what is urgent and how often it warns of it falsely."""
     sets = promise.measured
     if sets and (sets.urgent_missed or sets.urgent_raised):
-        return _both(f"Of images of the {sets.split} split", sets.urgent_missed, sets.urgent_raised)
+        return _both(f"Of {sets.split} images", sets.urgent_missed, sets.urgent_raised)
     raised = ""
     if promise.urgent_raised:
         raised = (
@@ -238,23 +242,23 @@ def _errors_of(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
     """
     text = ""
     condition, called = QUESTION_WORDS[question]
-    if risk.sent_on:
+    if risk.sent_on and not risk.measured_sent_on:
         share = shown_share(risk.sent_on)
-        text = f" Of calibration images of other conditions, {share} are {called} by it."
-    elif risk.group != ALL:
+        text = f" Of calibration images of other conditions, {share} are called {called}."
+    elif not risk.sent_on and risk.group != ALL:
         text = (
             f" How many other conditions it calls {called} was not measured for {risk.group} alone."
         )
     missed, sent_on = risk.measured_missed, risk.measured_sent_on
     if missed:
         text += (
-            f" Measured on the {risk.measured_on} split, it misses {shown_share(missed)} of "
+            f" Measured on the {risk.measured_on} images, it misses {shown_share(missed)} of "
             f"{condition} conditions."
         )
     if sent_on:
         text += (
-            f" Measured on the {risk.measured_on} split, {shown_share(sent_on)} of other "
-            f"conditions are {called} by it."
+            f" Measured on the {risk.measured_on} images, it calls {shown_share(sent_on)} of "
+            f"other conditions {called}."
         )
     if risk.prevalence is not None and risk.ppv is not None and risk.npv is not None:
         text += (
@@ -271,9 +275,9 @@ def measured(metrics: dict[str, Any] | None) -> str:
     figures = [
         text
         for name, key in (
-            ("top-1", "top1"),
-            ("balanced accuracy", "balanced_accuracy"),
-            ("calibration error", "calibration_error"),
+            ("likeliest condition is the true one", "top1"),
+            ("the same, each condition counted alike", "balanced_accuracy"),
+            ("gap between probability and truth", "calibration_error"),
         )
         if (text := _figure(name, _part(ensemble, key)))
     ]

@@ -29,7 +29,8 @@ CANNOT_RULE_OUT = (
 
 
 NEAREST_FIRST = (
-    "By rank, the nearest to the networks first. To look alike is not to be the same condition."
+    "First the one that the networks find most alike. To look alike is not to be the same "
+    "condition."
 )
 """Above similar cases: how near they are has no unit that means anything to a reader."""
 

@@ -134,6 +134,5 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
     if not why or step.urgency == "urgent":
         return step
     urgency = "unknown" if step.urgency == "routine" else step.urgency
-    return step.model_copy(
-        update={"urgency": urgency, "advice": WITHOUT_TIME, "because": f"{step.because} {why}"}
-    )
+    because = f"{step.because.replace(' (routine)', '')} {why}"
+    return step.model_copy(update={"urgency": urgency, "advice": WITHOUT_TIME, "because": because})

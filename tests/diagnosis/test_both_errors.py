@@ -101,7 +101,9 @@ def test_page_and_paper_say_how_many_others_are_called_urgent(
 ) -> None:
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     answer = answered(urgent_risk=RECORD)
-    words = "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent by it."
+    words = (
+        "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent."
+    )
     paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))
     page = result_html(answer, None)
     for text in (page, paper.replace("\\(", "(").replace("\\)", ")")):
@@ -113,7 +115,7 @@ def test_an_abstention_that_is_urgent_names_both_errors_too() -> None:
     unsure = {"abstained": "It cannot tell.", "next_step": step}
     by_risk = risk_guarantee(answered(urgent_risk=RECORD, **unsure).diagnosis)
     assert "miss at most 5 % of urgent lesions" in by_risk
-    assert "100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent by it" in by_risk
+    assert "100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent" in by_risk
     by_set = risk_guarantee(answered(promise=PROMISE, **unsure).diagnosis)
     assert "Of those of other conditions, 50.0 %" in by_set
     assert risk_guarantee(answered(urgent_risk=RECORD, abstained="It cannot tell.").diagnosis) == ""
@@ -170,7 +172,7 @@ def test_an_evaluation_measures_both_errors_of_the_threshold() -> None:
     risk = with_measured_risk(RECORD, evaluation())
     text = risk_guarantee(answered(urgent_risk=risk).diagnosis)
     assert "it misses 0.0 % (95 % interval 0.0 to 31.0 %, 10 images) of urgent conditions" in text
-    assert "100.0 % (95 % interval 95.7 to 100.0 %, 83 images) of other conditions are" in text
+    assert "100.0 % (95 % interval 95.7 to 100.0 %, 83 images) of other conditions urgent" in text
     assert with_measured_risk(None, evaluation()) is None
 
 

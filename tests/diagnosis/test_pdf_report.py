@@ -63,7 +63,7 @@ def test_the_notice_and_the_next_step_come_first(
         "Similar images",
         "54 years",
         diagnosis.source.version[:16],
-        "top-1 50.0 %",
+        "true one 50.0 %",
         "Some letters above are printed as",
     ]
     places = [words.find(heading) for heading in order]
@@ -74,7 +74,7 @@ def test_the_notice_and_the_next_step_come_first(
     assert "Nævus" in words
 
 
-def test_the_guarantee_of_the_risk_stands_under_the_next_step(
+def test_both_errors_stand_under_the_next_step_and_the_guarantee_in_the_basis(
     answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
@@ -86,9 +86,11 @@ def test_the_guarantee_of_the_risk_stands_under_the_next_step(
     words = words_of(report_pdf(sure, None, WHEN))
     order = [
         sure.diagnosis.next_step.advice.split(",")[0],
+        "set to miss at most 5",
+        "What it may be",
+        "Basis of this answer",
         "set on 57 calibration lesions",
         "confidence at most 8.1",
-        "What it may be",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))

@@ -155,4 +155,7 @@ def test_the_threshold_of_a_scan_names_both_errors() -> None:
     sent_on = Share(value=1, low=0.735, high=1, pictures=12)
     text = threshold_sentence(scan_of([lesion(urgent=True)], sent_on=sent_on))
     assert "at most 5 % lie below it" in text
-    assert "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent" in text
+    assert (
+        "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent"
+        in text
+    )

@@ -36,8 +36,8 @@ CASE = Case((jpeg(80, 60),))
 
 def test_measured_figures_are_reported_with_their_intervals() -> None:
     assert measured(METRICS) == (
-        "Measured on its test split (1,312 images): top-1 81.2 % (95 % interval 77.0 to 85.0 %), "
-        "calibration error 3.1 %."
+        "Measured on its test split (1,312 images): likeliest condition is the true one "
+        "81.2 % (95 % interval 77.0 to 85.0 %), gap between probability and truth 3.1 %."
     )
 
 
@@ -58,7 +58,10 @@ def test_metrics_of_another_layout_say_nothing(metrics: dict[str, object] | None
 
 def test_a_figure_alone_is_reported() -> None:
     alone = {"ensemble": {"top1": {"value": 0.5}}}
-    assert measured(alone) == "Measured on images kept apart: top-1 50.0 %."
+    assert (
+        measured(alone)
+        == "Measured on images kept apart: likeliest condition is the true one 50.0 %."
+    )
 
 
 def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
@@ -114,7 +117,8 @@ def test_both_errors_stand_there_and_the_theory_folds_away() -> None:
     )
     assert risk_errors(diagnosis) == (
         "The threshold misses 4.0 % (95 % interval 1.0 to 10.0 %, 90 images) of urgent conditions; "
-        "it calls 31.0 % (95 % interval 28.0 to 34.0 %, 900 images) of other conditions urgent."
+        "it calls 31.0 % (95 % interval 28.0 to 34.0 %, 900 images) of other conditions urgent. "
+        "On photos by another camera both errors can be much larger."
     )
     # An abstention that warns says all of it, and there is nothing left to fold.
     urgent = {"abstained": "It cannot tell.", "next_step": rich(CASE, "urgent").diagnosis.next_step}

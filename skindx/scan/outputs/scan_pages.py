@@ -148,8 +148,8 @@ def threshold_sentence(result: ScanResult) -> str:
     called_urgent = ""
     if result.sent_on:
         called_urgent = (
-            f" Of calibration images of other conditions, {shown_share(result.sent_on)} are urgent "
-            "by it."
+            f" Of calibration images of other conditions, {shown_share(result.sent_on)} are called "
+            "urgent."
         )
     return (
         f"▲ marks a risk that reaches the bundle's threshold: of urgent lesions like those it was "
