@@ -12,15 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import (
-    guarantee,
-    how_combined,
-    measured,
-    risk_errors,
-    risk_guarantee,
-    set_errors,
-    theory,
-)
+from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
@@ -253,15 +245,15 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
     console.print(Text(CANNOT_RULE_OUT))
-    if guaranteed := risk_guarantee(diagnosis):
-        console.print(Text(guaranteed, style="dim"))
+    if errors := risk_errors(diagnosis):
+        console.print(Text(errors))
     if diagnosis.abstained:
         console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
     console.print(_candidates(diagnosis))
-    if sentence := guarantee(diagnosis):
-        console.print(Text(sentence, style="dim"))
+    if sentence := set_errors(diagnosis):
+        console.print(Text(sentence))
     console.print(Text(diagnosis.agreement))
-    for sentence in (how_combined(diagnosis), diagnosis.mix):
+    for sentence in (*theory(diagnosis), how_combined(diagnosis), diagnosis.mix):
         if sentence:
             console.print(Text(sentence, style="dim"))
     for number, photo in enumerate(diagnosis.photos, 1):
