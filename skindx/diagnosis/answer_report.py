@@ -63,8 +63,7 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     if diagnosis.source.learned_from:
         sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
     step = diagnosis.next_step
-    tier = "urgency unknown" if step.urgency == "unknown" else step.urgency
-    sheet.heading(f"What to do next: {tier}")
+    sheet.heading(f"What to do next: {step.urgency.replace('unknown', 'urgency unknown')}")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
     sheet.text(CANNOT_RULE_OUT, bold=True)
@@ -73,6 +72,9 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     if diagnosis.abstained:
         sheet.text(f"The model does not know. {diagnosis.abstained}", bold=True)
     _conditions(sheet, diagnosis)
+    if decided := " ".join(theory(diagnosis)):
+        sheet.heading("How this is decided")
+        sheet.text(decided, 7, faint=True)
     _photos(sheet, answer)
     _similar(sheet, answer)
     if facts := patient_facts(diagnosis.patient):
@@ -157,7 +159,7 @@ def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
 def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
     sheet.heading("Basis of this answer")
     *sentences, hashes = basis(diagnosis, metrics)
-    for sentence in (*theory(diagnosis), *sentences):
+    for sentence in sentences:
         sheet.text(sentence)
     sheet.text(hashes, faint=True)
 

@@ -28,10 +28,7 @@ CANNOT_RULE_OUT = (
 """Stands before the upload and beside the next step of every answer."""
 
 
-NEAREST_FIRST = (
-    "First the one that the networks find most alike. To look alike is not to be the same "
-    "condition."
-)
+NEAREST_FIRST = "What the networks find most alike comes first. Alike is not the same condition."
 """Above similar cases: how near they are has no unit that means anything to a reader."""
 
 

@@ -74,7 +74,7 @@ def test_the_notice_and_the_next_step_come_first(
     assert "Nævus" in words
 
 
-def test_both_errors_stand_under_the_next_step_and_the_guarantee_in_the_basis(
+def test_both_errors_stand_under_the_next_step_and_the_guarantee_below(
     answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
@@ -88,7 +88,7 @@ def test_both_errors_stand_under_the_next_step_and_the_guarantee_in_the_basis(
         sure.diagnosis.next_step.advice.split(",")[0],
         "set to miss at most 5",
         "What it may be",
-        "Basis of this answer",
+        "How this is decided",
         "set on 57 calibration lesions",
         "confidence at most 8.1",
     ]
