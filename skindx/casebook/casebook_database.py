@@ -30,6 +30,7 @@ from skindx.casebook.sealed_rows import (
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.core.text import without_password
+from skindx.workers.lease_queue import server_engine
 
 
 def open_engine(where: str | Path, *, create: bool) -> Engine:
@@ -41,7 +42,7 @@ def open_engine(where: str | Path, *, create: bool) -> Engine:
     if file is not None:
         return _sqlite(file, create)
     try:
-        return create_engine(text, pool_pre_ping=True, hide_parameters=True)
+        return server_engine(text)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         reason = without_password(str(error))
         raise UserError(

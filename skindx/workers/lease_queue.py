@@ -122,6 +122,12 @@ _BUSY_S = 60
 _UNIX_EPOCH_JULIAN, _DAY_S = 2440587.5, 86400.0
 
 
+def server_engine(url: str) -> Engine:
+    """Return an engine for a database server; text is UTF-8, even where it has no encoding."""
+    utf8 = {"client_encoding": "utf8"} if url.startswith("postgresql") else {}
+    return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=utf8)
+
+
 def open_database(where: Path | str) -> Engine:
     """Return an engine with the tables of leases, for a file or a URL such as postgresql+psycopg://.
 
@@ -132,7 +138,7 @@ def open_database(where: Path | str) -> Engine:
         engine = _sqlite(where)
     else:
         try:
-            engine = create_engine(where, pool_pre_ping=True, hide_parameters=True)
+            engine = server_engine(where)
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise UserError(
                 f"{shown(where)} names no database that can be opened ({_first_line(error)}); "

@@ -119,6 +119,19 @@ def secrets(seed: int) -> list[bytes]:
     return clear + [text.hex().encode() for text in clear]
 
 
+def test_a_database_without_an_encoding_keeps_text(server: Server, tmp_path: Path) -> None:
+    server.execute(
+        "CREATE DATABASE ascii ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    book = Casebook.open(server.url("ascii"), keys=tmp_path / "keys")
+    try:
+        case = keep(book, 1)
+        (kept,) = book.cases("ann", PATIENT, LESION)
+        assert (kept.id, kept.note) == (case, NOTE)
+    finally:
+        book.engine.dispose()
+
+
 def test_nothing_is_in_clear_and_a_deleted_case_has_no_key(
     server: Server, url: str, tmp_path: Path
 ) -> None:
