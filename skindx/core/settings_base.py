@@ -248,7 +248,8 @@ def _expand(value: Any, origin: str) -> Any:
         name = match.group(1)
         if name not in os.environ:
             raise UserError(
-                f"{origin} uses ${{{name}}}, which is not set; export {name}=… and try again."
+                f"{origin} uses the environment variable {name}, which is not set; "
+                f"export {name}=VALUE and try again."
             )
         return os.environ[name]
 

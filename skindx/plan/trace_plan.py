@@ -95,8 +95,9 @@ def plan_of_trace(request: PlanRequest) -> Plan:
     """Price a step of a trace's first network; each rank has its batch. Raises UserError."""
     if request.trace is None or request.cluster is None:
         raise UserError(
-            "give CONFIG and DATA, or --trace and --cluster; `skindx plan measure` writes the "
-            "first, `skindx bench network` the second."
+            "a plan needs CONFIG and DATA, or --trace and --cluster: give `skindx plan make CONFIG "
+            "DATA`, or the file of `skindx plan measure` as --trace and a preset such as 10gbe:8 "
+            "(or the file of `skindx bench network`) as --cluster."
         )
     machine = machine_of(Profiles.read(request.trace), read_cluster(request.cluster), request)
     profile = machine.profiles.networks[0]

@@ -131,7 +131,8 @@ def test_weights_that_cannot_be_fetched_are_one_sentence(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert _refused("test_vit") == (
         "timm's weights of 'test_vit' are not on this machine and could not be fetched (code 1); "
-        "connect to a network once, or give the member weights from a file."
+        "connect to a network once, or set the member's `pretrained: false` and give its weights: "
+        "`skindx train --weights FILE`."
     )
 
 

@@ -7,7 +7,15 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
 from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
-from skindx.plan.trace_plan import BETWEEN, INSIDE, preset, read_cluster
+from skindx.plan.search import PlanLimits
+from skindx.plan.trace_plan import (
+    BETWEEN,
+    INSIDE,
+    PlanRequest,
+    plan_of_trace,
+    preset,
+    read_cluster,
+)
 
 
 def test_a_written_cluster_is_read_back(tmp_path: Path) -> None:
@@ -96,3 +104,8 @@ def test_ranks_of_a_node_share_its_link() -> None:
     )
     # A ring over all crosses the link with 2 x 7 / 8 of the bytes, two levels with all of them.
     assert levels.alone_s < flat
+
+
+def test_a_plan_of_nothing_names_both_ways_to_begin() -> None:
+    with pytest.raises(UserError, match=r"plan make CONFIG DATA`, or .* as --trace and a preset"):
+        plan_of_trace(PlanRequest(PlanLimits()))

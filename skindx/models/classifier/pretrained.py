@@ -99,8 +99,8 @@ def _fetch(model: str, arguments: str, file: Path) -> None:
     if not file.is_file():
         raise UserError(
             f"timm's weights of {model!r} are not on this machine and could not be fetched "
-            f"({reason}); connect to a network once, or give the member weights from "
-            "a file."
+            f"({reason}); connect to a network once, or set the member's `pretrained: false` and "
+            "give its weights: `skindx train --weights FILE`."
         )
 
 
