@@ -13,9 +13,15 @@ from generators.systems import systems_page
 
 
 def write_pages(reference: Path) -> None:
-    """Write every generated page under `reference`; a page that did not change is left alone."""
+    """Write every generated page under `reference`; a page that did not change is left alone.
+
+    A page of an earlier version that is generated no more is deleted.
+    """
     folder = reference / "generated"
     folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.stem not in _PAGES:
+            old.unlink()
     for name, make in _PAGES.items():
         text, page = make(), folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
