@@ -2,11 +2,14 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from skindx.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +94,41 @@ class PlainCommand(_PlainHelp, TyperCommand):
 
 
 class PlainGroup(_PlainHelp, TyperGroup):
-    """A group of verbs."""
+    """A group of verbs; a command line that cannot be read is one sentence, without a box."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run a command line as typer does."""
+        more, exits = {**more, "standalone_mode": False}, more.get("standalone_mode", True)
+        if not exits:
+            return super().main(*args, **more)
+        try:
+            code = super().main(*args, **more)
+        except typer.Abort:
+            sys.exit("Aborted.")
+        except _UNREADABLE as error:
+            if type(error).__name__ != "NoArgsIsHelpError":  # then the help was printed
+                print(f"error: {_sentence(error)}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+_UNREADABLE: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
+"""The base of typer's errors, which has no public name."""
+_NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
+_NO_NUMBER = "Input should be a valid number, unable to parse string as a number"
+
+
+def _sentence(error: Any) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = message.replace(_NO_INTEGER, "it must be a whole number")
+    message = message.replace(_NO_NUMBER, "it must be a number")
+    verb = "skindx"
+    if error.ctx:  # `python -m skindx` is skindx too
+        root = error.ctx.find_root().info_name
+        verb = root if "skindx_bench" in root else verb
+        verb += error.ctx.command_path.removeprefix(root)
+    end = "" if message.endswith("?") else ";"
+    return printable(f"{message}{end} `{verb} --help` lists what it takes.")
 
 
 def lay_out(app: typer.Typer) -> None:

@@ -90,11 +90,9 @@ class Settings(BaseModel):
         `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError.
         """
         raw = read_yaml(path) if path else copy.deepcopy(start or {})
-        origin = str(path) if path else "settings"
-        for assignment in sets:
-            _assign(raw, assignment)
-            origin = str(path) if path else "--set"
-        return cls.parse(raw, origin=origin)
+        assigned = [_assign(raw, assignment) for assignment in sets]
+        origin = str(path) if path else "--set" if assigned else "settings"
+        return cls._parse(_expand(raw, origin), origin, assigned)
 
     @classmethod
     def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:
@@ -102,10 +100,15 @@ class Settings(BaseModel):
 
         Untrusted input must not `expand` environment variables: an error would reveal them.
         """
+        return cls._parse(_expand(raw, origin) if expand else raw, origin)
+
+    @classmethod
+    def _parse(cls, raw: dict[str, Any], origin: str, assigned: Sequence[str] = ()) -> Self:
+        """Validate; what is wrong at or below an `assigned` key came from --set, not `origin`."""
         try:
-            return cls.model_validate(_expand(raw, origin) if expand else raw)
+            return cls.model_validate(raw)
         except ValidationError as error:
-            raise UserError(_sentence(cls, error, origin)) from None
+            raise UserError(_sentence(cls, error, origin, assigned)) from None
 
     def save(self, path: Path) -> None:
         """Write the resolved settings as YAML that `load` reads back to an equal object."""
@@ -203,7 +206,8 @@ def _refuse_bursting(value: Any, path: Path) -> None:
         )
 
 
-def _assign(raw: dict[str, Any], assignment: str) -> None:
+def _assign(raw: dict[str, Any], assignment: str) -> str:
+    """Set what `assignment` says; return its key."""
     key, equals, text = assignment.partition("=")
     if not equals or not key:
         raise UserError(f"--set {assignment!r} must look like a.b=value.")
@@ -226,6 +230,7 @@ def _assign(raw: dict[str, Any], assignment: str) -> None:
         node[_index(node, last, assignment)] = value
     else:
         node[last] = value
+    return key
 
 
 def _index(node: Sequence[Any], part: str, assignment: str) -> int:
@@ -256,7 +261,9 @@ def _expand(value: Any, origin: str) -> Any:
     return re.sub(r"\$\{(\w+)\}", variable, value)
 
 
-def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
+def _sentence(
+    cls: type[BaseModel], error: ValidationError, origin: str, assigned: Sequence[str]
+) -> str:
     # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
     # A file that is wrong in each of its lines need not have all of them compared.
     errors = error.errors(include_url=False)[:_MOST_ERRORS]
@@ -264,6 +271,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     first, *remaining = sorted(causes, key=lambda item: item["type"] != "extra_forbidden")
     loc = first["loc"]
     where = _where(loc)
+    if any(f"{where}.".startswith(f"{key}.") for key in assigned):
+        origin = "--set"
     alternatives = [item for item in remaining if _where(item["loc"]) == where]
     remaining = [item for item in remaining if _where(item["loc"]) != where]
     more = f" ({len(remaining)} more after this one)" if remaining else ""
@@ -310,6 +319,10 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
 _LIST = "it must be a list: [a, b], or lines that begin with `- `"
 _MAPPING = "it must hold `key: value` lines"
 _SENTENCES = {
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_parsing": "it must be a number",
+    "bool_parsing": "it must be true or false",
     "int_parsing_size": "it is larger than any number that is allowed",
     "tuple_type": _LIST,
     "list_type": _LIST,

@@ -83,6 +83,10 @@ def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: P
         (("diagnose", "nowhere", "photo.jpg"), "bundle nowhere does not exist"),
         (("serve", "nowhere"), "bundle nowhere does not exist"),
         (("bench", "strtup"), "startup"),
+        (("trian", "data"), "Did you mean 'train'? `skindx --help` lists what it takes."),
+        (("train",), "Missing argument 'dataset'; `skindx train --help` lists what it takes."),
+        (("serve", "bundle", "--port", "abc"), "'--port': it must be a whole number; `skindx"),
+        (("plan", "make", "--outt", "x"), "`skindx plan make --help`"),
         (("build", "recipe.yaml", "--out", "data"), "recipe.yaml"),
     ],
 )

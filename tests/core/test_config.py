@@ -83,6 +83,13 @@ def test_settings_are_frozen() -> None:
         ("zzz: 1", [], "unknown key 'zzz'; Valid: name"),
         ("optimizer: {learning_rate: -1}", [], "'optimizer.learning_rate' = -1: .*greater than 0"),
         ("", ["name"], "must look like a.b=value"),
+        ("name: a", ["optimizer.learning_rat=1"], "^--set: unknown key 'optimizer.learning_rat'"),
+        ("optimizer: {learning_rat: 1}", ["name=a"], "^[^-].*: unknown key"),
+        (
+            "name: a",
+            ["optimizer.learning_rate=fast"],
+            "^--set: 'optimizer.learning_rate' = 'fast': it must be a number",
+        ),
         ("", ["name.x.y=1"], "unknown key|single value|valid string"),
         ("sources: [{kind: folder, path: a}]", ["sources.4.path=b"], "position from 0 to 0"),
         ("name: ${SKINDX_SURELY_UNSET}", [], "export SKINDX_SURELY_UNSET="),
