@@ -453,8 +453,18 @@ def local_steps(load: Load) -> str:
         made += [f"**{_CASES[case]}**", "", table(heads, rows), "", *_rounds(case, models)]
     advice = [[name, when] for name, when in _ARMS.values() if name in shown]
     made += [table(["trained by", "where"], advice), ""]
-    notes = [line for note in written["notes"] for line in (note, "")]
-    return "\n".join([*made, *notes, bench_machine(written)])
+    for note in written["notes"]:
+        key, colon, text = note.partition(":")
+        made += [f"**{_COLUMNS[key]}**:{text}" if colon and key in _COLUMNS else note, ""]
+    return "\n".join([*made, bench_machine(written)])
+
+
+_COLUMNS = {
+    "X_minus_dense_balanced": "Accuracy",
+    "bytes_less_than_X": "Bytes",
+    "local_over_X": "Times longer",
+}
+"""What a note of the benchmark calls its figures -> what the table calls them."""
 
 
 def _rounds(case: str, models: Mapping[str, Any]) -> list[str]:
