@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx import __version__
 from skindx.core import measurement
 from skindx.core.errors import UserError
 from skindx.core.measurement import interleave
@@ -124,7 +125,15 @@ def test_the_table_shows_figures_baselines_machine_and_versions(
 ) -> None:
     run_bench("toy")
     text = capsys.readouterr().out
-    for shown in ("ours_s", "4 ×", "3.5 .. 4.5", "bare", "0.4 .. 0.6", "cores", "skindx 0"):
+    for shown in (
+        "ours_s",
+        "4 ×",
+        "3.5 .. 4.5",
+        "bare",
+        "0.4 .. 0.6",
+        "cores",
+        f"skindx {__version__}",
+    ):
         assert shown in text
     assert hardware()["cpu"] in text
     assert "median" in text

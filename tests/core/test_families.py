@@ -137,6 +137,8 @@ def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_pa
 ALLOWED = {
     # Work of a rank's own cores, in a profile.
     ("local", "skindx/plan/trace_plan.py"),
+    # Whose pictures a report may show.
+    ("local", "skindx/evaluation/mistakes.py"),
     # The kind of an operator whose price is asked for, not of a head.
     ("linear", "skindx/core/cost"),
     ("linear", "skindx/training/forms"),
