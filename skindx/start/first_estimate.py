@@ -31,8 +31,8 @@ _STEPS, _LIMIT_S = 3, 600.0
 _DECODING = 0.5
 """Share of a screening's time that a training needs to decode and crop an image."""
 
-BUILD = (8.0, 2.2)
-"""Seconds of a build's start, and its time for an image over that of screening on one core."""
+BUILD = (13.0, 0.05)
+"""Seconds of a build's start, and of one core for an image beside screening: hashes, copies."""
 TRAIN = (20.0, 3.0)
 """Seconds in which ranks start and a bundle is packed, and forward passes of each image for it."""
 EVALUATE = (7.0, 2.0)
@@ -249,7 +249,7 @@ def estimates(
     forward_s = (network.layers[0].forward_s or 0.0) / network.batch + read_s / cores
     pixels = [verdict.width * verdict.height for _, verdict in folder.sound]
     decoded = cores * 24.0 * max(pixels, default=0)
-    build_s = BUILD[0] + BUILD[1] * images * folder.screen_s / cores
+    build_s = BUILD[0] + (BUILD[1] + folder.screen_s) * images / cores
     passes, planned_s = (VIEWS, 0.0) if frozen else (0, planned.seconds)
     train_s = TRAIN[0] + planned_s + (TRAIN[1] + passes) * images * forward_s
     views = VIEWS if frozen else 1
