@@ -1,5 +1,6 @@
 """How a figure, an interval and a machine are written in a block."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,15 @@ def bench_machine(written: Mapping[str, Any]) -> str:
     # One name stands for processors of several generations.
     sets = f" ({machine['instructions']})" if machine.get("instructions") else ""
     return f"{machine['cpu']}{sets}, {machine['cores']} cores, {written['date'][:10]}; {named}."
+
+
+def beside_target(
+    figure: Mapping[str, Any], *, least: float = -math.inf, most: float = math.inf
+) -> str:
+    """Return the one limit that is given, and whether the figure misses it."""
+    limit = f"at least {least}" if most == math.inf else f"at most {most}"
+    missed = "" if least <= figure["value"] <= most else "; **missed**"
+    return f" (asked: {limit}{missed})"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
