@@ -87,7 +87,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "ham10000 ensembles": (
         REAL_SKIN,
         partial(
-            real_skin.ensembles, file="real-skin-ham10000.json", asked={"balanced": 75, "top1": 84}
+            real_skin.ensembles, file="real-skin-ham10000.json", target={"balanced": 75, "top1": 84}
         ),
     ),
     "fitzpatrick16 networks": (

@@ -48,8 +48,8 @@ def elastic(load: Load) -> str:
     lines = ["| a rank of 4 is killed every | elastic | the same command again |", "|---|---|---|"]
     for key, seconds in kills.items():
         ours, again = figures[f"elastic_goodput{key}"], figures[f"restarted_goodput{key}"]
-        asked = beside_target(ours, least=0.65 if key else 0.88)
-        lines.append(f"| {seconds} | {median(ours)}{asked} | {median(again)} |")
+        target = beside_target(ours, least=0.65 if key else 0.88)
+        lines.append(f"| {seconds} | {median(ours)}{target} | {median(again)} |")
     lines += ["", "| after | the others have | in s |", "|---|---|---|"]
     answers = {
         "closed_noticed_s": ("a rank is killed", "left their step", 1),
@@ -77,7 +77,9 @@ def second_order(load: Load) -> str:
         ("Dermoscopic photos", "second-order-isic9.json", random),
         ("Dermoscopic photos from ImageNet weights", "second-order-weights.json", {}),
     )
-    tables = [f"### {title}\n\n{_optimizers(load(file), asked)}" for title, file, asked in measured]
+    tables = [
+        f"### {title}\n\n{_optimizers(load(file), limits)}" for title, file, limits in measured
+    ]
     # The first note describes a run; the others explain the figures, in each file alike.
     explained = load(measured[-1][1])["notes"][1:]
     return "\n\n".join([*tables, "### What the figures are", *explained])
@@ -87,7 +89,7 @@ _MUON_LEAVES_THE_LAST_LAYER = "2026-11-26"
 """To AdamW: since that day."""
 
 
-def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
+def _optimizers(written: Mapping[str, Any], limits: Mapping[str, float]) -> str:
     figures = written["figures"]
 
     def shown(key: str) -> str:
@@ -108,7 +110,7 @@ def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
         lines.append(f"| `{arm}` | {row['learning_rate']:g} | {' | '.join(cells)} |")
     targets = []
     for key in ("kfac_time_to_adamw", "kfac_overhead_step", "eigen_share_p4"):
-        target = beside_target(figures[key], most=asked[key]) if key in asked else ""
+        target = beside_target(figures[key], most=limits[key]) if key in limits else ""
         targets.append(f"`{key}` {shown(key)}{target}")
     about = written["notes"][0]
     if "muon" in written["models"] and written["date"] < _MUON_LEAVES_THE_LAST_LAYER:

@@ -194,7 +194,7 @@ def wrong_labels(load: Load) -> str:
     written = load("labels.json")
     key = "label_precision_at_n"
     lines = [
-        "| ranking | swapped with any class (asked: 70 %) | with a similar class |",
+        "| ranking | swapped with any class (target: 70 %) | with a similar class |",
         "|---|---|---|",
     ]
     for name in ("", "cleanlab, ", "cleanlab kernel, ", "cleanlab margin, ", "selfclean, "):

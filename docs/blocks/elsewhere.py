@@ -9,7 +9,7 @@ from skindx.evaluation.elsewhere import TITLES
 from skindx.evaluation.figures import first_upper
 
 _MOST_ERROR = 0.08
-"""Calibration error that the project asked for, with 100 local images."""
+"""Calibration error that are the project's target, with 100 local images."""
 _FACTS = {
     "balanced": "balanced accuracy",
     "top1": "top-1",
@@ -18,7 +18,7 @@ _FACTS = {
     "log_loss": "log loss taken off",
 }
 _LEAST_RUN, _MOST_DELAY = 5000, 200
-"""Photos to a false alarm, and from a shift to its alarm, that the project asked for."""
+"""Photos to a false alarm, and from a shift to its alarm, that are the project's target."""
 
 
 def external(load: Load, *, file: str = "external.json") -> str:
@@ -133,7 +133,8 @@ def drift(load: Load, *, file: str = "drift.json") -> str:
     reached = "reached" if length["value"] >= _LEAST_RUN else "**missed**"
     sentences = (
         f"Without a shift the first false alarm comes after {_photos(length)} photos in the mean "
-        f"(asked: {_LEAST_RUN:,}, {reached}). Asked were at most {_MOST_DELAY} photos to the alarm "
+        f"(target: {_LEAST_RUN:,}, {reached})."
+        f" The target was at most {_MOST_DELAY} photos to the alarm "
         f"in the median: {len(shifts) - len(late)} of {len(shifts)} shifts reach it"
         + (f", not {', '.join(late).replace('_', ' ')}." if late else ".")
     )

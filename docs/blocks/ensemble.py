@@ -7,14 +7,14 @@ from blocks.texts import Load, bench_machine, cell, number, shown
 
 _ENSEMBLE = "ensemble.json"
 
-_ASKED: dict[str, tuple[str, float]] = {
+_TARGETS: dict[str, tuple[str, float]] = {
     "better_member_balanced": ("balanced accuracy of the better member", 76),
     "chosen_minus_better_member_balanced": ("ensemble chosen by validation − better member", 2),
     "all_minus_better_member_balanced": ("ensemble of all members − better member", 2),
     "chosen_minus_same_cost_balanced": ("chosen ensemble − best network of its cost", 2),
     "all_minus_same_cost_balanced": ("ensemble of all − best network of its cost", 2),
 }
-"""Figure -> what it is, and at least how much was asked, in percent or points."""
+"""Figure -> what it is, and the least target, in percent or points."""
 
 _DIVERSITY = {
     "disagreement": "two members name different classes",
@@ -60,24 +60,24 @@ def ensemble_members(load: Load) -> str:
 
 
 def ensemble_targets(load: Load) -> str:
-    """Return what was asked, and what was measured in one view and in several."""
+    """Return the targets, and what was measured in one view and in several."""
     figures = load(_ENSEMBLE)["figures"]
     several = max(
         (key.removeprefix("all_balanced_") for key in figures if key.startswith("all_balanced_")),
         default="",
     )
     lines = [
-        f"| figure | asked | one view | {several.replace('_', ' ')} |",
+        f"| figure | target | one view | {several.replace('_', ' ')} |",
         "|---|---|---|---|",
     ]
-    for key, (what, asked) in _ASKED.items():
+    for key, (what, target) in _TARGETS.items():
         cells = []
         for name in (key, f"{key}_{several}"):
             figure = figures.get(name)
-            missed = ", **missed**" if figure and figure["value"] < asked else ""
+            missed = ", **missed**" if figure and figure["value"] < target else ""
             cells.append(f"{shown(figure)}{missed}" if figure else "")
         unit = "%" if key.endswith("member_balanced") and "minus" not in key else "points"
-        lines.append(f"| {what} | ≥ {asked} {unit} | {' | '.join(cells)} |")
+        lines.append(f"| {what} | ≥ {target} {unit} | {' | '.join(cells)} |")
     for key, what in (("chosen", "the chosen ensemble"), ("all", "the ensemble of all members")):
         cells = [shown(figures[name]) for name in (f"{key}_balanced", f"{key}_balanced_{several}")]
         lines.append(f"| balanced accuracy of {what} | | {' | '.join(cells)} |")

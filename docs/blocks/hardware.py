@@ -14,7 +14,7 @@ _CHECKED = {
     "loss_difference": ("losses of lossless frameworks differ from one process'", 1e-5),
     "stages_difference": ("the stages do not add up to the iteration, the worst framework", 0.03),
 }
-"""Figure -> what it is, and what was asked: of a ratio at least, of a difference at most."""
+"""Figure -> what it is, and its target: of a ratio at least, of a difference at most."""
 
 _ENERGY = {
     "energy_model_error_median": ("error of the joules of a network that is left out", 0.10),
@@ -25,19 +25,19 @@ _ENERGY = {
 
 
 def energy(load: Load) -> str:
-    """Return how well joules are modelled, with what is asked."""
+    """Return how well joules are modelled, with its target."""
     written = load("energy.json")
-    lines = ["| figure | value [95 % interval] | asked | |", "|---|---|---|---|"]
-    for key, (what, asked) in _ENERGY.items():
+    lines = ["| figure | value [95 % interval] | target | |", "|---|---|---|---|"]
+    for key, (what, target) in _ENERGY.items():
         figure = written["figures"][key]
         low, high = figure["spread"]
         shown = f"{whole(figure['value'])} [{whole(low)}, {whole(high)}], n = {figure['n']}"
-        if isinstance(asked, tuple):
-            met = asked[0] <= figure["value"] <= asked[1]
-            wanted = f"{whole(asked[0])} to {whole(asked[1])}"
+        if isinstance(target, tuple):
+            met = target[0] <= figure["value"] <= target[1]
+            wanted = f"{whole(target[0])} to {whole(target[1])}"
         else:
-            met = asked is None or figure["value"] <= asked
-            wanted = "" if asked is None else f"≤ {whole(asked)}"
+            met = target is None or figure["value"] <= target
+            wanted = "" if target is None else f"≤ {whole(target)}"
         lines.append(f"| {what} | {shown} | {wanted} | {'' if met else '**missed**'} |")
     return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
 
@@ -145,12 +145,12 @@ def frameworks(load: Load) -> str:
     """Return how fast the same training is in several frameworks, and its stages."""
     written = load("frameworks.json")
     figures = written["figures"]
-    lines = ["| checked | found | asked | |", "|---|---|---|---|"]
-    for key, (what, asked) in _CHECKED.items():
+    lines = ["| checked | measured | target | |", "|---|---|---|---|"]
+    for key, (what, target) in _CHECKED.items():
         value, faster = figures[key]["value"], "_over_" in key
         shown = _ratio(figures[key]) if faster else f"{value:.2g} {figures[key]['unit']}"
-        met = value >= asked if faster else value <= asked
-        wanted = f"{'≥' if faster else '≤'} {asked:g}"
+        met = value >= target if faster else value <= target
+        wanted = f"{'≥' if faster else '≤'} {target:g}"
         lines.append(f"| {what} | {shown} | {wanted} | {'' if met else '**missed**'} |")
     lines += ["", "| network: ours over another | ratio |", "|---|---|"]
     lines += [

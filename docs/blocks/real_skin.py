@@ -20,8 +20,8 @@ _MEASURES = {
     "log_loss": "log loss (low is good)",
 }
 _LOW_IS_BETTER = ("log_loss",)
-_ASKED_GAIN = 2
-"""Points of balanced accuracy over the better member that the project asked for."""
+_TARGET_GAIN = 2
+"""Points of balanced accuracy over the better member that are the project's target."""
 _ELSEWHERE = {
     "auroc_external": "AUROC, mean over classes",
     "urgent_sensitivity_external": "urgent ones called urgent",
@@ -66,10 +66,10 @@ def networks(load: Load, *, file: str) -> str:
     return "\n".join([table(headings, lines), "", note, "", bench_machine(written)])
 
 
-def ensembles(load: Load, *, file: str, asked: Mapping[str, float] = _NOTHING) -> str:
+def ensembles(load: Load, *, file: str, target: Mapping[str, float] = _NOTHING) -> str:
     """Return the ensembles beside single networks, and in words what they gain.
 
-    `asked`: the percent that the project asked of the ensemble, by figure.
+    `target`: the percent that are the ensemble's target, by figure.
     """
     written = load(file)
     figures, parts = written["figures"], []
@@ -88,13 +88,13 @@ def ensembles(load: Load, *, file: str, asked: Mapping[str, float] = _NOTHING) -
             for measure, text in _MEASURES.items()
         ]
         chosen = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
-        parts += [table(headings, lines), "", _gains(figures, pool, asked), ""]
+        parts += [table(headings, lines), "", _gains(figures, pool, target), ""]
         parts += [f"Chosen: {chosen.removeprefix(f'{pool}: ')}.", ""]
     return "\n".join([*parts, bench_machine(written)])
 
 
-def _gains(figures: Figures, pool: str, asked: Mapping[str, float]) -> str:
-    """Return what the ensemble gains and loses, and whether it gains what was asked."""
+def _gains(figures: Figures, pool: str, target: Mapping[str, float]) -> str:
+    """Return what the ensemble gains and loses, and whether it reaches its target."""
     sentences = []
     for rival, name in _RIVALS.items():
         sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
@@ -107,10 +107,14 @@ def _gains(figures: Figures, pool: str, asked: Mapping[str, float]) -> str:
         )
     gained = figures[f"{pool}_ensemble_minus_better_balanced"]
     targets = [
-        (f"{_ASKED_GAIN} points of balanced accuracy over the better member", gained, _ASKED_GAIN)
+        (
+            f"{_TARGET_GAIN} points of balanced accuracy over the better member",
+            gained,
+            _TARGET_GAIN,
+        )
     ] + [
         (f"{least} % {_MEASURES[measure]}", figures[f"{pool}_ensemble_{measure}"], least)
-        for measure, least in asked.items()
+        for measure, least in target.items()
     ]
     reached = "; ".join(f"{what}: {_reached(own, least)}" for what, own, least in targets)
     sentences.append(f"Asked: {reached}.")
@@ -123,10 +127,12 @@ def side_of(bounds_: Sequence[float]) -> int:
     return int(low > 0) - int(high < 0)
 
 
-def _reached(figure: Mapping[str, Any], asked: float) -> str:
-    if figure["spread"][0] >= asked:
+def _reached(figure: Mapping[str, Any], target: float) -> str:
+    if figure["spread"][0] >= target:
         return "reached, by the whole interval"
-    return "reached, though not by the whole interval" if figure["value"] >= asked else "**missed**"
+    return (
+        "reached, though not by the whole interval" if figure["value"] >= target else "**missed**"
+    )
 
 
 def hosts(load: Load, *, file: str = "host.json") -> str:

@@ -53,11 +53,11 @@ def urgency(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
         reached.append(f"{_QUESTIONS[key]}: {_target(risk)}")
     headings = ["", *(_QUESTIONS[key] for key in questions)]
     lines = [[what, *cells] for what, cells in rows.items() if len(cells) == len(questions)]
-    asked = (
+    target = (
         f"Asked: at most {whole(TARGET_MISSED)} missed with at most {whole(TARGET_OVER_TRIAGE)} "
         f"over-triage, by a bundle's threshold. {'; '.join(reached)}."
     )
-    return "\n".join([table(headings, lines), "", asked, "", origin_of(written["origin"])])
+    return "\n".join([table(headings, lines), "", target, "", origin_of(written["origin"])])
 
 
 def urgent_errors(

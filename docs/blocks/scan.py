@@ -5,7 +5,7 @@ from typing import Any
 
 from blocks.texts import Load, bench_machine, digits
 
-_ASKED = {
+_TARGETS = {
     "recall": "≥ 0.95",
     "recall_at_precision_94": "≥ 0.95",
     "precision": "≥ 0.94",
@@ -32,11 +32,11 @@ def comparisons(load: Load) -> str:
 
 
 def _table(written: Mapping[str, Any]) -> str:
-    lines = ["| figure | measured | n | asked |", "|---|---|---|---|"]
+    lines = ["| figure | measured | n | target |", "|---|---|---|---|"]
     for key, figure in written["figures"].items():
         low, high = figure["spread"]
         shown = f"{digits(figure['value'])} {figure['unit']}".strip()
         between = f"[{digits(low)}, {digits(high)}]"
-        lines.append(f"| `{key}` | {shown} {between} | {figure['n']} | {_ASKED.get(key, '')} |")
+        lines.append(f"| `{key}` | {shown} {between} | {figure['n']} | {_TARGETS.get(key, '')} |")
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, *notes, "", bench_machine(written)])

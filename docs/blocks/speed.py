@@ -142,7 +142,7 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         ),
     },
 }
-"""Bench -> figure -> what it is, and what is asked: at most a time or share, at least all else."""
+"""Bench -> figure -> what it is, and its target: at most a time or share, at least all else."""
 
 _AT_MOST = {
     "api_over_networks",
@@ -162,20 +162,23 @@ _AT_MOST = {
 
 
 def speed(load: Load) -> str:
-    """Return the figures of the benches, each with its spread and what is asked."""
-    lines = ["| `skindx bench` | figure | median [25 %, 75 %] | asked | |", "|---|---|---|---|---|"]
+    """Return the figures of the benches, each with its spread and its target."""
+    lines = [
+        "| `skindx bench` | figure | median [25 %, 75 %] | target | |",
+        "|---|---|---|---|---|",
+    ]
     machines: dict[str, list[str]] = {}
     for bench, shown in SPEED.items():
         written = load(f"{bench}.json")
         machines.setdefault(bench_machine(written), []).append(bench)
-        for key, (what, asked) in shown.items():
+        for key, (what, target) in shown.items():
             figure = written["figures"][key]
             unit = figure["unit"]
             at_most = unit in ("s", "ms", "of a step") or key in _AT_MOST
-            met = asked is None or (figure["value"] <= asked) == at_most
+            met = target is None or (figure["value"] <= target) == at_most
             lines.append(
                 f"| `{bench}` | {what} | {median(figure)} | "
-                f"{'' if asked is None else ('≤ ' if at_most else '≥ ') + scaled(asked, unit)} | "
+                f"{'' if target is None else ('≤ ' if at_most else '≥ ') + scaled(target, unit)} | "
                 f"{'' if met else '**missed**'} |"
             )
     named = [f"{', '.join(benches)}: {machine}" for machine, benches in machines.items()]

@@ -82,7 +82,7 @@ def beside_target(
     """Return the one limit that is given, and whether the figure misses it."""
     limit = f"at least {least}" if most == math.inf else f"at most {most}"
     missed = "" if least <= figure["value"] <= most else "; **missed**"
-    return f" (asked: {limit}{missed})"
+    return f" (target: {limit}{missed})"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

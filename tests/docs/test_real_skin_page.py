@@ -66,7 +66,7 @@ def test_what_an_ensemble_gains_follows_from_the_intervals() -> None:
     assert "reached, though not by the whole interval" in text
     assert "| log loss (low is good) | 0.600 [0.500, 0.700] |" in text
     assert "−0.150 [−0.200, −0.100]" in text
-    text = text_of(real_skin.ensembles, tables(), asked={"top1": 0.65, "auroc": 0.4})
+    text = text_of(real_skin.ensembles, tables(), target={"top1": 0.65, "auroc": 0.4})
     assert "; 0.65 % top-1: **missed**; 0.4 % AUROC: reached, by the whole interval." in text
     written = tables()
     for low, said in ((2.5, "reached, by the whole interval"), (-2, "**missed**")):
@@ -163,7 +163,7 @@ def test_shifts_that_are_noticed_late_are_named() -> None:
         }
     text = text_of(elsewhere.drift, {**MACHINE, "figures": figures, "notes": ["N."]})
     assert "| darker | 125 [100, 150] | 55 [50, 60] | 6 [5, 7] |" in text
-    assert "after 6,000 [5,000, 7,000] photos in the mean (asked: 5,000, reached)" in text
+    assert "after 6,000 [5,000, 7,000] photos in the mean (target: 5,000, reached)" in text
     assert "1 of 2 shifts reach it, not more melanomas." in text
 
 
