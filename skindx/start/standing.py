@@ -39,7 +39,7 @@ _MARKS = (
 
 JOBS = (
     ("build a dataset of your images", "skindx new my/images"),
-    ("train networks on a dataset", "skindx train DATA --config my.yaml --out runs/mine"),
+    ("train networks on a dataset", "skindx train DATA --out runs/mine"),
     ("diagnose photos with a bundle", "skindx serve BUNDLE"),
 )
 """What people do, and the first command of each."""
@@ -87,15 +87,17 @@ def standing_of(run: Path, here: Path, port: int = PORT) -> list[str]:
         f"{'this folder' if at == '.' else at}:",
         *(f"  {name:{width}}  {text}" for name, text in rows),
     ]
-    return [*lines, f"Next: {_next(run, data, here, built, bundled, evaluated, served)}"]
+    if served:
+        step = f"open http://127.0.0.1:{port}, or skindx diagnose {_quoted(bundle, here)} PHOTO"
+    else:
+        step = _next(run, data, here, built, bundled, evaluated)
+    return [*lines, f"Next: {step}"]
 
 
 def _next(  # noqa: PLR0917
-    run: Path, data: Path, here: Path, built: bool, bundled: bool, evaluated: bool, served: bool
+    run: Path, data: Path, here: Path, built: bool, bundled: bool, evaluated: bool
 ) -> str:
     at, of, bundle = _quoted(run, here), _quoted(data, here), _quoted(run / BUNDLE, here)
-    if served:
-        return f"open http://127.0.0.1:{PORT}, or skindx diagnose {bundle} PHOTO"
     if evaluated:
         return f"skindx serve {bundle}"
     if bundled:
