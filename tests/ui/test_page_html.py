@@ -215,7 +215,7 @@ def test_the_notice_stands_at_the_top_and_the_form_is_a_plain_template() -> None
     assert NOTICE in top_html()
     assert 'href="login"' not in top_html()
     assert 'href="login"' in top_html(logged_in=True)  # below any folder of a proxy
-    limits = "up to 20 MB and 50 megapixels, at least 178 pixels on each side"
+    limits = "up to 20 MB and 50 megapixels (JPEG: 200), at least 178 pixels on each side"
     for html in (intake_html(178), many_html(178)):
         assert limits in html
         (place,) = re.findall(r'<p [^>]*id="(sx-[a-z-]*limits)"', html)

@@ -22,6 +22,7 @@ from skindx.diagnosis.case import (
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
 from skindx.imaging.decode import MAX_PIXELS
+from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
 from skindx.taxonomy.body_sites import SITES, Laterality
@@ -123,8 +124,8 @@ def photo_limits(least_side: int) -> str:
     """Return what a photo may be, as it stands beside the fields that take one."""
     return (
         f"JPEG, PNG, WebP, HEIC or DICOM, up to {MAX_BYTES >> 20} MB and "
-        f"{MAX_PIXELS // 1_000_000} megapixels, at least {least_side} pixels on each side, at most "
-        f"{MAX_RATIO} times longer than wide."
+        f"{MAX_PIXELS // 1_000_000} megapixels (JPEG: {SCALED_MOST * MAX_PIXELS // 1_000_000}), at "
+        f"least {least_side} pixels on each side, at most {MAX_RATIO} times longer than wide."
     )
 
 
