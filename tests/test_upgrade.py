@@ -87,16 +87,6 @@ def test_a_bundle_says_what_it_lacks_and_how_to_get_it(tmp_path: Path) -> None:
     assert "who trained it can pack it again: `skindx train` on its run with them" in bundle.words
 
 
-def test_an_unbound_case_book_is_bound_once(tmp_path: Path) -> None:
-    book = Path(shutil.copytree(FIXTURES / "sealed_unbound", tmp_path / "book"))
-    (book / "cases.db.keys").chmod(0o600)
-    first, second = (list(upgrade(str(book / "cases.db"))) for _ in range(2))
-    assert [(one.state, "bound to their owners" in one.words) for one in first] == [
-        ("converted", True)
-    ]
-    assert [one.state for one in second] == ["current"]
-
-
 def test_an_older_scan_gets_the_tables_of_today(tmp_path: Path) -> None:
     scan = _older_scan(tmp_path / "scan")
     before = read_scan(scan).views[0]

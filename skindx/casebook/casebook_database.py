@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from skindx.casebook.key_file import VARIABLE, KeyFile
-from skindx.casebook.older_books import bind, encrypt, export_key, plain_cases, wipe_journal
+from skindx.casebook.older_books import encrypt, export_key, plain_cases, wipe_journal
 from skindx.casebook.sealed_rows import (
     BookRow,
     CasebookTable,
@@ -244,9 +244,9 @@ def _match(engine: Engine, file: KeyFile, where: str | Path) -> list[str]:
             session.add(BookRow(id=file.read().book))
     elif file.read().book != book:
         raise _foreign(file, where)
-    encrypted = "" if plain is None else encrypt(engine, file)
+    encrypted = [] if plain is None else [encrypt(engine, file)]
     _finish_deletions(engine, file)
-    return [done for done in (encrypted, bind(engine, file.read())) if done]
+    return encrypted
 
 
 def _fits(file: KeyFile, plain: frozenset[str], export: bytes | None) -> bool:

@@ -54,12 +54,13 @@ def seal(key: bytes, data: bytes, *place: str) -> bytes:
 
 def unseal(key: bytes, sealed: bytes, *place: str) -> bytes:
     """Return the data. Raises UserError where key, ciphertext and place do not belong together."""
-    return _opened(key, sealed, _bound(place))
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-
-def unseal_unbound(key: bytes, sealed: bytes, *place: str) -> bytes:
-    """Return data sealed before owner, version and consents were bound to it. Raises UserError."""
-    return _opened(key, sealed, "/".join(place).encode())
+    try:
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(place))
+    except (InvalidTag, ValueError):
+        raise damaged() from None
 
 
 def owner_code(key: bytes, owner: str) -> str:
@@ -73,16 +74,6 @@ def damaged(what: str = "a case") -> UserError:
         f"{what} cannot be decrypted: the case book or its key file is damaged, or was changed by "
         "another program; bring back whole copies of both."
     )
-
-
-def _opened(key: bytes, sealed: bytes, bound: bytes) -> bytes:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    try:
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
-    except (InvalidTag, ValueError):
-        raise damaged() from None
 
 
 def _bound(place: tuple[str, ...]) -> bytes:

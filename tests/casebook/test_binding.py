@@ -1,6 +1,5 @@
 """Who can write to the database reads and changes no other login's case by doing so."""
 
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_cases import answer, image
+from kept_cases import answer
 from scan_folders import visits_of
 from typer.testing import CliRunner
 
@@ -17,8 +16,6 @@ from skindx.casebook.encryption import Binding
 from skindx.cli import app
 from skindx.core.errors import UserError
 
-UNBOUND = Path(__file__).parents[1] / "fixtures/sealed_unbound"
-"""Two cases of ann and bob and a scan of ann, sealed without owner, consents and version."""
 BROKEN = "cannot be decrypted"
 
 
@@ -147,40 +144,3 @@ def test_consents_are_bound_to_what_follows_them() -> None:
     ):
         with pytest.raises(UserError, match=BROKEN):
             other.unseal(b"k" * 32, sealed, "finding")
-
-
-@pytest.fixture
-def unbound(tmp_path: Path) -> Path:
-    shutil.copytree(UNBOUND, tmp_path / "old")
-    (tmp_path / "old/cases.db.keys").chmod(0o600)
-    return tmp_path / "old/cases.db"
-
-
-def test_what_was_sealed_without_its_owner_is_bound_when_it_is_opened(unbound: Path) -> None:
-    for _ in range(2):
-        book = Casebook.open(unbound)
-        (hers,), (his,) = book.all_cases("ann"), book.all_cases("bob")
-        assert (hers.patient, hers.confirmed, hers.note, hers.version) == (
-            "P-1", "Nevus", "excised", 2,
-        )  # fmt: skip
-        assert (hers.photos, his.photos) == ((image(1), image(2)), (image(3),))
-        (scan,) = book.scans.scans("ann")
-        assert book.scans.files("ann", scan.id)["list.html"] == b"<p>12</p>"
-    execute(book, give("sealed_cases").format(bobs=his.id))
-    with pytest.raises(UserError, match=BROKEN):
-        book.all_cases("bob")
-
-
-def test_a_row_whose_owner_was_changed_before_it_was_bound_stays_closed(unbound: Path) -> None:
-    with closing(sqlite3.connect(unbound)) as link:
-        codes = {code for (code,) in link.execute("SELECT owner FROM sealed_cases")}
-        (hers,) = link.execute("SELECT owner FROM sealed_scans").fetchone()
-        (his,) = codes - {hers}
-        link.execute("UPDATE sealed_cases SET owner = ?", (his,))
-        link.execute("UPDATE sealed_scans SET owner = ?", (his,))
-        link.commit()
-    book = Casebook.open(unbound)
-    for read in (book.all_cases, book.scans.scans):
-        with pytest.raises(UserError, match=BROKEN):
-            read("bob")
-        assert list(read("ann")) == []
