@@ -12,7 +12,6 @@ from skindx.core.errors import UserError
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
     from skindx.data.image_tables import Embeddings
-    from skindx.data.manifest import Record
 
 
 def audit(
@@ -45,14 +44,7 @@ def audit(
         float | None,
         typer.Option(help="With --off-topic: flag images from this score on; default: 3."),
     ] = None,
-    plant: Annotated[
-        float | None,
-        typer.Option(
-            help="With --labels: swap this share of the labels and report how many are found."
-        ),
-    ] = None,
-    combine: Annotated[bool, typer.Option("--combine", hidden=True)] = False,  # 0.2: now always
-    seed: Annotated[int, typer.Option(help="Seed of folds and planted errors.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --labels: seed of the ranking.")] = 0,
     workers: Annotated[int, typer.Option(help="Number of processes; 0: one for each core.")] = 0,
     sets: Sets = None,
 ) -> None:
@@ -77,13 +69,11 @@ def audit(
     given = [name for name, value in tables.items() if value is not None]
     if given and not (labels or off_topic):
         raise UserError(f"{given[0]} needs another option; add --labels or --off-topic.")
-    if plant is not None and not labels:
-        raise UserError("--plant needs --labels; add --labels.")
     if threshold is not None and not off_topic:
         raise UserError("--threshold needs --off-topic; add --off-topic.")
     with progress_bars() as progress:
         if labels:
-            lines = _labels(dataset, tables, plant, seed, sets or [], progress=progress)
+            lines = _labels(dataset, tables, seed, sets or [], progress)
         elif off_topic:
             lines = _off_topic(dataset, tables, threshold, sets or [], progress)
         elif quality:
@@ -134,53 +124,24 @@ def _quality(dataset: Path, progress: "Progress") -> list[str]:
 def _labels(
     dataset: Path,
     sources: dict[str, Path | None],
-    plant: float | None,
     seed: int,
     sets: list[str],
-    *,
     progress: "Progress",
 ) -> list[str]:
     from skindx.core.machine import require_extra
     from skindx.data.image_tables import label_table
     from skindx.data.manifest import read_manifest
-    from skindx.review.label_doubts import (
-        TABLE,
-        review_labels,
-        siblings_by_chance,
-        siblings_in_train,
-        write_review,
-    )
+    from skindx.review.label_doubts import TABLE, review_labels, write_review
 
     require_extra("audit", "cleanlab", purpose="the label review")
-    if plant is not None:
-        if not 0 < plant <= 0.5:
-            raise UserError(f"--plant {plant} must be a share of the labels, up to 0.5.")
-        if sources["--bundle"]:
-            raise UserError("a bundle has learned the true labels; plant errors with --weights.")
     records = read_manifest(dataset)
     table = _embeddings(dataset, label_table(dataset), sources, sets, progress)
-    if plant is not None:
-        return _planted(records, table, plant, seed)
     review = review_labels(records, table, seed=seed)
     write_review(dataset, review)
-    leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
         f"{review.suspected} of {review.images} labels are in doubt; the first "
         f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review` shows them.",
         f"Images of other groups agree with {100 * review.accuracy:.1f} % of the labels.",
-        f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "
-        f"{100 * by_chance:.1f} %.",
-    ]
-
-
-def _planted(records: "list[Record]", table: "Embeddings", share: float, seed: int) -> list[str]:
-    from skindx.review.label_doubts import plant_errors
-
-    return [
-        f"of {planted.planted} planted errors {planted.recovered} are among the first "
-        f"{planted.looked} ({100 * planted.recall:.0f} %; precision "
-        f"{100 * planted.precision:.0f} %, at random {100 * planted.by_chance:.0f} %)"
-        for planted in plant_errors(records, table, share, seed)
     ]
 
 

@@ -131,61 +131,6 @@ def _groups(records: Sequence[Record]) -> NDArray[np.str_]:
     return np.array([record.group for record in records])
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """How many planted errors stand among the first `looked` of the ranking."""
-
-    looked: int
-    recovered: int
-    planted: int
-    images: int
-
-    @property
-    def precision(self) -> float:
-        """Share of planted errors among the listed images."""
-        return self.recovered / self.looked
-
-    @property
-    def recall(self) -> float:
-        """Share of the planted errors that the person meets."""
-        return self.recovered / self.planted
-
-    @property
-    def by_chance(self) -> float:
-        """The precision of looking at random."""
-        return self.planted / self.images
-
-
-def plant_errors(
-    records: Sequence[Record],
-    embeddings: Embeddings,
-    share: float,
-    seed: int,
-) -> tuple[Recovery, ...]:
-    """Swap a share of the labels at random, in memory alone, and see how many are found again.
-
-    This measures the list on this dataset with these embeddings; the labels' own errors
-    count as false alarms, so the true precision is higher. Looks at as many as were planted, at
-    half of that and at twice.
-    """
-    classes, labels_N = _labels(records)
-    random = np.random.default_rng(seed)
-    planted = max(1, round(share * len(records)))
-    wrong_P = random.choice(len(records), planted, replace=False)
-    swapped_N = labels_N.copy()
-    swapped_N[wrong_P] += random.integers(1, len(classes), planted)
-    swapped_N %= len(classes)
-    vectors_ND, groups_N = vectors_of(records, embeddings), _groups(records)
-    kernel = GroupedKernel(vectors_ND, groups_N)
-    wrong_N, _ = weigh(kernel, vectors_ND, swapped_N, groups_N, seed)
-    order_N: Ints = np.argsort(-wrong_N, kind="stable")
-    is_wrong_N = np.isin(order_N, wrong_P)
-    looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
-    return tuple(
-        Recovery(looked, int(is_wrong_N[:looked].sum()), planted, len(records)) for looked in looks
-    )
-
-
 TABLE = "label_review.csv"
 
 
@@ -194,26 +139,3 @@ def write_review(dataset: Path, review: LabelReview) -> None:
     names = [field.name for field in dataclasses.fields(Doubt)]
     write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
     write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])
-
-
-DRAWS = 20
-
-
-def siblings_in_train(records: Sequence[Record]) -> float:
-    """Return the share of test images whose group has an image in train, as the dataset is."""
-    train = {record.group for record in records if record.split == "train"}
-    test = [record.group for record in records if record.split == "test"]
-    return sum(group in train for group in test) / len(test) if test else 0.0
-
-
-def siblings_by_chance(records: Sequence[Record]) -> float:
-    """Return the same for a random split of images of the same sizes: the mean of 20 draws."""
-    random = np.random.default_rng(0)
-    groups = np.array([record.group for record in records])
-    splits = np.array([record.split for record in records])
-    shares = []
-    for _ in range(DRAWS):
-        drawn = random.permutation(splits)
-        test = groups[drawn == "test"]
-        shares.append(float(np.isin(test, groups[drawn == "train"]).mean()) if len(test) else 0.0)
-    return float(np.mean(shares))

@@ -15,17 +15,12 @@ def test_an_audit_reaches_nobody_and_says_nothing_odd(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "flags.parquet").is_file()
 
 
-def test_labels_are_reviewed_and_planted_errors_counted(skindx: Skindx, tmp_path: Path) -> None:
+def test_labels_are_reviewed(skindx: Skindx, tmp_path: Path) -> None:
     with_embeddings(tmp_path)
     code, said, err = skindx("audit", str(tmp_path), "--labels")
     assert code == 0, err
-    assert "sibling in train: 0.0 %" in said
+    assert "labels are in doubt" in said
     assert (tmp_path / "label_review.csv").is_file()
-    before = (tmp_path / "flags.parquet").read_bytes()
-    code, said, err = skindx("audit", str(tmp_path), "--labels", "--plant", "0.1")
-    assert code == 0, err
-    assert said.count("of 4 planted errors") == 3
-    assert (tmp_path / "flags.parquet").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -33,11 +28,8 @@ def test_labels_are_reviewed_and_planted_errors_counted(skindx: Skindx, tmp_path
     [
         (("audit", "nowhere"), "no dataset"),
         (("audit", "{data}", "--labels", "--quality"), "audits of their own"),
-        (("audit", "{data}", "--plant", "0.1"), "add --labels"),
-        (("audit", "{data}", "--labels", "--plant", "3"), "up to 0.5"),
         (("audit", "{data}", "--labels"), "skindx dedup embed"),
         (("audit", "{data}", "--labels", "--weights", "w", "--bundle", "b"), "give one of"),
-        (("audit", "{data}", "--labels", "--plant", "0.1", "--bundle", "b"), "--weights"),
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
         (("dedup", "embed", "{data}"), "trained network"),
         (("dedup", "embed", "{data}", "--weights", "no.pth"), "no.pth do not exist"),

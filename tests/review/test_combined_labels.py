@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_dataset import with_embeddings
 
 from skindx.core.errors import UserError
 from skindx.review.label_evidence import (
@@ -85,15 +84,12 @@ def test_planted_errors_are_errors_and_leave_every_class(
     assert set(swapped_N[np.setdiff1d(np.arange(90), wrong_P)]) == {0, 1, 2}
 
 
-def test_the_option_of_an_older_version_is_taken(tmp_path: Path, skindx: Any) -> None:
-    pytest.importorskip("cleanlab")
-    with_embeddings(tmp_path, 60)
-    code, said, _ = skindx("audit", tmp_path, "--labels", "--combine")
-    assert code == 0
-    assert "labels are in doubt" in said
-    code, said, _ = skindx("audit", tmp_path, "--labels", "--plant", 0.1)
-    assert code == 0
-    assert "planted errors" in said
+def test_an_option_of_an_older_version_says_what_to_do(tmp_path: Path, skindx: Any) -> None:
+    for option, instead in (("--combine", "leave it out"), ("--plant=0.1", "bench honesty labels")):
+        code, _, err = skindx("audit", tmp_path, "--labels", option)
+        assert code == 2
+        assert err.startswith(f"error: {option.partition('=')[0]} is gone since 1.0: ")
+        assert instead in err
 
 
 def test_folds_never_let_a_group_judge_itself() -> None:

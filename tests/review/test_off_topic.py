@@ -100,7 +100,6 @@ def test_the_verb_writes_a_table_and_flags(skindx: Skindx, tmp_path: Path) -> No
         (("--threshold", "3"), "add --off-topic"),
         (("--weights", "w.pth"), "add --labels or --off-topic"),
         (("--off-topic", "--threshold", "0"), "must be above 0"),
-        (("--off-topic", "--plant", "0.1"), "add --labels"),
         (("--off-topic",), "does not exist"),
     ],
 )
