@@ -18,7 +18,6 @@ from skindx.cli.doctor import doctor
 from skindx.cli.evaluate import adapt, evaluate, features, recompute
 from skindx.cli.export import export
 from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
-from skindx.cli.gallery import gallery
 from skindx.cli.machine import bench, completion, demo
 from skindx.cli.new import new
 from skindx.cli.options import lay_out
@@ -84,7 +83,6 @@ JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Build: images and labels": {
         "screen": screen,
-        "gallery": gallery,
         "audit": audit,
         "review": review,
         "annotate": annotate,

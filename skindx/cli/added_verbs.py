@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from skindx import __version__
-from skindx.cli.options import PlainGroup, lay_out
+from skindx.cli.options import GONE, PlainGroup, lay_out
 from skindx.cli.special_files import refuse_special_files
 from skindx.core.errors import UserError
 
@@ -24,6 +24,8 @@ class VerbGroup(PlainGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb that `args` name; raises UserError for one that cannot be imported."""
         name = args[0] if args else ""
+        if name in GONE:
+            raise UserError(f"skindx {name} is gone since 1.0: {GONE[name]}.")
         if name in KNOWN or name not in self.commands:
             complete(self, name)
         return super().resolve_command(ctx, args)

@@ -118,7 +118,20 @@ _NO_INTEGER = "Input should be a valid integer, unable to parse string as an int
 _NO_NUMBER = "Input should be a valid number, unable to parse string as a number"
 
 
+GONE = {
+    "gallery": "`skindx review DATASET` shows the images that were kept and those left out, with "
+    "the reasons; delete galleries that older versions wrote",
+    "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
+    "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",
+    "--combine": "the ranking always combines all evidence; leave it out",
+}
+"""Verbs and options of versions before 1.0, and what to do instead."""
+
+
 def _sentence(error: Any) -> str:
+    name = getattr(error, "option_name", "")
+    if name in GONE:
+        return f"{name} is gone since 1.0: {GONE[name]}."
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message.replace(_NO_INTEGER, "it must be a whole number")
     message = message.replace(_NO_NUMBER, "it must be a number")

@@ -26,10 +26,6 @@ def remove(
     published: Annotated[
         list[Path] | None, typer.Option(help="Also remove it from this published folder.")
     ] = None,
-    gallery: Annotated[
-        list[Path] | None,
-        typer.Option(help="Also remove it from this gallery; DATASET/gallery is always updated."),
-    ] = None,
     bundle: Annotated[
         list[Path] | None,
         typer.Option(
@@ -41,7 +37,7 @@ def remove(
         bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")
     ] = False,
 ) -> None:
-    """Take an image down for good: from datasets, galleries, bundles and published folders.
+    """Take an image down for good: from datasets, bundles and published folders.
 
     Its copies are removed too and listed: near copies by their hashes (scaled, turned, recoded),
     and those that the dataset's build verified (crops, watermarks, second photos). The hashes and
@@ -58,7 +54,6 @@ def remove(
         raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")
     for path in () if dry_run else bundle or []:
         _clear(path)
-    galleries = _galleries(datasets, gallery or [])
     _check_published(published or [])
     with progress_bars() as progress:
         planned = plan(
@@ -73,27 +68,22 @@ def remove(
     for file in source_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
     if dry_run:
-        _would(galleries, published or [], list(planned.blocked.by_sha))
+        _would(published or [], list(planned.blocked.by_sha))
         return
-    _take_down(planned, galleries, published or [], used)
+    _take_down(planned, published or [], used)
 
 
 def _take_down(
     planned: "RemovalPlan",
-    galleries: Sequence[tuple[Path, Path]],
     published: Sequence[Path],
     used: Sequence[tuple[Path, dict[str, str | None]]],
 ) -> None:
     from skindx.data.layout import BLOCKLIST
     from skindx.data.publish.assemble import drop
-    from skindx.data.publish.gallery_pages import write_gallery
     from skindx.data.removal.takedown import carry_out
 
     gone = list(planned.blocked.by_sha)
     carry_out(planned)
-    for folder, dataset in galleries:
-        write_gallery(dataset, folder)
-        print(f"gallery {folder}: written again without them")
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
@@ -107,22 +97,6 @@ def _take_down(
     print(f"{len(gone)} on the block list: {lists}")
 
 
-def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Path, Path]]:
-    from skindx.data.publish.gallery_pages import dataset_of, galleries_in
-
-    pairs = [(folder, other) for other in datasets for folder in galleries_in(other)]
-    for folder in named:
-        dataset = dataset_of(folder)
-        mine = [other for other in datasets if other.resolve() == dataset]
-        if not mine:
-            raise UserError(
-                f"the gallery {folder} shows {dataset}, which is none of the datasets named; "
-                f"name it as well."
-            )
-        pairs.append((folder, mine[0]))
-    return list(dict.fromkeys(pairs))
-
-
 def _check_published(folders: Sequence[Path]) -> None:
     from skindx.data.publish.assemble import is_published
 
@@ -133,13 +107,9 @@ def _check_published(folders: Sequence[Path]) -> None:
             )
 
 
-def _would(
-    galleries: Sequence[tuple[Path, Path]], published: Sequence[Path], gone: Sequence[str]
-) -> None:
+def _would(published: Sequence[Path], gone: Sequence[str]) -> None:
     from skindx.data.publish.assemble import held_in
 
-    for folder, _ in galleries:
-        print(f"gallery {folder}: would be written again without them")
     for folder in published:
         print(f"published {folder}: {held_in(folder, gone)} would be taken out")
 

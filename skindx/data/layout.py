@@ -40,7 +40,7 @@ LOG = "fetch.log"
 DIFF = "diff.json"
 LABEL_REVIEW = "label_review.html"
 GALLERY = "gallery"
-"""Where `skindx gallery` writes if nothing else is said."""
+"""Pages with thumbnails that versions before 1.0 wrote; a take-down deletes them."""
 
 
 STAGING = ".building"

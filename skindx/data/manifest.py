@@ -284,3 +284,24 @@ def changed(file: Path, how: str) -> UserError:
         f"{file} was changed after the dataset was built ({how}), so that its label and boxes may "
         "be another image's; restore it, or build the dataset again."
     )
+
+
+def image_facts(record: Record) -> list[tuple[str, str]]:
+    """Return what the manifest says of an image, as names and values."""
+    boxes = record.boxes
+    facts = {
+        "size": f"{record.width} × {record.height}",
+        "licence": record.licence or "unknown",
+        "by": record.creator,
+        "credit": record.attribution,
+        "confirmed by": record.confirmed_by,
+        "caption": record.caption,
+        "skin type": "" if record.skin_type is None else str(record.skin_type),
+        "age": "" if record.age is None else f"{record.age:g}",
+        "sex": record.sex,
+        "site": record.site,
+        "fold": "" if record.fold is None else str(record.fold),
+        "group": "" if record.group == record.sha256 else record.group,
+        "boxes": "" if boxes is None else str(len(boxes)) if boxes else "looked, none",
+    }
+    return [(name, value) for name, value in facts.items() if value]

@@ -21,8 +21,7 @@ from skindx.data.copies.copy_records import COPIES, CopyRecord, read_copies
 from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
 from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY, store_files
-from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.data.publish.gallery_tiles import image_facts
+from skindx.data.manifest import Issue, Record, image_facts, read_issues, read_manifest
 from skindx.data.publish.publish_formats import no_formula
 from skindx.review.box_review import BoxReview
 from skindx.taxonomy import load_taxonomy
@@ -37,9 +36,14 @@ REASONS: dict[str, str] = {
     "quality": "quality",
     "copy": "possible copies",
     "box": "box",
+    "left-out": "left out",
     "": "no reason",
 }
 """Reason -> its name on the page, the most urgent first; "": nothing asks for a look."""
+LEFT_OUT = "left-out"
+"""An image that the build left out; it is shown with the reason, and asks nothing."""
+_UNREAD = ("damaged", "not-a-picture", "unsupported-format", "decode-")
+"""How the reasons of images begin that nothing here should try to decode."""
 assert set(get_args(Reason)) < REASONS.keys()
 
 _LONGEST_NOTE = 1000
@@ -79,6 +83,7 @@ class DatasetReview:
         self.flags: dict[str, list[Flag]] = defaultdict(list)
         for flag in read_flags(dataset):
             self.flags[flag.sha256].append(flag)
+        self.left_out: dict[str, Issue] = {}
         self.pairs: dict[Key, CopyRecord] = {
             row.pair: row for row in _pairs(dataset) if self._holds(row.pair)
         }
@@ -115,19 +120,22 @@ class DatasetReview:
             )  # fmt: skip
 
     def _taken_out(self) -> Iterator[ReviewItem]:
-        """Yield what is flagged, or was left out as no skin or by a person, and has bytes here."""
-        seen = set(self.records)
+        """Yield what was left out, has bytes here, and decodes; once for each image."""
+        seen = {"", *self.records}
         for issue in read_issues(self.dataset) if (self.dataset / ISSUES).exists() else ():
+            if issue.sha256 in seen or issue.reason.startswith(_UNREAD):
+                continue
+            seen.add(issue.sha256)
             flags = self.flags.get(issue.sha256, [])
-            wanted = flags or issue.reason in ("not-skin", REVIEWED)
-            files = store_files(self.dataset, issue.sha256) if wanted else []
-            if files and issue.sha256 not in seen:
-                seen.add(issue.sha256)
-                if issue.reason in ("not-skin", REVIEWED):
-                    flags = [*flags, Flag(issue.sha256, "not-skin", 1.0, issue.detail)]
-                    self.flags[issue.sha256] = flags
+            if issue.reason in ("not-skin", REVIEWED):
+                flags = [*flags, Flag(issue.sha256, "not-skin", 1.0, issue.detail)]
+                self.flags[issue.sha256] = flags
+            else:
+                self.left_out[issue.sha256] = issue
+            if files := store_files(self.dataset, issue.sha256):
                 path = files[0].relative_to(self.dataset).as_posix()
-                reasons = tuple(dict.fromkeys(flag.reason for flag in flags))
+                left_out = (LEFT_OUT,) if issue.sha256 in self.left_out else ()
+                reasons = tuple(dict.fromkeys((*(flag.reason for flag in flags), *left_out)))
                 yield ReviewItem((issue.sha256,), path, issue.label, "", reasons, 1.0, kept=False)
 
     def _pair(self, row: CopyRecord) -> ReviewItem:
@@ -145,6 +153,8 @@ class DatasetReview:
 
     def _settled(self, item: ReviewItem, reason: str) -> bool:
         (sha256,) = item.key
+        if reason == LEFT_OUT:
+            return True
         if reason != "box":
             return settles(self.log, sha256, reason)  # type: ignore[arg-type]
         record, image = self.records[sha256], self.log.of("image", item.key)
@@ -226,7 +236,11 @@ class DatasetReview:
             "why": _plain([(REASONS[flag.reason], flag.detail) for flag in flags]),
             "facts": _plain([("SHA-256", sha256)]),
         }
-        record = self.records.get(sha256)
+        record, issue = self.records.get(sha256), self.left_out.get(sha256)
+        if issue is not None:
+            beside = [("copy of", issue.kept_sha256), ("from", issue.url), ("SHA-256", sha256)]
+            shown["why"] += _plain([(issue.reason, issue.detail or "left out by the build")])
+            shown["facts"] = _plain(beside)
         if record is not None:
             origin = [("split", record.split), ("from", record.source_url), *image_facts(record)]
             shown["facts"] = _plain([*origin, ("SHA-256", sha256)])
@@ -251,6 +265,8 @@ class DatasetReview:
         item = self._item(at)
         question = QUESTION_OF.get(verdict)
         pair = len(item.key) > 1
+        if item.reasons == (LEFT_OUT,) and question != "note":
+            raise UserError("the build left this image out; its recipe decides that, no answer.")
         if question is None or (question in ("copy", "note")) < pair or (question == "copy") > pair:
             raise UserError(f"{verdict!r} is no answer to this; load the page again.")
         if question == "label" and label not in self.labels:
@@ -349,7 +365,7 @@ class DatasetReview:
         """Tell whether an item waits for an answer, or did before it had one."""
         if len(item.key) > 1:
             return REVIEW <= self.pairs[item.key].probability < ACCEPT
-        return bool(item.reasons)
+        return bool(set(item.reasons) - {LEFT_OUT})
 
 
 EXPORTED = (

@@ -1,4 +1,4 @@
-"""`skindx build --freeze/--resplit/--diff`, `skindx remove`, `skindx gallery` as typed."""
+"""`skindx build --freeze/--resplit/--diff`, `skindx remove`, as typed."""
 
 import dataclasses
 import errno
@@ -40,9 +40,12 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
+FREE = ("--set", "sources.0.licence=CC0-1.0")
+
+
 @pytest.fixture
 def data(skindx: Skindx, images: Path, tmp_path: Path) -> Path:
-    code, _, err = skindx("build", images, "--out", tmp_path / "data")
+    code, _, err = skindx("build", images, "--out", tmp_path / "data", *FREE)
     assert code == 0, err
     return tmp_path / "data"
 
@@ -89,8 +92,7 @@ def test_freeze_resplit_and_diff(skindx: Skindx, images: Path, data: Path, tmp_p
         (("remove", "DATA", "--url", "Acne/1.png", "--bundle", "no"), "bundle no does not exist"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no was not written by"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "DATA"), "was not written by"),
-        (("remove", "DATA", "--url", "Acne/1.png", "--gallery", "no"), "no is no gallery"),
-        (("gallery", "nowhere"), "is no dataset"),
+        (("gallery", "DATA"), "is gone since 1.0: `skindx review DATASET` shows the images"),
     ],
 )
 def test_mistakes_are_one_sentence_and_change_nothing(
@@ -123,10 +125,9 @@ def test_an_image_goes_from_everywhere(
     bundle = pack_tiny(tmp_path / "run" / "bundle", gallery=gallery).path
     add_provenance(bundle, {"manifest sha256": sha256_file(data / "manifest.parquet")})
     (tmp_path / "run" / "evaluation").mkdir()
-    assert skindx("gallery", data)[0] == 0
-    code, out, _ = skindx("gallery", data, "--out", tmp_path / "shown")
-    assert code == 0
-    assert (tmp_path / "shown" / "index.html").as_uri() in out
+    (data / "gallery" / "thumbs").mkdir(parents=True)  # a version before 1.0 wrote it
+    (data / "gallery" / "gallery.json").write_text("{}")
+    (data / "gallery" / "thumbs" / f"{record.sha256}.jpg").touch()
 
     dropped: list[tuple[Path, set[str]]] = []
 
@@ -139,7 +140,7 @@ def test_an_image_goes_from_everywhere(
     (tmp_path / "pub").mkdir()
     (tmp_path / "pub" / "publish.json").write_text("{}")
 
-    places = ("--gallery", tmp_path / "shown", "--published", tmp_path / "pub", "--bundle", bundle)
+    places = ("--published", tmp_path / "pub", "--bundle", bundle)
     asked = ("remove", data, "--sha", record.sha256, "--reason", "asked by letter", *places)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     code, out, err = skindx(*asked, "--dry-run")
@@ -152,7 +153,6 @@ def test_an_image_goes_from_everywhere(
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert dropped == []
-    assert f"gallery {data / 'gallery'}: would be written again" in out
     assert f"published {tmp_path / 'pub'}: 1 would be taken out" in out
 
     for _ in range(2):
@@ -164,9 +164,7 @@ def test_an_image_goes_from_everywhere(
         left = open_bundle(bundle).gallery()
         assert left is not None
         assert [row.sha256 for row in left.rows] == ["0" * 64]
-        for gallery in (data / "gallery", tmp_path / "shown"):
-            assert not list(gallery.rglob(f"{record.sha256}*"))
-            assert "asked by letter" in (gallery / "dropped-0-0-1.html").read_text("utf-8")
+        assert not (data / "gallery").exists()
         assert not list(tmp_path.rglob(f"{record.sha256}.*"))
 
 
@@ -203,15 +201,7 @@ def test_a_bundle_says_which_of_its_parts_change(
     assert open_bundle(bundle.path).ood() is None
 
 
-def test_a_gallery_of_another_dataset_is_refused(
-    skindx: Skindx, data: Path, images: Path, tmp_path: Path
-) -> None:
-    assert skindx("build", images, "--out", tmp_path / "other")[0] == 0
-    assert skindx("gallery", tmp_path / "other", "--out", tmp_path / "shown")[0] == 0
-    code, _, err = skindx("remove", data, "--url", "Acne/1.png", "--gallery", tmp_path / "shown")
-    assert code == 2
-    assert "shows" in err
-    assert "none of the datasets named" in err
+PUBLISH = ("publish", "--unaudited", "--contact", "a@b")
 
 
 def _failing(number: int, words: str) -> Callable[..., None]:
@@ -231,16 +221,16 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", _failing(number, "It is refused"))
-    code, _, err = skindx("gallery", data)
+    code, _, err = skindx(*PUBLISH, data, "--out", data.parent / "public")
     assert code == 2
-    assert err.startswith(f"error: {data}/gallery: It is refused; ")
+    assert err.startswith(f"error: {data.parent}/public: It is refused; ")
     assert err.count("\n") == 1
 
 
 def test_a_name_that_is_too_long_is_one_sentence(
     skindx: Skindx, data: Path, tmp_path: Path
 ) -> None:
-    code, _, err = skindx("gallery", data, "--out", tmp_path / ("x" * 300))
+    code, _, err = skindx(*PUBLISH, data, "--out", tmp_path / ("x" * 300))
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith(f"error: the name {'x' * 40}… is longer than file systems allow")
 
@@ -250,14 +240,15 @@ def test_a_write_without_room_is_one_sentence(
 ) -> None:
     """A write, unlike making a folder, does not say to which file."""
 
-    def no_room(*_: object) -> None:
+    def no_room(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("skindx.data.publish.gallery_pages.write_pages", no_room)
-    code, _, err = skindx("gallery", data)
+    monkeypatch.setattr("skindx.data.publish.assemble.write_card", no_room)
+    code, _, err = skindx(*PUBLISH, data, "--out", data.parent / "public")
     assert code == 2
+    out = data.parent / "public"
     assert err.splitlines()[-1] == (
-        f"error: {data / 'gallery'}: No space left on device; make room and run the command again."
+        f"error: {out}: No space left on device; make room and run the command again."
     )
     assert "Traceback" not in err
 
@@ -267,7 +258,7 @@ def test_a_folder_below_a_file_is_one_sentence(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    for verb in (("build", images), ("gallery", data)):
+    for verb in (("build", images), (*PUBLISH, data)):
         code, _, err = skindx(*verb, "--out", file / "out")
         assert (code, err) == (2, f"error: {file} is a file, and a folder is needed there.\n")
     assert file.read_text() == "mine"
@@ -278,4 +269,4 @@ def test_another_failure_of_the_system_keeps_its_traceback(
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", _failing(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
-        skindx("gallery", data)
+        skindx(*PUBLISH, data, "--out", data.parent / "public")

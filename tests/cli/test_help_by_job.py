@@ -17,7 +17,7 @@ from skindx import cli
 from skindx.cli.added_verbs import complete
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-CHEAP = ("gallery", "boxes export", "casebook list", "completion")
+CHEAP = ("boxes export", "casebook list", "completion")
 """Verbs whose example a test runs on a small dataset."""
 
 

@@ -36,7 +36,6 @@ VERBS = [
     ("diagnose", "IN", "PIPE"),
     ("serve", "IN"),
     ("user", "remove", "PIPE", "anna"),
-    ("gallery", "IN", "--out", "new"),
 ]
 
 

@@ -17,7 +17,6 @@ from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.copy_records import COPIES, read_answers, read_copies
 from skindx.data.copies.shards import DescriptionLibrary
 from skindx.data.manifest import Record, read_image, read_issues, read_manifest
-from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -181,7 +180,6 @@ def test_an_answer_that_cannot_be_understood_is_named(tmp_path: Path, row: str, 
 
 def test_a_removal_takes_verified_copies_along(own: Path) -> None:
     out = own
-    write_gallery(out, out / "gallery")
     family = {r.source_url: r.sha256 for r in read_manifest(out) if r.source_url in FAMILIES[0]}
     planned = plan([out], sha256s=[family["acne/0-crop.jpg"]])
     assert {image.known.sha256 for image in planned.going} == set(family.values())

@@ -18,7 +18,6 @@ from skindx.data.ledger import read_ledger
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_image, read_manifest, write_manifest
 from skindx.data.publish.assemble import drop, publish
-from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.publish.publish_formats import FORMATS, Format
 from skindx.data.publish.published_rows import read_published, write_rows
 
@@ -142,9 +141,6 @@ def test_no_verb_reads_an_image_outside_the_dataset(
         Files(small.folder, [record]).read(0)
     with refused:
         Files(small.folder, [record]).size_bytes(0)
-    if trap not in (named_folder, linked_store):  # a gallery shows what the store has by its hash
-        with refused:
-            write_gallery(small.folder, tmp_path / "gallery")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "outside"}
 
 

@@ -118,7 +118,7 @@ def readme_commands() -> list[list[str]]:
 def test_the_guide_s_commands_are_those_of_the_command_line() -> None:
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     whole = [words for words in readme_commands() if len(words) > 1]
-    assert {words[0] for words in whole} >= {"build", "gallery", "audit", "train", "publish"}
+    assert {words[0] for words in whole} >= {"build", "review", "audit", "train", "publish"}
     for verb, *arguments in whole:
         given = (
             verbs[verb].make_context(verb, list(arguments)).params

@@ -17,7 +17,7 @@ from skindx.training.config.run import TrainSettings
 
 PAGE = ROOT / "docs/start/images.md"
 FIXTURE = ROOT / "tests/fixtures/v0_2/dataset"
-STEPS = ["new", "build", "gallery", "train", "evaluate", "diagnose"]
+STEPS = ["new", "build", "train", "evaluate", "diagnose"]
 SMALL = "members=[{name: first, model: test_resnet, preprocess: {size: 32}}]"
 """In the place of the page's networks, whose weights are not here; their settings are read."""
 SHORT = {

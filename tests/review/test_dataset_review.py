@@ -7,6 +7,7 @@ import pytest
 from boxed_dataset import boxed_dataset
 from copies_of_three import three_images
 from flagged_images import flagged_images
+from gallery_fakes import gallery_dataset
 from paint_images import paint, save
 
 from skindx.cli.review import review as review_verb
@@ -70,6 +71,25 @@ def test_what_waits_comes_first_the_most_urgent_reason_first(tmp_path: Path) -> 
     whole = review.whole()
     assert [row[3] for row in whole["items"]] == [row[2] for row in whole["items"]]
     assert ["<b>wart", "<b>wart"] in whole["labels"]
+
+
+def test_what_a_build_left_out_is_shown_with_its_reason_and_asks_nothing(tmp_path: Path) -> None:
+    review = DatasetReview(gallery_dataset(tmp_path))
+    issues = {issue.reason: issue for issue in read_issues(tmp_path)}
+    copy = issues["near-duplicate"]
+    at = place(review, copy.sha256)
+    item, shown = review.items[at], review.detail(at)
+    assert (item.kept, item.reasons, shown["waiting"]) == (False, ("left-out",), ())
+    assert shown["why"] == [["near-duplicate", "shows the same"]]
+    assert ["copy of", copy.kept_sha256] in shown["facts"]
+    assert not review.asks(item)
+    with pytest.raises(UserError, match="its recipe decides that"):
+        answer(review, "remove", copy.sha256)
+    answer(review, "note", copy.sha256, note="seen")
+    conflict = review.items[place(review, issues["conflicting-duplicate"].sha256)]
+    assert set(conflict.reasons) == {"text", "left-out"}
+    # Bytes that no decoder liked are not tried again.
+    assert issues["damaged"].sha256 not in {item.key[0] for item in review.items}
 
 
 def test_what_settles_what(tmp_path: Path) -> None:

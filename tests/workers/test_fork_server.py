@@ -13,8 +13,8 @@ import pytest
 from paint_images import paint, save
 
 import skindx
+from skindx.data.publish import clean_images
 from skindx.data.screening.screen import ScreenSettings, screen_files
-from skindx.imaging import sandboxed_images
 
 
 def screen(*paths: Path) -> list[str | None]:
@@ -71,13 +71,12 @@ def test_its_processes_are_where_the_caller_is(
     assert screen(Path(image.name)) == [None]
     before = os.umask(0o077)
     try:
-        sandboxed_images.write_thumbnails(
-            tmp_path / "thumbs", {"a": image}, tmp_path / "none", lambda *_: None
-        )
+        (tmp_path / "clean").mkdir()
+        list(clean_images.clean_files([image], tmp_path / "clean", ScreenSettings()))
     finally:
         os.umask(before)
-    (thumbnail,) = (tmp_path / "thumbs").rglob("*.jpg")
-    assert stat.S_IMODE(thumbnail.stat().st_mode) == 0o600
+    (clean,) = (tmp_path / "clean").iterdir()
+    assert stat.S_IMODE(clean.stat().st_mode) == 0o600
 
 
 CALLER = """

@@ -16,7 +16,6 @@ from paint_images import paint, save
 import skindx
 from skindx.data.publish import clean_images
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening_work
-from skindx.imaging import sandboxed_images
 from skindx.workers import worker_process
 from skindx.workers.sandbox import Failure, run_sandboxed
 from skindx.workers.worker_process import SandboxLimits
@@ -201,21 +200,10 @@ def test_no_images_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert screen([]) == []
 
 
-def test_a_gallery_and_a_publication_survive_what_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gallery shows dropped images too, also one that its decoder never came back from."""
-    monkeypatch.setattr(sandboxed_images, "_LIMITS", SandboxLimits(timeout_s=1, memory_mb=400))
+def test_a_publication_survives_what_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clean_images, "_TIMES", 1)
     paths = images(tmp_path, 3)
-    fifo = pipe_at(paths, 1)
-    files = {path.stem: path for path in paths}
-    reported: list[int] = []
-    shown = sandboxed_images.write_thumbnails(
-        tmp_path / "thumbs", files, tmp_path / "none", lambda _, done, total: reported.append(done)
-    )
-    assert shown == files.keys() - {fifo.stem}
-    assert reported == [1, 2, 3, 4]
+    pipe_at(paths, 1)
     settings = ScreenSettings(timeout_s=1)
     (tmp_path / "clean").mkdir()
     clean = list(clean_images.clean_files(paths, tmp_path / "clean", settings))

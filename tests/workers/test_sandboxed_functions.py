@@ -10,12 +10,12 @@ import pytest
 import skindx
 from skindx.data.publish.clean_images import cleaning_work
 from skindx.data.screening.screen import screening_work
-from skindx.imaging.sandboxed_images import heic_decoding, shrinking
+from skindx.imaging.sandboxed_images import heic_decoding
 from skindx.workers.sandbox import MakeWork, reference, resolve, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
 
-@pytest.mark.parametrize("function", [cleaning_work, heic_decoding, screening_work, shrinking])
+@pytest.mark.parametrize("function", [cleaning_work, heic_decoding, screening_work])
 def test_marked_functions_are_found_by_their_reference(function: MakeWork) -> None:
     assert resolve(reference(function)) is function
 

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from skindx.core.atomic_files import read_parquet, sha256_file, write_json
+from skindx.core.atomic_files import leftovers, read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.data.answer_log import held_answers
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
@@ -45,7 +45,6 @@ from skindx.data.layout import (
 )
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
-from skindx.data.publish.gallery_pages import MARK
 from skindx.data.screening.screen import remove_shards
 from skindx.data.summary import count_flagged, recounted, totals
 
@@ -133,7 +132,7 @@ _REPORTS = (LABEL_REVIEW, DIFF, LOG)
 def purge(dataset: Path, blocked: BlockList) -> int:
     """Take `blocked` out of `dataset`; return the number of store files deleted.
 
-    What can be made again goes first (caches, reports, the gallery's pages), then the tables
+    What can be made again goes first (caches, reports, an older version's gallery), then the tables
     change together, then the bytes go. The row of an image stays in the issues table and in the
     ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
     """
@@ -166,16 +165,11 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
     remove_shards(dataset)
     gallery = dataset / GALLERY
-    pages = gallery.glob("*.html") if (gallery / MARK).is_file() else ()
-    names = (
-        shown
-        for sha256 in blocked.by_sha
-        for pattern in (f"thumbs/*/{sha256}.jpg", f"pairs/*{sha256}*.jpg")
-        for shown in gallery.glob(pattern)
-    )
+    if (gallery / "gallery.json").is_file():
+        shutil.rmtree(gallery)
     # Half-written files that killed processes left may hold anything.
-    left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
-    for path in (*left, *pages, *names):
+    left = (*leftovers(gallery), *dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
+    for path in left:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
