@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# TORCH=cpu: torch and torchvision for CPUs, without hashes, nothing of CUDA, and for `make demo` no
-# more than it needs. The environment remembers it; TORCH= takes the whole lock again.
+# TORCH=cpu: torch and torchvision for CPUs, without hashes, and nothing of CUDA. The environment
+# remembers it; TORCH= takes those of the lock again.
 TORCH ?= $(shell cat $(VENV)/.skindx-torch 2>/dev/null)
 READY := $(VENV)/.skindx-ready$(addprefix -,$(TORCH))
-DEMO_READY := $(if $(filter cpu,$(TORCH)),$(if $(wildcard $(READY)),$(READY),$(VENV)/.skindx-demo),$(READY))
+# `make demo` installs no more of the lock than it needs, unless everything is there.
+DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(VENV)/.skindx-demo$(addprefix -,$(TORCH)))
 ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
 endif
@@ -69,7 +70,7 @@ release: install
 	$(BIN)/python .ci/release.py $(FLAGS)
 
 # The images of docs/images, from the bundle of `make demo`.
-screenshots: demo browser
+screenshots: install demo browser
 	$(BIN)/python docs/screenshots.py runs/demo/bundle
 
 # The cheap checks: sizes and names, style, types, who may import whom, and the guide.
@@ -84,8 +85,8 @@ install: $(READY)
 
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
-$(VENV)/.skindx-demo: PART := data train detect serve hatchling uv
-$(READY) $(VENV)/.skindx-demo: requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
+$(VENV)/.skindx-demo$(addprefix -,$(TORCH)): PART := data train detect serve hatchling uv
+$(READY) $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/.skindx-*

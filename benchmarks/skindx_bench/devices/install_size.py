@@ -19,7 +19,7 @@ from skindx_bench.harness.result import Figure, Result
 SMALLEST = ("extras=[data]",)
 
 DEMO = ("data", "train", "detect", "serve")
-"""What `make demo TORCH=cpu` installs."""
+"""What `make demo` installs."""
 
 _CUDA_PACKAGES = re.compile(r"triton|cuda-.+|nvidia-(?!ml-py).+")
 _CUDA_FILES = re.compile(r"torch/lib/lib\w*(cuda|nvrtc|nvshmem)\w*\.so")
