@@ -181,13 +181,13 @@ MUTANTS = {
         "tests/data/test_box_matching.py",
     ),
     "agreement: pairs below the threshold crowd out others": Mutant(
-        "skindx/data/boxes/agreement.py",
+        "skindx/data/boxes/annotations.py",
         "np.where(iou_AB >= threshold, iou_AB, 0.0)",
         "iou_AB",
         "tests/data/test_boxes_agreement.py",
     ),
     "agreement: kappa forgets chance": Mutant(
-        "skindx/data/boxes/agreement.py",
+        "skindx/data/boxes/annotations.py",
         "np.divide(observed_D - chance_D, 1 - chance_D",
         "np.divide(observed_D, 1 - chance_D",
         "tests/data/test_boxes_agreement.py",

@@ -11,8 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from skindx.api.photos import PhotoLike, patient_of, photo_bytes
-from skindx.api.predictions import iter_predictions, schema_of
+from skindx.api.predictions import PhotoLike, iter_predictions, patient_of, photo_bytes, schema_of
 from skindx.core.errors import known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_report import report_pdf

@@ -7,25 +7,20 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.cli import boxes, bundle, casebook, scan
+from skindx.cli import boxes, casebook, scan
 from skindx.cli.added_verbs import VerbGroup
-from skindx.cli.audit import audit
+from skindx.cli.audit import audit, dedup
 from skindx.cli.build import build
-from skindx.cli.compare import compare, leak
-from skindx.cli.dedup import dedup
 from skindx.cli.diagnose import diagnose
-from skindx.cli.doctor import doctor
-from skindx.cli.evaluate import adapt, evaluate, features, recompute
-from skindx.cli.export import export
+from skindx.cli.doctor import bench, completion, demo, doctor
+from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recompute
+from skindx.cli.export import bundle, export
 from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
-from skindx.cli.machine import bench, completion, demo
 from skindx.cli.new import new
 from skindx.cli.options import lay_out
 from skindx.cli.plan import plan
-from skindx.cli.publish import publish
-from skindx.cli.remove import remove
-from skindx.cli.review import annotate, review
-from skindx.cli.screen import screen
+from skindx.cli.remove import publish, remove
+from skindx.cli.review import review
 from skindx.cli.serve import monitor, serve, user
 from skindx.cli.special_files import refuse_special_files
 from skindx.cli.train import train
@@ -82,10 +77,8 @@ JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "serve": serve,
     },
     "Build: images and labels": {
-        "screen": screen,
         "audit": audit,
         "review": review,
-        "annotate": annotate,
         "publish": publish,
         "remove": remove,
         "leak": leak,
@@ -99,7 +92,7 @@ JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "export": export,
         "plan": plan,
         "features": features,
-        "bundle": bundle.app,
+        "bundle": bundle,
     },
     "Diagnose: photos and cases": {
         "monitor": monitor,

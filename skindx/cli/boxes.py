@@ -144,7 +144,7 @@ def agree(
     """
     from rich.table import Table
 
-    from skindx.data.boxes.agreement import agree as compare_annotators
+    from skindx.data.boxes.annotations import agree as compare_annotators
 
     names = [name for name in (first, second) if name]
     agreement = compare_annotators(dataset, names, threshold=threshold)

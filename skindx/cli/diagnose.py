@@ -142,9 +142,9 @@ def diagnose(
         _many(photos, out, summary, unfit, served, submission=submission)
         return
     from skindx.api.model import load
-    from skindx.api.photos import patient_of
-    from skindx.clinic.report_files import ReportFiles
+    from skindx.api.predictions import patient_of
     from skindx.clinic.source_photos import Named
+    from skindx.clinic.structured_report import ReportFiles
     from skindx.core.atomic_files import atomic_file
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
@@ -177,9 +177,8 @@ def _many(
 ) -> None:
     from skindx.api.answer_file import answer_photos, check_output, write_table
     from skindx.core.progress import progress_bars
-    from skindx.diagnosis.photo_list import list_photos
+    from skindx.diagnosis.photo_list import columns_of, list_photos, write_submission
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.submissions import columns_of, write_submission
     from skindx.ui.answers_page import check_page, write_page
 
     if out is None:

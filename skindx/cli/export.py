@@ -1,4 +1,4 @@
-"""`skindx export`."""
+"""`skindx export` and `skindx bundle`: what is done with a finished bundle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -88,3 +88,53 @@ def _coarser(done: "ExportSpec") -> list[str]:
         again = [name.replace("_", " ") for name in RULES if getattr(fitted, name)]
         lines.append(f"fitted again for its answers: {', '.join(['temperatures', *again])}")
     return lines
+
+
+bundle = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Detach a trunk that you may not pass on from a bundle, and attach it elsewhere.\n\n"
+        "A trunk is the frozen network that heads share (trunk: frozen). The model card states its "
+        "licence."
+    ),
+)
+
+
+@bundle.command("detach")
+def detach_verb(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `skindx train` packed.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Archive to write (.zip).")],
+    expect: Annotated[
+        str | None, typer.Option(help="Digest that the bundle must have, or its first digits.")
+    ] = None,
+) -> None:
+    """Write an archive of a bundle without its trunk; only `skindx bundle attach` reads it.
+
+    Example: skindx bundle detach runs/mine/bundle --out mine.zip
+    """
+    from skindx.models.bundle.detach import detach
+
+    names = detach(bundle, out, expect)
+    print(f"wrote {out} without {', '.join(names)}")
+    print(f"to complete it: skindx bundle attach {out.name} --out BUNDLE")
+
+
+@bundle.command("attach")
+def attach_verb(
+    archive: Annotated[Path, typer.Argument(help="Archive that `skindx bundle detach` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Bundle to write.")],
+    tower: Annotated[
+        str | None, typer.Option(help="Where the trunk is: local-dir:FOLDER or hf-hub:ORG/NAME.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="A file with the trunk's weights.")] = None,
+) -> None:
+    """Restore a bundle, byte by byte, from an archive and its trunk, which is checked by hash.
+
+    Without --tower and --weights, the trunk is downloaded from the address in the archive.
+
+    Example: skindx bundle attach mine.zip --tower local-dir:towers/vit --out bundle
+    """
+    from skindx.models.bundle.detach import attach
+
+    done = attach(archive, out, tower=tower, weights=weights)
+    print(f"wrote {done.path}, digest {done.digest}")

@@ -121,6 +121,9 @@ _NO_NUMBER = "Input should be a valid number, unable to parse string as a number
 GONE = {
     "gallery": "`skindx review DATASET` shows the images that were kept and those left out, with "
     "the reasons; delete galleries that older versions wrote",
+    "annotate": "use `skindx review --reason box`, and `skindx boxes propose` for --bundle",
+    "screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review page "
+    "shows what was left out, with the reasons",
     "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
     "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",
     "--combine": "the ranking always combines all evidence; leave it out",

@@ -1,4 +1,4 @@
-"""`skindx review`, and `skindx annotate`, its older name."""
+"""`skindx review`: one page to decide what programs flagged."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -39,7 +39,9 @@ def review(
     Example: skindx review runs/mine/data --by "Dr. Mole"
     """
     if export is None:
-        _open(dataset, by, reason or "", port)
+        from skindx.ui.review.review_server import serve
+
+        serve(dataset, by, reason=reason or "", port=port)
         return
     from skindx.core.atomic_files import write_csv
     from skindx.review.dataset_review import EXPORTED, exported
@@ -51,56 +53,3 @@ def review(
     rows = list(exported(dataset))
     write_csv(export, EXPORTED, rows)
     print(f"{export}: {len(rows)} answers.")
-
-
-def annotate(
-    dataset: Dataset,
-    *,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="First let this bundle propose boxes for images without annotations."),
-    ] = None,
-    copies: Annotated[
-        bool, typer.Option("--copies", help="Begin with pairs of images that may be copies.")
-    ] = False,
-    skin: Annotated[
-        bool, typer.Option("--skin", help="Begin with images that may show no skin.")
-    ] = False,
-    by: Annotated[str, typer.Option(help="Name of the reviewer; default: your login name.")] = "",
-    port: Port = 7861,
-) -> None:
-    """Open the page of `skindx review` at boxes, possible copies or images without skin.
-
-    Example: skindx annotate runs/mine/data --bundle runs/mine/bundle --by "Dr. Mole"
-    """
-    import getpass
-
-    if copies and skin:
-        raise UserError("--copies and --skin are two views; give one of them.")
-    if bundle is not None and (copies or skin):
-        named = "--copies" if copies else "--skin"
-        raise UserError(f"--bundle proposes boxes; leave it out with {named}.")
-    if bundle is not None:
-        _propose(dataset, bundle)
-    reason = "copy" if copies else "not-skin" if skin else "box"
-    _open(dataset, by or getpass.getuser(), reason, port)
-
-
-def _open(dataset: Path, by: str, reason: str, port: int) -> None:
-    from skindx.ui.review.review_server import serve
-
-    serve(dataset, by, reason=reason, port=port)
-
-
-def _propose(dataset: Path, bundle: Path) -> None:
-    from functools import partial
-
-    from skindx.core.progress import progress_bars
-    from skindx.review.box_proposals import propose
-    from skindx.review.box_review import unseen
-
-    if not unseen(dataset):
-        return
-    with progress_bars() as progress:
-        done = propose(dataset, bundle, progress=partial(progress, "propose"))
-    print(f"{done.model}: {done.boxes} boxes in {done.images} images.")

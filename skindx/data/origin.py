@@ -1,7 +1,9 @@
 """What the images of a dataset are: photographs or paintings, dermoscopic or clinical."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +11,140 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """One licence and the permissions that decide whether a changed copy may be given away."""
+
+    id: str
+    """Like SPDX: CC-BY-NC-4.0, CC0-1.0, without the version where the source names none."""
+    may_redistribute: bool
+    may_adapt: bool
+    non_commercial: bool = False
+    share_alike: bool = False
+    needs_attribution: bool = False
+    url: str = ""
+    """The licence's own text; "" where the version is not known."""
+
+
+UNKNOWN = Licence("unknown", may_redistribute=False, may_adapt=False)
+RESERVED = Licence("all-rights-reserved", may_redistribute=False, may_adapt=False)
+
+_CC = "https://creativecommons.org"
+_CC0 = Licence("CC0-1.0", True, True, url=f"{_CC}/publicdomain/zero/1.0/")
+_MARK = Licence("PDM-1.0", True, True, url=f"{_CC}/publicdomain/mark/1.0/")
+
+
+def _open(name: str, url: str, *, needs_attribution: bool = True) -> Licence:
+    return Licence(name, True, True, needs_attribution=needs_attribution, url=url)
+
+
+# Folded spellings -> licence; Creative Commons with conditions follows a grammar instead.
+_SPELLINGS = {
+    "cc0, cc0 1.0, cc 0, cc 0 1.0, cc zero, cc zero 1.0, cc0 1.0 universal, cc0 universal, "
+    "creative commons zero, creative commons zero 1.0, creative commons zero 1.0 universal, "
+    "creative commons cc0, creative commons cc0 1.0, cc0 public domain dedication, "
+    "cc0 1.0 universal public domain dedication": _CC0,
+    "pd, pdm, pdm 1.0, cc pdm, cc pdm 1.0, public domain, in the public domain, "
+    "public domain mark, public domain mark 1.0, cc public domain mark 1.0": _MARK,
+    "all rights reserved, copyright, copyrighted, in copyright, ©, proprietary": RESERVED,
+    "mit": _open("MIT", "https://opensource.org/license/mit"),
+    "apache 2.0": _open("Apache-2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
+    "pddl 1.0": _open(
+        "PDDL-1.0", "https://opendatacommons.org/licenses/pddl/1-0/", needs_attribution=False
+    ),
+    "odc by 1.0": _open("ODC-By-1.0", "https://opendatacommons.org/licenses/by/1-0/"),
+    "ogl uk 3.0": _open(
+        "OGL-UK-3.0", "https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/"
+    ),
+}
+_NAMED = {name: licence for names, licence in _SPELLINGS.items() for name in names.split(", ")}
+
+_ELEMENT = {
+    "by": r"by|attribution",
+    "nc": r"nc|non ?commercial",
+    "nd": r"nd|no ?deriv(?:ative)?s?(?: works)?",
+    "sa": r"sa|share ?alike",
+}
+_ANY = "|".join(_ELEMENT.values())
+# Creative Commons was adapted to these countries' law up to version 3.0.
+_PORT = (
+    "am|ar|at|au|az|be|bg|br|ca|ch|cl|cn|co|cr|cz|de|dk|ec|ee|eg|es|fi|fr|ge|gr|gt|hk|hr|hu|ie|igo"
+    "|il|in|it|jp|kr|lu|mk|mt|mx|my|nl|no|nz|pe|ph|pl|pr|pt|ro|rs|scotland|se|sg|si|th|tw|ug|uk|us"
+    "|ve|vn|za"
+)
+_GRAMMAR = re.compile(
+    r"(?P<cc>cc |creative commons )?"
+    rf"(?P<elements>(?:{_ANY})(?: (?:{_ANY}))*)"
+    r"(?: v?(?:(?P<version>4\.0)(?: international)?"
+    rf"|(?P<ported>1\.0|2\.0|2\.1|2\.5|3\.0)(?: (?:unported|generic|(?P<port>{_PORT})))?))?"
+)
+_URL = re.compile(
+    r"https?://(?:www\.)?creativecommons\.org/(?:"
+    r"licenses/(?P<elements>by(?:-nc)?(?:-nd|-sa)?)/(?:(?P<version>4\.0)"
+    rf"|(?P<ported>1\.0|2\.0|2\.1|2\.5|3\.0)(?:/(?P<port>{_PORT}))?)"
+    r"|publicdomain/(?P<tool>zero|mark)/1\.0)"
+    r"(?:/(?:deed|legalcode)(?:\.[a-z-]{2,7})?)?/?"
+)
+_PREFIX = re.compile(
+    r"(?:this (?:work|image|picture|photo|file) is )?licen[cs]ed under (?:an? |the )?|licen[cs]e: ?"
+)
+
+
+_TWICE = re.compile(r"(?P<name>[^()]+)\((?P<again>[^()]+)\)\.?")
+
+
+def parse_licence(words: str) -> Licence:
+    """Return the licence that a source's words name; UNKNOWN for everything not surely known."""
+    text = unicodedata.normalize("NFKC", words).strip().casefold()
+    if twice := _TWICE.fullmatch(text):  # a name with its short name or address in brackets
+        name, again = parse_licence(twice["name"]), parse_licence(twice["again"])
+        return name if name == again else UNKNOWN
+    if match := _URL.fullmatch(text):
+        if match["tool"]:
+            return _CC0 if match["tool"] == "zero" else _MARK
+        return _creative_commons(set(match["elements"].split("-")), match)
+    folded = _fold(text)
+    if folded in _NAMED:
+        return _NAMED[folded]
+    match = _GRAMMAR.fullmatch(folded)
+    if not match:
+        return UNKNOWN
+    elements = {
+        key
+        for key, pattern in _ELEMENT.items()
+        if re.search(rf"(?:^| )(?:{pattern})(?= |$)", match["elements"])
+    }
+    # "by" alone may be the beginning of a name; "by-nc" and "by 2.0", as Openverse writes, cannot.
+    bare = not match["cc"] and len(elements) < 2 and not (match["version"] or match["ported"])
+    return UNKNOWN if bare else _creative_commons(elements, match)
+
+
+def _fold(text: str) -> str:
+    """Bring spelling variants together: dashes, underscores and commas are spaces."""
+    text = re.sub(r"[\s_,‐-―−-]+", " ", text.removesuffix("."))
+    text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+    return re.sub(r" (?:public )?licen[cs]e$", "", text).strip()
+
+
+def _creative_commons(elements: set[str], match: re.Match[str]) -> Licence:
+    """Build one of the six licences, or UNKNOWN for a combination that does not exist."""
+    if "by" not in elements or {"nd", "sa"} <= elements:
+        return UNKNOWN
+    version, port = match["version"] or match["ported"] or "", match["port"] or ""
+    parts = [part for part in ("by", "nc", "nd", "sa") if part in elements]
+    where = "/".join(part for part in (version, port) if part)
+    return Licence(
+        "-".join(part for part in ("CC", *parts, version, port) if part).upper(),
+        may_redistribute=True,
+        may_adapt="nd" not in elements,
+        non_commercial="nc" in elements,
+        share_alike="sa" in elements,
+        needs_attribution=True,
+        url=f"{_CC}/licenses/{'-'.join(parts)}/{where}/" if version else "",
+    )
+
 
 Modality = Literal["", "dermoscopic", "clinical", "mixed"]
 """Dermoscopic: through a dermatoscope. Clinical: by a camera or a phone. "": not stated."""

@@ -22,9 +22,8 @@ from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.manifest import Record, Split, check_sample
 from skindx.data.origin import origin_of
-from skindx.evaluation.answers import Floats
+from skindx.evaluation.answers import Floats, Part, leave_out
 from skindx.evaluation.breakdown import Bools
-from skindx.evaluation.contamination import Part, leave_out
 from skindx.evaluation.elsewhere import TITLES, Called, Change, Judged, called_by, figures_of
 from skindx.evaluation.evaluate import split_records
 from skindx.evaluation.score import join_taxonomies

@@ -19,9 +19,8 @@ import yaml
 from skindx.core.atomic_files import write_json, write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.image_counts import UNKNOWN, count_images
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import SPLITS, Record, read_manifest, split_of
+from skindx.data.manifest import SPLITS, UNKNOWN, Record, count_images, read_manifest, split_of
 from skindx.evaluation.evaluation_report import render
 from skindx.evaluation.image_table import read_image_table
 from skindx.models.bundle.bundle_index import MANIFEST_SHA256

@@ -20,8 +20,14 @@ from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, Conclusion, ConclusionRules, conclude
-from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
-from skindx.evaluation.contamination import MadeFrom, Part, leave_out
+from skindx.evaluation.answers import (
+    PREDICTIONS,
+    Answers,
+    MadeFrom,
+    Part,
+    leave_out,
+    write_predictions,
+)
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
 from skindx.evaluation.evaluation_report import write_report
 from skindx.evaluation.figures import SEED

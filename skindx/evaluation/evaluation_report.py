@@ -11,8 +11,8 @@ from skindx.core.measurement import MeasurementOrigin
 from skindx.core.text import cell, counted, html_environment, keep_units
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
+from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
-from skindx.evaluation.contamination import contamination_lines
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores

@@ -18,7 +18,7 @@ from skindx.data.embedding_files import EmbeddingRows, read_embedding_rows
 from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
-from skindx.evaluation.contamination import Part
+from skindx.evaluation.answers import Part
 from skindx.evaluation.embedded_heads import (
     EmbeddedHead,
     PresentTower,

@@ -16,9 +16,8 @@ import numpy as np
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, write_json, write_text
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import Answers, read_predictions
+from skindx.evaluation.answers import Answers, Part, read_predictions
 from skindx.evaluation.breakdown import CANCERS, UNKNOWN, Bools, cancer_of, order, skin_type_name
-from skindx.evaluation.contamination import Part
 from skindx.evaluation.evaluate import evaluate
 from skindx.evaluation.evaluation_report import render
 from skindx.evaluation.figures import (

@@ -14,7 +14,7 @@ import numpy as np
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record
-from skindx.evaluation.answers import Answers
+from skindx.evaluation.answers import Answers, Contamination
 from skindx.evaluation.breakdown import (
     Breakdown,
     CancerMisses,
@@ -24,7 +24,6 @@ from skindx.evaluation.breakdown import (
     share,
     urgent_misses,
 )
-from skindx.evaluation.contamination import Contamination
 from skindx.evaluation.elsewhere import Elsewhere
 from skindx.evaluation.figures import FIGURES, LEVEL, SEED, Scores, measure_scores, plain
 from skindx.evaluation.guarantee_scores import (

@@ -11,6 +11,7 @@ from skindx.metrics.bootstrap import (
     simultaneous_levels,
 )
 from skindx.metrics.classification import (
+    DetectionScore,
     ReliabilityBin,
     RiskPoint,
     auroc,
@@ -19,11 +20,11 @@ from skindx.metrics.classification import (
     confusion_CC,
     expected_calibration_error,
     macro_f1,
+    mean_average_precision,
     reliability_bins,
     risk_curve,
     top_k_accuracy,
 )
-from skindx.metrics.detection import DetectionScore, mean_average_precision
 from skindx.metrics.measures import Measure, Ranked, Statistic
 from skindx.metrics.operating_curves import (
     DecisionPoint,

@@ -29,11 +29,11 @@ from skindx.data.copies.describe import (
     COMPONENTS,
     LEADING,
     Description,
+    DescriptionLibrary,
     describe_bytes,
     shipped_codebook,
 )
 from skindx.data.copies.geometry import laid_on, models_of
-from skindx.data.copies.shards import DescriptionLibrary
 from skindx.data.layout import stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record

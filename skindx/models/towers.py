@@ -23,7 +23,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json, read_plain
-from skindx.data.licence import parse_licence
+from skindx.data.origin import parse_licence
 from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.pretrained import fetch_by

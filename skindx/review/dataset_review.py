@@ -17,7 +17,7 @@ from skindx.core.text import printable
 from skindx.data.answer_log import QUESTION_OF, AnswerLog, Key, Question, answer_now
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import check_person
-from skindx.data.copies.copy_records import COPIES, CopyRecord, read_copies
+from skindx.data.copies.verified import COPIES, CopyRecord, read_copies
 from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
 from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY, store_files

@@ -25,8 +25,7 @@ from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import ScannedPhoto
 from skindx.scan.work.scan_driver import MakeWorkers, PreparedScan, Scanned, prepared
-from skindx.scan.work.scan_worker import ScanTaskRunner, work
-from skindx.scan.work.work_folder import DATABASE, WORK
+from skindx.scan.work.scan_worker import DATABASE, WORK, ScanTaskRunner, work
 from skindx.scan.work.worker_processes import LocalWorkers, RemoteWorkers, ScanWorkers
 from skindx.taxonomy import Taxonomy
 from skindx.workers.worker_process import exit_with_parent

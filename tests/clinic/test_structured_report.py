@@ -13,8 +13,8 @@ from clinical_answers import WHEN, answered, diagnosed
 from painted_answers import jpeg, plain
 from PIL import Image
 
-from skindx.clinic.report_files import ReportFiles, subject_of
 from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap_photo
+from skindx.clinic.structured_report import ReportFiles, subject_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis

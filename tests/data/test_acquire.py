@@ -20,8 +20,8 @@ from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
+from skindx.data.sources.api import OpenverseSource
 from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.openverse import OpenverseSource
 
 ROBOTS = b"User-agent: *\nDisallow: /no/\n"
 FAST = OriginPolicy(concurrency=8, delay_s=0)

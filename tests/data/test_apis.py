@@ -21,11 +21,9 @@ from skindx.data.build.acquire import acquire
 from skindx.data.crawl.crawl_process import check_sources, with_endpoints
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.api import ApiSource
+from skindx.data.sources.api import ApiSource, OpenverseSource, WikimediaSource, licence
 from skindx.data.sources.image_source import Page, UnreadablePageError
 from skindx.data.sources.isic import IsicSource
-from skindx.data.sources.openverse import OpenverseSource, licence
-from skindx.data.sources.wikimedia import WikimediaSource
 
 
 def fetching(site: LocalSite, **settings: Any) -> FetchSettings:

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes.agreement import agree, cohens_kappa, compare, iou, match
-from skindx.data.boxes.annotations import Annotation, write_annotations
+from skindx.data.boxes.annotations import (
+    Annotation,
+    agree,
+    cohens_kappa,
+    compare,
+    iou,
+    match,
+    write_annotations,
+)
 
 
 def box(x1: float, y1: float, x2: float, y2: float, label: str = "mole") -> Box:

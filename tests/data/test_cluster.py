@@ -17,7 +17,7 @@ from ray_cluster import RayCluster, ray_cluster
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies import copy_candidates, hash_links
-from skindx.data.copies import shards as copies_shards
+from skindx.data.copies import describe as copies_shards
 from skindx.data.copies.find import find_copies
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import store_bytes

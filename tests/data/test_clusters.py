@@ -78,7 +78,7 @@ def test_equal_codes_as_one_give_the_same_dataset(images: list[LabelledImage], r
 MANY = """
 import resource, sys
 import numpy as np
-import skindx.data.copies.hash_kernels
+import skindx.data.copies.candidate_kernels
 from skindx.data.copies.deduplicate import LabelledImage
 from skindx.data.copies.deduplicate import deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names

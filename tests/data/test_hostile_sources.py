@@ -22,13 +22,12 @@ from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partit
 from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.published_rows import web_address
+from skindx.data.sources.api import OpenverseSource
 from skindx.data.sources.columns import LONGEST
-from skindx.data.sources.files import FilesSource
+from skindx.data.sources.files import FilesSource, TableSource
 from skindx.data.sources.folder import MAX_BYTES, FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.image_source import UnreadablePageError
-from skindx.data.sources.openverse import OpenverseSource
-from skindx.data.sources.table import TableSource
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 
@@ -81,7 +80,7 @@ import resource
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (1_000_000_000,) * 2)
 from skindx.data.sources.huggingface import HuggingFaceSource
-from skindx.data.sources.table import TableSource
+from skindx.data.sources.files import TableSource
 columns = {{"label": "label", "licence": "licence"}}
 source = TableSource(kind="table", path="bomb.parquet", columns=columns)
 rows = [row for _, row in zip(range(100), source.begin())]

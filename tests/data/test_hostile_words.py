@@ -18,8 +18,6 @@ from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.publish.publish_settings import PublishSettings
-from skindx.data.screening.screen import ScreenSettings
-from skindx.data.screening.screen_report import print_report, report
 from skindx.data.summary import ClassCount, print_counts, print_summary
 from skindx.review.dataset_review import DatasetReview
 
@@ -52,9 +50,6 @@ def test_a_build_of_hostile_names_prints_them(tmp_path: Path) -> None:
     count = ClassCount("acne", 5, {WORDS: 3}, {WORDS: 2})
     print_counts([count], console)
     assert SHOWN in said(console)
-    console = screen()
-    print_report(report(tmp_path / "in", ScreenSettings()), ScreenSettings(), console)
-    assert SHOWN.replace("/", "|", 1).split("[link")[0] in said(console)
 
 
 def test_a_mistake_prints_them(skindx: Skindx, tmp_path: Path) -> None:

@@ -159,12 +159,12 @@ def test_without_a_folder_for_compiled_code_it_still_joins(tmp_path: Path) -> No
 def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
     done = join_elsewhere(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
-    assert list((tmp_path / "cache").rglob("hash_kernels.emit-*.nbi"))
+    assert list((tmp_path / "cache").rglob("candidate_kernels.emit-*.nbi"))
 
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "skindx.data.copies.hash_kernels", raising=False)
-    monkeypatch.delattr(skindx.data.copies, "hash_kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "skindx.data.copies.candidate_kernels", raising=False)
+    monkeypatch.delattr(skindx.data.copies, "candidate_kernels", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `.* install .*\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)

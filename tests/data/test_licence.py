@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
+from skindx.data.origin import RESERVED, UNKNOWN, Licence, parse_licence
 
 CC = "https://creativecommons.org"
 

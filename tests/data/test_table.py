@@ -16,7 +16,7 @@ from skindx.data.build.acquire import acquire
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import cell, skin_type
-from skindx.data.sources.table import TableSource
+from skindx.data.sources.files import TableSource
 
 COLUMNS = {"url": "where", "label": "what", "md5": "sum", "key": "id", "skin_type": "tone"}
 FAST = OriginPolicy(concurrency=8, delay_s=0)

@@ -11,7 +11,7 @@ from command_line import Skindx
 from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.submissions import (
+from skindx.diagnosis.photo_list import (
     CHALLENGES,
     ChallengeName,
     columns_of,

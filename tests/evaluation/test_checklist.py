@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from skindx.cli import app
 from skindx.core.errors import UserError
-from skindx.data.image_counts import count_images
-from skindx.data.manifest import read_manifest
+from skindx.data.manifest import count_images, read_manifest
 from skindx.evaluation.checklist import (
     ChecklistItem,
     answer_item,

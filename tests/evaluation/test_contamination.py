@@ -12,7 +12,7 @@ from evaluation_fakes import FakePredictor, records_of, simulate, write_dataset
 from skindx.core.errors import UserError
 from skindx.data.copies.describe import describe_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.evaluation.contamination import OLDER, OWN, Contamination, leave_out
+from skindx.evaluation.answers import OLDER, OWN, Contamination, leave_out
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.models.fingerprints import Fingerprints
 

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from skindx.data.image_counts import COUNTED, count_images
-from skindx.data.manifest import read_manifest
+from skindx.data.manifest import COUNTED, count_images, read_manifest
 from skindx.models.bundle.bundle_index import TRAINING_COUNTS, BundleSpec
 from skindx.models.bundle.model_card import model_card
 from skindx.taxonomy import Taxonomy

@@ -18,7 +18,7 @@ from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.review import privacy_audit as module
-from skindx.review.odd_images import audit_quality
+from skindx.review.image_embeddings import audit_quality
 from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
 
 ROOT = Path(__file__).parents[2]

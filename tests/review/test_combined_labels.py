@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.review.label_evidence import (
+from skindx.review.label_doubts import (
     NAMES,
     GroupedKernel,
     gather,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.review.label_evidence import PENALTIES, GroupedKernel, as_probabilities
+from skindx.review.label_doubts import PENALTIES, GroupedKernel, as_probabilities
 
 
 def _images(count: int, seed: int) -> tuple[Any, Any, Any]:

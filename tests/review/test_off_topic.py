@@ -20,7 +20,7 @@ from skindx.data.image_tables import (
     write_embeddings,
 )
 from skindx.models.ood.ood_detectors import unusual_scores
-from skindx.review.odd_images import off_topic
+from skindx.review.image_embeddings import off_topic
 
 
 def usual(rng: np.random.Generator, n: int, dimensions: int = 32) -> np.ndarray:

@@ -16,8 +16,7 @@ from skindx.core.errors import UserError
 from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.work.scan_worker import queue_name, work
-from skindx.scan.work.work_folder import WORK
+from skindx.scan.work.scan_worker import WORK, queue_name, work
 from skindx.workers.lease_queue import QUEUES, LeaseQueue
 
 WORKER = Path(__file__).parents[1] / "support/spot_worker.py"

@@ -12,7 +12,7 @@ from postgresql import Site, two_nodes_and_database
 from spots import photo_with, save
 
 from skindx.scan.outputs.scan_files import LESIONS
-from skindx.scan.work.work_folder import WORK
+from skindx.scan.work.scan_worker import WORK
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -20,8 +20,7 @@ from skindx.scan.scan_run import run_scan, run_worker
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work import worker_processes
 from skindx.scan.work.scan_driver import Scanned
-from skindx.scan.work.scan_worker import ScanTaskRunner
-from skindx.scan.work.work_folder import DATABASE, WORK, ScanPlan, ScanTask
+from skindx.scan.work.scan_worker import DATABASE, WORK, ScanPlan, ScanTask, ScanTaskRunner
 from skindx.scan.work.worker_processes import LocalWorkers
 
 SPOTS: list[Spot] = [

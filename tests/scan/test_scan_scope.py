@@ -21,11 +21,10 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Share
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.scan.compare.scan_view import read_scan
-from skindx.scan.lesion_diagnosis import diagnose_lesions
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_pages import threshold_sentence
 from skindx.scan.outputs.scan_result import RecallBand, missed_sentence, read_summary
-from skindx.scan.scanned_lesions import rank, read_lesions, write_lesions
+from skindx.scan.scanned_lesions import diagnose_lesions, rank, read_lesions, write_lesions
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.scans.scan_answer import answer_of, list_html
 

@@ -8,10 +8,8 @@ from typing import Any
 from local_site import Answer, LocalSite, jpeg
 
 from skindx.data.crawl.fetch_settings import OriginPolicy
-from skindx.data.sources.api import ApiSource
+from skindx.data.sources.api import ApiSource, OpenverseSource, WikimediaSource
 from skindx.data.sources.isic import IsicSource
-from skindx.data.sources.openverse import OpenverseSource
-from skindx.data.sources.wikimedia import WikimediaSource
 
 ANSWERS = Path(__file__).parents[1] / "data/answers"
 KINDS: dict[str, type[ApiSource]] = {

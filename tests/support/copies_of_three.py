@@ -5,7 +5,7 @@ from pathlib import Path
 from copy_pairs import pair_of
 from paint_images import encode, paint
 
-from skindx.data.copies.copy_records import COPIES, CopyRecord, Pair, write_copies
+from skindx.data.copies.verified import COPIES, CopyRecord, Pair, write_copies
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from skindx.data.copies.copy_records import Pair
 from skindx.data.copies.describe import describe, describe_bytes
+from skindx.data.copies.verified import Pair
 from skindx.data.copies.verify import Copy, verify
 from skindx.imaging.hashes import grey
 

@@ -13,8 +13,7 @@ from ranks import run_ranks
 
 from skindx.core.errors import JobError
 from skindx.data.loader.batches import owners
-from skindx.data.loader.cache import CacheContext, Node, open_cached
-from skindx.data.loader.node_memory import NodeMemory
+from skindx.data.loader.cache import CacheContext, Node, NodeMemory, open_cached
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.shuffler import ShardShuffler, gloo_group
 from skindx.data.loader.source import Files, InMemory, rank_in_memory

@@ -189,8 +189,8 @@ def _measure(images: Images, workers: int, pipe: Connection) -> None:
 
 
 def _searched(out: Path, paths: Sequence[str], workers: int) -> Measured:
+    from skindx.data.copies.describe import folder_of
     from skindx.data.copies.find import find_copies
-    from skindx.data.copies.shards import folder_of
 
     tree, stages = ProcessTree(os.getpid()), Stages()
     start, cpu_s = time.perf_counter(), tree.cpu_s()

@@ -25,9 +25,9 @@ from skindx.core.settings_base import Settings
 from skindx.data import layout
 from skindx.data.copies import copy_candidates
 from skindx.data.copies.copy_candidates import recurring_keys
+from skindx.data.copies.describe import DescriptionLibrary, sha256_of
 from skindx.data.copies.find import find_copies
 from skindx.data.copies.hash_links import connected, near_links
-from skindx.data.copies.shards import DescriptionLibrary, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
 from skindx.data.copies.verify import ACCEPT, verify
 from skindx.data.splits.groups import GroupSettings

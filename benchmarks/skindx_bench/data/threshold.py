@@ -28,8 +28,7 @@ from skindx.evaluation.figures import bounds, percent, points
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.review.image_embeddings import stored_duplicates
-from skindx.review.label_doubts import vectors_of
-from skindx.review.label_evidence import Floats, Ints
+from skindx.review.label_doubts import Floats, Ints, vectors_of
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.honesty.labels import classifier
 

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.image_tables import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
-from skindx.review.label_evidence import GroupedKernel, Ints, plant, weigh
+from skindx.review.label_doubts import GroupedKernel, Ints, plant, weigh
 from skindx_bench.harness.result import MEANS, Figure, Result
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ from skindx.core.measurement import hardware, versions
 from skindx.data.manifest import read_image, read_manifest, split_of
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.predictor import Predictor
-from skindx.evaluation.contamination import leave_out_seen
+from skindx.evaluation.answers import leave_out_seen
 from skindx.imaging.photo_gates import inspect
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.ood.feature_extraction import features_of

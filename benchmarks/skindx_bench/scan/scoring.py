@@ -12,10 +12,15 @@ from skindx.data.box import Box
 from skindx.diagnosis.predictor import Predictor
 from skindx.metrics import mean_average_precision
 from skindx.metrics.share_intervals import Interval, proportion_interval
-from skindx.scan.lesion_diagnosis import diagnose_lesions
 from skindx.scan.photo_store import photo_store
 from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto, rank, shown_percent
+from skindx.scan.scanned_lesions import (
+    ScannedLesion,
+    ScannedPhoto,
+    diagnose_lesions,
+    rank,
+    shown_percent,
+)
 from skindx.scan.tile_search import iou
 from skindx_bench.scan.photos import Boxes, Truth
 

@@ -20,7 +20,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record, Split, read_image, read_manifest, split_of
-from skindx.evaluation.contamination import leave_out_seen
+from skindx.evaluation.answers import leave_out_seen
 from skindx.metrics import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.monitor.drift_detector import (

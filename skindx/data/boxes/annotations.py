@@ -1,21 +1,28 @@
-"""Boxes of each annotator, kept separate so that annotators can be compared.
-
-DATASET/annotations.parquet holds the drawings of people, DATASET/proposals.parquet those of
-models. The manifest holds what is accepted: the latest drawing of a person, else what the dataset
-was built with. A proposal is never accepted by itself.
-"""
+"""Boxes by person: a table beside the manifest, the latest in it, and how far two people agree."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.data.answer_log import read_answers_to
 from skindx.data.box import Box
-from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
+from skindx.data.manifest import (
+    Record,
+    boxes_type,
+    read_manifest,
+    read_rows,
+    table_of,
+    write_manifest,
+)
+from skindx.metrics import Interval, Statistic, confidence_interval
 
 ANNOTATIONS = "annotations.parquet"
 PROPOSALS = "proposals.parquet"
@@ -166,3 +173,198 @@ def _write(path: Path, rows: Sequence[Annotation]) -> None:
     schema = pa.schema([(n, boxes_type() if n == "boxes" else pa.string()) for n in names])
     with atomic_file(path) as temporary:
         pq.write_table(table_of(rows, schema), temporary)
+
+
+# N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Figures with 95 % intervals over groups of images; None where nothing can be said."""
+
+    first: str
+    second: str
+    images: int
+    """Images in which both looked."""
+    groups: int
+    boxes_first: int
+    boxes_second: int
+    matched: int
+    threshold: float
+    """The least IoU of a matched pair."""
+    iou: Interval | None
+    """Mean over the matched pairs."""
+    rate_first: Interval | None
+    """Share of the first annotator's boxes that the second drew as well."""
+    rate_second: Interval | None
+    kappa_presence: Interval | None
+    """On whether an image holds a lesion at all; None when both always said the same one thing."""
+    kappa_class: Interval | None
+    """On the classes of matched boxes; None when there is but one, or the two share none."""
+
+
+def agree(
+    dataset: Path, names: Sequence[str] = (), *, threshold: float = 0.5, draws: int = 1000
+) -> Agreement:
+    """Compare two annotators of a dataset folder, by default the only two there are.
+
+    An annotator is a person, `recipe` (what the dataset was built with), or a model whose
+    proposals are there. Raises UserError for unknown names and for annotators that
+    never looked at the same image.
+    """
+    if not 0 < threshold <= 1:
+        raise UserError(f"the least IoU of a match must be above 0 and at most 1, not {threshold}.")
+    records = read_manifest(dataset)
+    people = read_annotations(dataset)
+    seen = {row.sha256 for row in people}
+    built = [
+        Annotation(record.sha256, BUILT, "", record.boxes)
+        for record in records
+        if record.boxes is not None and record.sha256 not in seen
+    ]
+    rows = [*people, *built, *read_proposals(dataset)]
+    first, second = _choose(rows, names, dataset)
+    of_first = {row.sha256: row.boxes for row in rows if row.annotator == first}
+    of_second = {row.sha256: row.boxes for row in rows if row.annotator == second}
+    both = [record for record in records if record.sha256 in of_first.keys() & of_second.keys()]
+    if not both:
+        raise UserError(f"{first} and {second} never looked at the same image of {dataset}.")
+    pairs = [(of_first[record.sha256], of_second[record.sha256]) for record in both]
+    groups = [record.group for record in both]
+    return compare(first, second, pairs, groups, threshold=threshold, draws=draws)
+
+
+def compare(
+    first: str,
+    second: str,
+    pairs: Sequence[tuple[Sequence[Box], Sequence[Box]]],
+    groups: Sequence[str],
+    *,
+    threshold: float = 0.5,
+    draws: int = 1000,
+) -> Agreement:
+    """Measure the agreement on images that both looked at, one pair and one group an image."""
+    matches = [match(a, b, threshold) for a, b in pairs]
+    matched_counts = [len(matched) for matched in matches]
+    overlap = [sum(iou for _, _, iou in matched) for matched in matches]
+    boxes_a, boxes_b = [len(a) for a, _ in pairs], [len(b) for _, b in pairs]
+    labels = [
+        [(a[i].label, b[j].label) for i, j, _ in matched]
+        for (a, b), matched in zip(pairs, matches, strict=True)
+    ]
+    presence = [[(str(bool(a)), str(bool(b)))] for a, b in pairs]
+
+    def interval(statistic: Statistic | None) -> Interval | None:
+        return None if statistic is None else confidence_interval(statistic, groups, draws=draws)
+
+    return Agreement(
+        first,
+        second,
+        len(pairs),
+        len(set(groups)),
+        sum(boxes_a),
+        sum(boxes_b),
+        sum(matched_counts),
+        threshold,
+        interval(_ratio(overlap, matched_counts)),
+        interval(_ratio(matched_counts, boxes_a)),
+        interval(_ratio(matched_counts, boxes_b)),
+        interval(cohens_kappa(presence)),
+        interval(cohens_kappa(labels) if _share_words(labels) else None),
+    )
+
+
+def _share_words(labels: Iterable[Sequence[tuple[str, str]]]) -> bool:
+    """False when two name classes in vocabularies of their own: a model's "lesion", say."""
+    pairs = [pair for group in labels for pair in group]
+    return bool({a for a, _ in pairs} & {b for _, b in pairs})
+
+
+def match(
+    first: Sequence[Box], second: Sequence[Box], threshold: float
+) -> list[tuple[int, int, float]]:
+    """Return (i, j, IoU) of the pairs with the greatest sum of IoU, each of `threshold` or more.
+
+    An optimal assignment (Kuhn 1955, the Hungarian method): a box has one partner at most.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    iou_AB = iou(first, second)
+    usable_AB = np.where(iou_AB >= threshold, iou_AB, 0.0)
+    rows, columns = linear_sum_assignment(usable_AB, maximize=True)
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [(i, j, float(iou_AB[i, j])) for i, j in pairs if iou_AB[i, j] >= threshold]
+
+
+def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
+    """Return the intersection over union of every pair of boxes, A x B."""
+    a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
+    b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
+    sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
+    shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
+    union_AB = _area(a_A4) + _area(b_B4) - shared_AB
+    both_AB: Floats = shared_AB / union_AB
+    return both_AB
+
+
+def cohens_kappa(pairs_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
+    """Return Cohen's kappa (1960) of what two said, zero or more pairs an image.
+
+    None when only one thing was ever said: chance alone then agrees everywhere. A bootstrap draw
+    of which that holds counts as full agreement.
+    """
+    classes = sorted({label for pairs in pairs_N for labels in pairs for label in labels})
+    if len(classes) < 2:
+        return None
+    number = {label: i for i, label in enumerate(classes)}
+    counts_NCC = np.zeros((len(pairs_N), len(classes), len(classes)))
+    for n, pairs in enumerate(pairs_N):
+        for (a, b), count in Counter(pairs).items():
+            counts_NCC[n, number[a], number[b]] = count
+
+    def finish(totals_DF: Floats) -> Floats:
+        counts_DCC = totals_DF.reshape(-1, len(classes), len(classes))
+        all_D = np.maximum(counts_DCC.sum(axis=(1, 2)), 1)
+        observed_D = np.trace(counts_DCC, axis1=1, axis2=2) / all_D
+        rows_DC, columns_DC = counts_DCC.sum(axis=2), counts_DCC.sum(axis=1)
+        chance_D = (rows_DC * columns_DC).sum(axis=1) / all_D**2
+        kappa_D: Floats = np.ones_like(chance_D)
+        np.divide(observed_D - chance_D, 1 - chance_D, out=kappa_D, where=chance_D < 1)
+        return kappa_D
+
+    return Statistic(counts_NCC.reshape(len(pairs_N), -1), finish, low=-1.0)
+
+
+def _ratio(part_N: Iterable[float], whole_N: Iterable[float]) -> Statistic | None:
+    """Return the share of two totals, None of nothing; 0 in a draw that holds nothing."""
+    features_NF = np.array([list(part_N), list(whole_N)], dtype=float).T
+    if not features_NF[:, 1].any():
+        return None
+
+    def finish(totals_DF: Floats) -> Floats:
+        part_D, whole_D = totals_DF.T
+        share_D: Floats = np.divide(part_D, whole_D, out=np.zeros_like(part_D), where=whole_D > 0)
+        return share_D
+
+    return Statistic(features_NF, finish)
+
+
+def _area(boxes: Floats) -> Floats:
+    area: Floats = (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)
+    return area
+
+
+def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> tuple[str, str]:
+    counts = Counter(row.annotator for row in rows)
+    there = ", ".join(f"{name} ({count} images)" for name, count in sorted(counts.items()))
+    for name in names:
+        if name not in counts:
+            raise UserError(f"{dataset} has no boxes by {name!r}; it has {there}.")
+    chosen = list(names) or sorted(counts)
+    if len(chosen) != 2 or chosen[0] == chosen[1]:
+        raise UserError(
+            f"agreement is between two annotators, and {dataset} has {there or 'none'}; name two."
+        )
+    return chosen[0], chosen[1]

@@ -10,7 +10,7 @@ person turned the view just as EXIF would have.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from skindx.data.box import SLACK, UNKNOWN_SIZE, Box, BoxedImage, recut
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxFinding, BoxFindings
@@ -175,18 +175,6 @@ class BoxCounts:
             f"dataset, with {self.boxes} boxes.",
             *(f"box file {self.file}: {finding.line()}." for finding in self.findings),
         ]
-
-
-def read_counts(raw: Mapping[str, Any]) -> BoxCounts:
-    """Return the counts that summary.json has. Raises KeyError and TypeError for other values."""
-    findings = [
-        BoxFinding(
-            each["kind"], str(each["reason"]), int(each["count"]), tuple(map(str, each["first"]))
-        )
-        for each in raw["findings"]
-    ]
-    named, joined, boxes = (int(raw[name]) for name in ("named", "joined", "boxes"))
-    return BoxCounts(str(raw["file"]), named, joined, boxes, tuple(findings))
 
 
 @dataclass(slots=True)

@@ -26,9 +26,8 @@ from skindx.data.build.build_stages import (
     screen_rows,
 )
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
-from skindx.data.copies.copy_records import COPIES, CopyRecord, write_copies
 from skindx.data.copies.deduplicate import Distinct, LabelledImage
-from skindx.data.copies.verified import keep_stored
+from skindx.data.copies.verified import COPIES, CopyRecord, keep_stored, write_copies
 from skindx.data.decisions import Flag, Reason, stage_flags
 from skindx.data.layout import (
     BLOCKLIST,

@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.build.build_run import BuildRun
-from skindx.data.copies.copy_records import (
+from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
+from skindx.data.copies.find import find_copies
+from skindx.data.copies.hash_links import with_pairs
+from skindx.data.copies.verified import (
     CopyRecord,
     Pair,
     answered_same,
+    denied_pairs,
     families,
     read_answers,
     records_of,
     verdict,
 )
-from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
-from skindx.data.copies.find import find_copies
-from skindx.data.copies.hash_links import with_pairs
-from skindx.data.copies.verified import denied_pairs
 from skindx.data.manifest import Split
 from skindx.data.splits.freeze import Placement, Placements, group_aliases, hold_groups
 from skindx.data.splits.groups import (

@@ -24,8 +24,8 @@ from skindx.data.copies.copy_candidates import (
     load_chunk,
     recurring_keys,
 )
+from skindx.data.copies.describe import DescriptionLibrary, describe_missing, folder_of, sha256_of
 from skindx.data.copies.hash_links import connected
-from skindx.data.copies.shards import DescriptionLibrary, describe_missing, folder_of, sha256_of
 from skindx.data.copies.verified import (
     read_verified,
     values_of,

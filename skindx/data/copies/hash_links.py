@@ -157,9 +157,9 @@ def _most_bits(n: int) -> int:
 def import_kernels() -> "ModuleType":
     """Return the compiled part of the join. Raises UserError without the `data` extra."""
     require_extra("data", "numba", purpose="the search for near duplicates")
-    from skindx.data.copies import hash_kernels
+    from skindx.data.copies import candidate_kernels
 
-    return hash_kernels
+    return candidate_kernels
 
 
 EQUAL = -1

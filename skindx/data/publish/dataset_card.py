@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from skindx.core.text import markdown_environment, printable
-from skindx.data.licence import parse_licence
 from skindx.data.manifest import SPLITS, Issue
+from skindx.data.origin import parse_licence
 from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishedFacts, newest
 from skindx.data.publish.published_rows import PublishedRow

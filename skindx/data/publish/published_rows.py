@@ -20,7 +20,6 @@ from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.box import Box
 from skindx.data.decisions import REVIEWED, Flag, looked_at, read_decisions, undecided
 from skindx.data.layout import MANIFEST
-from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.manifest import (
     SPLITS,
     Issue,
@@ -31,6 +30,7 @@ from skindx.data.manifest import (
     read_rows,
     write_table,
 )
+from skindx.data.origin import RESERVED, UNKNOWN, Licence, parse_licence
 
 if TYPE_CHECKING:
     import pyarrow as pa

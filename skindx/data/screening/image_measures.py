@@ -29,12 +29,11 @@ DETAIL_SIDE = 256
 class ScreenSettings(Settings):
     """Requirements that an image must meet; luminances are means on 0..255.
 
-    The limits only take away what shows nothing. `skindx screen FOLDER` reports how a folder lies
-    to them and fits `min_detail`. On 2,359 dermoscopic images of the ISIC archive (all sound)
-    and 855 strongly augmented ones (15 burnt out above 250, one black below 20, looked at):
-    luminance 75..227 and 23..250, contrast 5.8..90 and 7.1..87, sharpness 12..7,696 and 3.3..745.
-    Copies blurred by 1/30 of the side have at most 2.2 and 1.9: any limit between 2.3 and 3.3
-    separates all 3,198 sound images from all 892 copies.
+    The limits only take away what shows nothing. On 2,359 dermoscopic images of the ISIC archive
+    (all sound) and 855 strongly augmented ones (15 burnt out above 250, one black below 20, looked
+    at): luminance 75..227 and 23..250, contrast 5.8..90 and 7.1..87, sharpness 12..7,696 and
+    3.3..745. Copies blurred by 1/30 of the side have at most 2.2 and 1.9: any limit between 2.3 and
+    3.3 separates all 3,198 sound images from all 892 copies.
     """
 
     min_side: int = Field(default=64, ge=8, le=10**6, description="pixels")

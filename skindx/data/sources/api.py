@@ -1,19 +1,22 @@
 """Base of image-search APIs: searches by label, JSON answers, few requests to each."""
 
+import html
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlencode
 
 from pydantic import BeforeValidator, Field
 
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import LONGEST
+from skindx.data.sources.columns import LONGEST, described
 from skindx.data.sources.image_source import Page, UnreadablePageError, WebSource
 
 if TYPE_CHECKING:
     from scrapy.http import Response
+
 
 Queries = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
@@ -131,3 +134,135 @@ def number(value: object, *path: str) -> int:
     """Return the whole number at a path of keys, 0 where there is none of at most 9 digits."""
     digits = text(value, *path)
     return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
+
+
+_PICTURES = ("image/jpeg", "image/png", "image/webp", "image/tiff")
+_META = ("LicenseShortName", "Artist", "Credit", "Attribution")
+
+
+class WikimediaSource(ApiSource):
+    """Images of Commons: a query that begins with "Category:" lists it, another one searches."""
+
+    kind: Literal["wikimedia"]
+    api: Endpoint = "https://commons.wikimedia.org/w/api.php"
+    page_size: int = Field(50, ge=1, le=500)
+
+    needs_contact: ClassVar[bool] = True
+
+    def parameters(self, query: str) -> dict[str, str | int]:
+        """Return the parameters of a listing or a search."""
+        generator: dict[str, str | int]
+        if query.startswith("Category:"):
+            generator = {"generator": "categorymembers", "gcmtitle": query, "gcmtype": "file"}
+            generator |= {"gcmlimit": self.page_size}
+        else:
+            generator = {"generator": "search", "gsrsearch": query, "gsrnamespace": 6}
+            generator |= {"gsrlimit": self.page_size}
+        return {
+            "action": "query",
+            "format": "json",
+            "formatversion": 2,
+            **generator,
+            "prop": "imageinfo",
+            "iiprop": "url|mime|size|extmetadata",
+            "iiextmetadatafilter": "|".join(_META),
+            "iiextmetadatalanguage": "en",
+        }
+
+    def results(self, content: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the files of an answer, in the order of the search."""
+        if "error" in content:
+            detail = f"{text(content, 'error', 'code')}: {text(content, 'error', 'info')}"
+            raise UnreadablePageError("api-error", f"The API answered with an error ({detail}).")
+        query = content.get("query")
+        # Without any result there is no `query` at all.
+        pages = objects(query.get("pages"), "pages") if isinstance(query, dict) else []
+        return sorted(pages, key=lambda page: number(page, "index"))
+
+    def images(
+        self, result: dict[str, Any], label: str, content: dict[str, Any]
+    ) -> Iterator[LedgerRow]:
+        """Yield one file's row; what is no image by its type is not fetched."""
+        infos = result.get("imageinfo")
+        info = infos[0] if isinstance(infos, list) and infos else None
+        if info is None and "batchcomplete" not in content:
+            return  # a later answer of this batch has it
+        row = self.row(
+            text(info, "url"),
+            label,
+            f"wikimedia:{text(result, 'title')}",
+            page_url=text(info, "descriptionurl"),
+            licence=_meta(info, "LicenseShortName"),
+            creator=_meta(info, "Artist"),
+            attribution=_meta(info, "Attribution") or _meta(info, "Credit"),
+            caption=described(text(result, "title").removeprefix("File:").rpartition(".")[0]),
+        )
+        mime = text(info, "mime")
+        if mime and mime not in _PICTURES:
+            detail = f"Commons says that it is {mime}."
+            status = "unsupported-format" if mime.startswith("image/") else "not-a-picture"
+            yield replace(row, status=status, detail=detail)
+        else:
+            yield row
+
+    def following(self, page: Page, content: dict[str, Any]) -> str:
+        """Return the first request with the parameters of `continue` added."""
+        more = content.get("continue")
+        if not isinstance(more, dict) or not more:
+            return ""
+        return f"{page.start or page.url}&{urlencode({key: text(more, key) for key in more})}"
+
+
+def _meta(info: object, field: str) -> str:
+    """Return a field of extmetadata, which is HTML, as plain text."""
+    from w3lib.html import remove_tags
+
+    return " ".join(html.unescape(remove_tags(text(info, "extmetadata", field, "value"))).split())
+
+
+_NAMES = {"cc0": "CC0", "pdm": "Public Domain Mark"}
+Licence = Literal["by", "by-sa", "by-nc", "by-nc-sa", "by-nd", "by-nc-nd", "cc0", "pdm"]
+
+
+class OpenverseSource(ApiSource):
+    """Images that Openverse finds; they are fetched from the sites that hold them."""
+
+    kind: Literal["openverse"]
+    api: Endpoint = "https://api.openverse.org/v1/images/"
+    licences: tuple[Licence, ...] = Field(("by", "by-sa", "cc0", "pdm"), min_length=1)
+    page_size: int = Field(20, ge=1, le=20)
+    delay_s: float = Field(default=4.0, ge=1, le=600)
+
+    def parameters(self, query: str) -> dict[str, str | int]:
+        licences = ",".join(self.licences)
+        return {"q": query, "license": licences, "page_size": self.page_size, "page": 1}
+
+    def images(
+        self, result: dict[str, Any], label: str, content: dict[str, Any]
+    ) -> Iterator[LedgerRow]:
+        """Yield one result's row."""
+        yield self.row(
+            text(result, "url"),
+            label,
+            f"openverse:{text(result, 'id')}",
+            page_url=text(result, "foreign_landing_url"),
+            licence=licence(text(result, "license"), text(result, "license_version")),
+            creator=text(result, "creator"),
+            attribution=text(result, "attribution"),
+            caption=described(text(result, "title")),
+        )
+
+    def following(self, page: Page, content: dict[str, Any]) -> str:
+        """Return the same search's next page."""
+        here = number(content, "page")
+        if here >= number(content, "page_count"):
+            return ""
+        first = page.start or page.url
+        return f"{first.rpartition('&page=')[0]}&page={here + 1}"
+
+
+def licence(code: str, version: str) -> str:
+    """Write a licence as people do: by-sa and 2.0 become CC BY-SA 2.0."""
+    if not code:
+        return ""
+    return f"{_NAMES.get(code, f'CC {code.upper()}')} {version}".strip()

@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.sources.columns import OLDEST, Columns, cell, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
-from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
+from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview, WebSource
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 
@@ -196,3 +197,80 @@ class FilesSource(TableOfFiles):
 
 def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 Path.exists raises for a name that is too long
+
+
+class TableColumns(Columns):
+    """The columns of a table of URLs; `key` names the rows that have no URL."""
+
+    url: str = Field("url", min_length=1)
+    md5: str = ""
+    key: str = ""
+
+
+class TableSource(WebSource):
+    """Images whose URLs stand in a CSV, JSON lines or Parquet file, one line an image.
+
+    With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
+    saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
+    """
+
+    kind: Literal["table"]
+    path: Path
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 that the table must have; "": any."""
+    columns: TableColumns = TableColumns()
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    mirror: dict[str, str] = Field({})
+    """Prefixes of URLs and what to fetch instead; the longest matching prefix counts."""
+
+    @property
+    def name(self) -> str:
+        """The file's name: a table is the same in any folder."""
+        return f"table:{self.path.name}"
+
+    def stated_modality(self) -> Modality:
+        """Return what the settings say, or else all lines together."""
+        if self.modality or not self.columns.modality:
+            return self.modality
+        return stated_modality(read_table(self.path, self.columns), self.columns)
+
+    def check(self) -> set[str]:
+        """Read the table once, and return all addresses that it will ask."""
+        if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
+            raise UserError(
+                f"{self.path} is another file than the recipe means: its SHA-256 begins with "
+                f"{sha256_file(self.path)[:12]}, not {self.sha256[:12]}; get the right one or "
+                f"correct sha256."
+            )
+        rows = list(self.begin())
+        if not rows:
+            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+        return {self.address(row.url) for row in rows if not row.status}
+
+    def begin(self) -> Iterator[LedgerRow]:
+        """Yield a row a line, those without a usable URL with their reason."""
+        columns = self.columns
+        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
+        for number, line in enumerate(read_table(self.path, columns), 1):
+            key = cell(line.get(columns.key)) or f"row-{number}"
+            yield self.row(
+                cell(line.get(columns.url)),
+                cell(line.get(columns.label)),
+                f"{self.path.name}#{key}",
+                md5=cell(line.get(columns.md5)).lower(),
+                **columns.known(line, **given),
+            )
+
+    def address(self, url: str) -> str:
+        """Return the URL, or what the mirror has in its place."""
+        fitting = [prefix for prefix in self.mirror if url.startswith(prefix)]
+        if not fitting:
+            return url
+        prefix = max(fitting, key=len)
+        return self.mirror[prefix] + url[len(prefix) :]
+
+    def barren(self, labels: int, failures: Sequence[str]) -> str:
+        """Say that no line came out."""
+        return f"{self.path} holds no rows; give a table with one line an image."

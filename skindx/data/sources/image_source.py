@@ -262,9 +262,9 @@ SOURCES = Family(
         "huggingface": "skindx.data.sources.huggingface:HuggingFaceSource",
         "isic": "skindx.data.sources.isic:IsicSource",
         "isic-folder": "skindx.data.sources.isic:IsicFolder",
-        "openverse": "skindx.data.sources.openverse:OpenverseSource",
-        "table": "skindx.data.sources.table:TableSource",
-        "wikimedia": "skindx.data.sources.wikimedia:WikimediaSource",
+        "openverse": "skindx.data.sources.api:OpenverseSource",
+        "table": "skindx.data.sources.files:TableSource",
+        "wikimedia": "skindx.data.sources.api:WikimediaSource",
     },
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skindx.core.text import printable
-from skindx.data.image_counts import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
+from skindx.data.manifest import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.modality import RATE
 from skindx.models.bundle.bundle_index import (

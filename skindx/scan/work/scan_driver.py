@@ -22,7 +22,7 @@ from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto, read_lesions
 from skindx.scan.tile_search import TileDetections, join
-from skindx.scan.work.work_folder import (
+from skindx.scan.work.scan_worker import (
     DATABASE,
     PLAN,
     WORK,

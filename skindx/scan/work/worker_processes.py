@@ -20,8 +20,7 @@ from sqlalchemy import select
 from skindx import __version__
 from skindx.core.errors import JobError, UserError
 from skindx.core.progress import Progress
-from skindx.scan.work.scan_worker import queue_name
-from skindx.scan.work.work_folder import ScanPlan, ScanTask, leased
+from skindx.scan.work.scan_worker import ScanPlan, ScanTask, leased, queue_name
 from skindx.workers.lease_queue import DONE, TASKS, LeaseQueue, TaskState, database_errors
 from skindx.workers.leases import Leases
 from skindx.workers.worker_process import module_command, start

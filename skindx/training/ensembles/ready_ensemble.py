@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skindx.core.atomic_files import sha256_file
-from skindx.data.image_counts import COUNTED, count_images
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import Record, read_image, split_of
+from skindx.data.manifest import COUNTED, Record, count_images, read_image, split_of
 from skindx.data.origin import origin_of
 from skindx.imaging.modality import ModalityCheck, modality_features
 from skindx.models.bundle.bundle import Bundle, DetectorParts, calibration_classes, pack

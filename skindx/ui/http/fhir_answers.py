@@ -9,8 +9,8 @@ from python_multipart.multipart import parse_options_header
 from starlette.responses import JSONResponse, Response
 
 from skindx.clinic.fhir import MEDIA_TYPE, VERSION, Attachments, fhir_json, outcome, require_fhir
-from skindx.clinic.report_files import subject_of
 from skindx.clinic.source_photos import Named, read_headers
+from skindx.clinic.structured_report import subject_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer

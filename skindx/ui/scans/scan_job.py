@@ -22,7 +22,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Photo
-from skindx.metrics.detection import Rectangle
+from skindx.metrics.classification import Rectangle
 from skindx.ui.page_basics import FAILED
 
 if TYPE_CHECKING:

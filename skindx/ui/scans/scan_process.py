@@ -142,7 +142,7 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     from skindx.scan.outputs.scan_result import SUMMARY
     from skindx.scan.scan_run import run_scan
     from skindx.scan.scan_settings import ScanSettings
-    from skindx.scan.work.work_folder import WORK
+    from skindx.scan.work.scan_worker import WORK
     from skindx.taxonomy import Taxonomy
 
     order, results = Order.of(folder), folder / RESULTS

@@ -18,11 +18,9 @@ from typing import Any
 
 from skindx.core.atomic_files import write_json
 from skindx.data.crawl.fetch_settings import FetchSettings
-from skindx.data.sources.api import ApiSource
+from skindx.data.sources.api import ApiSource, OpenverseSource, WikimediaSource
 from skindx.data.sources.image_source import Page, UnreadablePageError
 from skindx.data.sources.isic import IsicSource
-from skindx.data.sources.openverse import OpenverseSource
-from skindx.data.sources.wikimedia import WikimediaSource
 
 HERE = Path(__file__).parent
 KINDS: dict[str, type[ApiSource]] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.data.copies.copy_records import (
+from skindx.data.copies.verified import (
     COPIES,
     CopyRecord,
     families,

@@ -15,15 +15,15 @@ import pytest
 from copies_dataset import make_dataset, painted, put
 
 from skindx.core.errors import JobError
-from skindx.data.copies import copy_candidates, shards
-from skindx.data.copies.find import find_copies
-from skindx.data.copies.shards import (
+from skindx.data.copies import copy_candidates, describe
+from skindx.data.copies.describe import (
     DescriptionLibrary,
     DescriptionShard,
     folder_of,
     sha256_of,
     shard_files,
 )
+from skindx.data.copies.find import find_copies
 from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -65,7 +65,7 @@ class Threads(LocalRunner):
 
 
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_IMAGES", 3)
+    monkeypatch.setattr(describe, "SHARD_IMAGES", 3)
     monkeypatch.setattr(copy_candidates, "CHUNK_IMAGES", 2)
     monkeypatch.setattr("skindx.data.copies.find.PART_PAIRS", 1)
 
@@ -173,10 +173,10 @@ def test_a_removed_image_leaves_no_description(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from skindx.data.copies import shards
+from skindx.data.copies import describe
 from skindx.data.copies.find import find_copies
 from skindx.workers.task_runner import LocalRunner
-shards.SHARD_IMAGES = 2
+describe.SHARD_IMAGES = 2
 find_copies(Path(sys.argv[1]), sys.argv[2:], runner=LocalRunner(1))
 """
 
@@ -191,7 +191,7 @@ def test_a_killed_search_goes_on_after_its_last_shard(
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    monkeypatch.setattr(shards, "SHARD_IMAGES", 2)
+    monkeypatch.setattr(describe, "SHARD_IMAGES", 2)
     there = [
         sha256
         for file in shard_files(folder_of(tmp_path))

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from skindx.data.copies import find, verified
 from skindx.data.copies import verify as acceptance
-from skindx.data.copies.describe import Description, describe
+from skindx.data.copies.describe import Description, describe, sha256_of
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verified import (
     VALUES,
     keep_only,
