@@ -108,13 +108,13 @@ def test_a_person_says_what_columns_are(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(0.05, 0.3), min_size=8, max_size=60))
-def test_a_long_contour_is_a_polygon(radii: list[float]) -> None:
+def test_contours_of_several_lengths_are_polygons(radii: list[float]) -> None:
     angles = np.linspace(0, 2 * np.pi, len(radii), endpoint=False)
     points = [
         (0.4 + r * np.cos(a), 0.4 + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)
     ]
     values = [round(float(v), 6) for point in points for v in point]
-    meaning = meaning_of([values], None, 0)
+    meaning = meaning_of([values, values[2:]], None, 0)
     assert meaning.kind == "polygon"
     assert read_values(values, meaning).corners[0] == min(values[::2])
 

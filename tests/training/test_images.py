@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from skindx.data.loader.ahead import Pool
 
 from skindx.core import machine
 from skindx.core.compiled_loops import compiler
@@ -15,6 +14,7 @@ from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.loader import augment as augment_module
 from skindx.data.loader import cache, node_memory
+from skindx.data.loader.ahead import Pool
 from skindx.data.loader.augment import (
     changer,
     composed_changer,

@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
@@ -32,20 +32,8 @@ from skindx.data.boxes.box_file import (
     upright_size,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Points = NDArray[np.float64]
-
 _SLACK = 0.01
 """Of the image: tools round, and let boxes stand out a little."""
-_SURE_CORNERS = 8
-"""So many points in the order of a polygon without crossing are no keypoints."""
-_MOST_KEYPOINTS = 500
-"""More than any model of a body, hand or face has."""
-_MOST_LOOKED_AT = 2000
-"""Lines of a folder that are searched for a polygon: each is a millisecond's work or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ def meaning_of(
     if columns or keypoints:
         return ColumnMeaning(columns or "box", keypoints, stated=columns == "box")
     long = [values for values in lines if len(values) >= 6]
-    polygons = any(_only_polygon(values) for values in long[:_MOST_LOOKED_AT])
+    polygons = any(_only_polygon(values) for values in long)
     tracks = any(_only_tracked(values) for values in long)
     # Keypoints have the same number in every line, and an id that is missing makes it odd.
     even = {len(values) for values in long if len(values) % 2 == 0 and _inside(values)}
@@ -172,42 +160,13 @@ def _only_polygon(values: Sequence[float]) -> bool:
     points = list(zip(values[::2], values[1::2], strict=True))
     if not _is_box(values) or points[0] == points[-1]:
         return True
-    return _is_rectangle(points) or (len(points) >= _SURE_CORNERS and _is_simple(points))
+    return _is_rectangle(points)
 
 
 def _is_rectangle(points: Sequence[tuple[float, float]]) -> bool:
     if len(points) != 4 or len(set(points)) != 4:
         return False
     return len({x for x, _ in points}) == len({y for _, y in points}) == 2
-
-
-def _is_simple(points: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether no two sides of a polygon cross or touch but neighbours at their corner."""
-    import numpy as np
-
-    # N = points; sides run from start to end
-    if len(points) > _MOST_KEYPOINTS:
-        return True
-    if len(set(points)) != len(points):
-        return False
-    start_N2 = np.asarray(points, dtype=float)
-    end_N2 = np.roll(start_N2, -1, axis=0)
-    along_N2 = end_N2 - start_N2
-
-    straddles_NN = _sides(start_N2, along_N2, start_N2) * _sides(start_N2, along_N2, end_N2) <= 0
-    low_N2, high_N2 = np.minimum(start_N2, end_N2), np.maximum(start_N2, end_N2)
-    near_NN = ((low_N2[:, None] <= high_N2[None]) & (low_N2[None] <= high_N2[:, None])).all(axis=-1)
-    n = np.arange(len(points))
-    apart_NN = np.abs(n[:, None] - n[None])
-    neighbours_NN = (apart_NN <= 1) | (apart_NN == len(points) - 1)
-    return not (straddles_NN & straddles_NN.T & near_NN & ~neighbours_NN).any()
-
-
-def _sides(start_N2: "Points", along_N2: "Points", points_M2: "Points") -> "Points":
-    """Return on which side of each line each point is, by its sign, N x M."""
-    to_NM2 = points_M2[None] - start_N2[:, None]
-    sides_NM: Points = along_N2[:, None, 0] * to_NM2[..., 1] - along_N2[:, None, 1] * to_NM2[..., 0]
-    return sides_NM
 
 
 DATA = "data.yaml"
