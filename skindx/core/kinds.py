@@ -36,7 +36,7 @@ class Family:
         self._loaded: dict[str, Any] = {}
 
     @cached_property
-    def _added(self) -> dict[str, EntryPoint]:
+    def added(self) -> dict[str, EntryPoint]:
         """Kinds of other distributions; of two with one name the first."""
         points = sorted(_entry_points().select(group=self.group), key=lambda point: point.name)
         return {point.name: point for point in reversed(points) if point.name not in self._kinds}
@@ -44,13 +44,13 @@ class Family:
     @property
     def names(self) -> list[str]:
         """Names of all kinds: the package's in their order, then those of entry points."""
-        return [*self._kinds, *sorted(self._added)]
+        return [*self._kinds, *sorted(self.added)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._kinds or kind in self._added
+        return kind in self._kinds or kind in self.added
 
     def load(self, kind: str) -> Any:
         """Return a kind's object. Raises UserError for an unknown, former or broken kind."""
@@ -58,8 +58,8 @@ class Family:
             return self._loaded[kind]
         if kind in self._kinds:
             result = load_object(self._kinds[kind])
-        elif kind in self._added:
-            result = self._of_entry_point(self._added[kind])
+        elif kind in self.added:
+            result = self._of_entry_point(self.added[kind])
         else:
             raise UserError(self._unknown(kind))
         self._loaded[kind] = result
@@ -114,7 +114,7 @@ class Family:
 
     def _refuse(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else None
-        if isinstance(kind, str) and (kind in self._gone or kind in self._added):
+        if isinstance(kind, str) and (kind in self._gone or kind in self.added):
             try:
                 self.load(kind)
             except UserError as error:  # whose full stop the settings' own sentence brings

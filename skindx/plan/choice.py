@@ -1,14 +1,12 @@
 """One way to train (ranks, exchange, pieces), and the members that are to be trained."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skindx.core.cost.events import Flow
 from skindx.core.cost.pricing import Strategy
 from skindx.core.cost.profile import Profile
 from skindx.plan.kfac_price import KfacCost
-from skindx.training.forms.parallel_form import ParallelForm
 
 DEFAULTS: Mapping[str, Any] = {
     "exchange.kind": "dense",
@@ -59,26 +57,21 @@ class Choice:
             parts.append("activations computed again")
         return ", ".join(parts)
 
-    def fragment(self, flows: Sequence[Flow] = ()) -> dict[str, Any]:
-        """Return the settings with which `skindx train` does so on one node of the cluster.
-
-        `flows` are the members' steps, where layers are shared out.
-        """
+    def fragment(self) -> dict[str, Any]:
+        """Return the settings with which `skindx train` does so on one node of the cluster."""
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
-        if isinstance(self.strategy, ParallelForm) and flows:
-            engine["parallel"] = {**engine["parallel"], **self.strategy.settings_of(flows)}
         if not self.strategy.parallel:
             engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node
         return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}
 
-    def changed(self, flows: Sequence[Flow] = ()) -> int:
+    def changed(self) -> int:
         """Count the settings that differ from the defaults; how many ranks there are is none."""
         return sum(
             key != "engine.ranks" and value != DEFAULTS.get(key)
-            for key, value in _settings(self.fragment(flows))
+            for key, value in _settings(self.fragment())
         )
 
 

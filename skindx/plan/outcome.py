@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.events import Flow
 from skindx.core.cost.network import Network
 from skindx.core.cost.profile import Profiles, compute_scale
 from skindx.plan.choice import Choice, PlannedMember, Workload
@@ -57,17 +56,12 @@ class PlanOutcome:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of `skindx train` for it."""
-        return self.choice.fragment(self._flows)
+        return self.choice.fragment()
 
     @property
     def changed(self) -> int:
         """How many of these settings differ from the defaults; the number of ranks is none."""
-        return self.choice.changed(self._flows)
-
-    @property
-    def _flows(self) -> list[Flow]:
-        steps = (member.estimate.schedule.flow for member in self.members)
-        return [flow for flow in steps if flow]
+        return self.choice.changed()
 
     @property
     def score_s(self) -> float:

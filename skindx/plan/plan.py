@@ -102,8 +102,6 @@ def _bottleneck(chosen: Estimate) -> str:
         return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
     if name == "precondition":
         return f"K-FAC holds it back: {percent(share)} of a step, on average."
-    if name == "idle":
-        return f"Waiting for other stages holds it back: {percent(share)} of a step."
     return f"Reading images holds it back: {percent(share)} of a step waits for them."
 
 

@@ -244,8 +244,9 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
         return f"{what} works on whole layers, which {strategy.name} shares out"
     if preconditioned and isinstance(strategy, Hopping):
         return "recipe.preconditioner would make hopping members several times larger"
-    if strategy.zero and any(member.layer_norms for member in workload.members):
-        return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
+    if (strategy.zero or strategy.parallel) and any(m.layer_norms for m in workload.members):
+        does = "mixes" if strategy.zero else "shares out"
+        return f"lars and lamb go by the norms of layers, which {strategy.name} {does}"
     whole_layers = any(member.whole_layers for member in workload.members)
     if isinstance(strategy, Exchanging):
         reason = strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)

@@ -191,9 +191,6 @@ def strategy_given(settings: TrainSettings) -> Strategy:
     options: dict[str, Any]
     if parallel := _parallel(settings):
         options = parallel.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
-        for always in ("stages", "side"):  # a plan would look for them
-            if hasattr(parallel, always):
-                options[always] = getattr(parallel, always)
         if getattr(settings.exchange, "wire", None) == "bf16":
             options["wire"] = "bf16"
         return strategy_of(parallel.kind, options)

@@ -71,7 +71,6 @@ def check_smallest_step(
     divided = {
         "engine.ranks": ranks,
         "recipe.accumulate": recipe.accumulate,
-        **settings.engine.parallel.divisors(),
     }
     lower = " or ".join(name for name, parts in divided.items() if parts > 1)
     advice = [f"set recipe.batch={larger}"] if larger else []
@@ -91,7 +90,9 @@ def _least_at_once(
     shares = sizes_of(images // steps, ranks)
     if settings.loader.sharded is True:
         shares = (images // ranks // steps,) * ranks
-    return settings.engine.parallel.images_at_once(shares, pieces, batch)
+    # Neighbours whose images meet in one batch norm; the last ones have the fewest.
+    together = shares[-settings.engine.parallel.together :]
+    return sum(share // pieces for share in together)
 
 
 def takes_one_image(classifier: nn.Module, side: int) -> bool:

@@ -19,8 +19,6 @@ from skindx.training.launching.supervise import StopRequest
 from skindx.training.parallel.mesh import Mesh, Watch
 
 State = dict[str, Any]
-Group = dict[str, Any]
-"""A group of an optimizer's parameters."""
 
 METHOD = "method"
 """What a network that a method has changed calls that method."""
@@ -62,14 +60,6 @@ class Method:
         """Return the network, or an average of it, to evaluate and to save."""
         return module
 
-    # The optimizer.
-
-    def layerwise(
-        self, net: nn.Module, groups: list[Group], kind: type[torch.optim.Optimizer]
-    ) -> tuple[list[Group], type[torch.optim.Optimizer]]:
-        """Return groups and class of an optimizer that goes by the norm of each layer."""
-        return groups, kind
-
     # A step.
 
     def forward(self, images: int) -> None:
@@ -81,13 +71,6 @@ class Method:
 
     def backward(self, scale: float) -> None:
         """A backward pass begins, from the sum of the images' losses times `scale`."""
-
-    def run_backward(
-        self, network: Callable[[], None], begin: Callable[[bool], None], *, last: bool
-    ) -> None:
-        """Run a backward pass; `begin(last)` tells the exchange of gradients that it begins."""
-        begin(last)
-        network()
 
     def gradient_sync(
         self,
@@ -110,9 +93,6 @@ class Method:
         """Let something stand round all that the method waits for; None: nothing any more."""
 
     # State: whole, so that it fits any number of ranks.
-
-    def share_statistics(self, module: nn.Module) -> None:
-        """Give every rank the statistics that another one counts."""
 
     def whole_state(self, module: nn.Module) -> dict[str, Tensor]:
         """Return weights and statistics, which the next step may change."""

@@ -17,7 +17,7 @@ _OF_EVERY_RUN = ("skindx.training.methods.tower_members:Towers",)
 def run_methods(settings: TrainSettings) -> list[RunMethod]:
     """Return what may do something to a run of these settings."""
     engine = settings.engine
-    names = (*_OF_EVERY_RUN, engine.parallel.run_method, engine.schedule_kind.run_method)
+    names = (*_OF_EVERY_RUN, engine.schedule_kind.run_method)
     return [load_object(name)(settings) for name in names if name]
 
 
@@ -34,16 +34,14 @@ def change_network(
     image: Tensor,
     batch: int,
     say: Callable[[str], None],
-    *,
-    pieces: int = 1,
 ) -> None:
     """Let the parallel form change a network, in place, before its optimizer is made.
 
-    It is for steps of `batch` images in some pieces; `image` is one image, 1 x …. Every rank calls
+    It is for steps of `batch` images; `image` is one image, 1 x …. Every rank calls
     this, with equal networks. `say` gets a line.
     """
     if name := mesh.settings.parallel.changes_network:
-        load_object(name)(net, mesh, image, batch, say, pieces=pieces)
+        load_object(name)(net, mesh, image, batch, say)
 
 
 def build_preconditioner(

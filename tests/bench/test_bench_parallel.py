@@ -62,7 +62,7 @@ def test_the_smallest_bench_counts_time_bytes_and_weights(lab_here: None, tmp_pa
     assert figures["owt_weights_share"] < 0.95
     # Left out where all rounds overlap, as they may with layers this small.
     assert 0 <= figures.get("plan_agrees", 0) <= 1
-    priced = {*ARMS, "owt_b", "owt_c", "model"} - {"owt_gtopk"}
+    priced = {*ARMS, "owt_b", "owt_c"} - {"owt_gtopk"}
     assert {f"{arm}_plan_s" for arm in priced} <= figures.keys()
     assert all(figures[f"{arm}_plan_s"] > 0 for arm in priced)
 

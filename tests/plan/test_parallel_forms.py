@@ -5,17 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from some_networks import alexnet
 from some_networks import profiles as of_network
 from some_plans import cluster
 
-from skindx.core.cost.assignment import cut
 from skindx.core.cost.cells import Cell
-from skindx.core.cost.events import Feeding, Resource, StepTask, run
-from skindx.core.cost.network import Network, Timed
-from skindx.core.cost.placing import Ground, axis_of, cells_of, operators_of, wide
+from skindx.core.cost.network import Network
+from skindx.core.cost.placing import Ground, axis_of, cells_of, wide
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile, ProfiledLayer
 from skindx.core.errors import UserError
@@ -25,9 +21,6 @@ from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
 from skindx.training.forms.owt_form import in_rounds
-from skindx.training.forms.pipeline import PipelineFlow, PipelineStage
-from skindx.training.forms.tensor import pairs_of, tensor_cells
-from skindx.training.forms.tensor3d import cube_cells
 
 WIDTH, TOKENS, BATCH = 64, 10, 8
 
@@ -88,29 +81,6 @@ def test_a_wide_layer_is_one_whose_gradient_has_more_numbers_than_goes_in_and_ou
     assert wide(Ground(own, free(4), 32), 10**7)[-3:] == (4, 4, 1)
 
 
-def test_a_pair_sends_an_all_reduce_forward_and_one_backward() -> None:
-    own = block()
-    ground = Ground(own, free(4), images=2)
-    assert pairs_of(operators_of(own), 4) == [(1, 2), (3, 4)]
-    assert pairs_of(operators_of(own), 7) == []
-    cells = tensor_cells(ground, 4)
-    rows = 4 * 2 * TOKENS
-    sent = 2 * 3 / 4 * rows * WIDTH * 4
-    # The gradients of the outputs; how large the images are is not known.
-    gathered = 3 * 2 * 4 * TOKENS * WIDTH
-    assert sent_bytes(cells) == {
-        "4 neighbours": pytest.approx(4 * sent),
-        "gathered": gathered,
-    }
-    held = sum(cell.weight_bytes for cell in cells)
-    biases = 2 * 4 * WIDTH  # of proj and fc2
-    split = own.parameter_bytes - 8 * WIDTH - biases
-    assert held == 8 * WIDTH + biases + split // 4
-    # The norm is computed for the images of all four, the split layers a quarter of it.
-    assert cells[0].forward_s == pytest.approx(4 * cells[1].forward_s)
-    assert cells[1].forward_s == pytest.approx(0.1 * 2 / BATCH)
-
-
 def forward_s(cell: Cell) -> float:
     """With its borders."""
     borders = cell.before_forward + cell.after_forward
@@ -148,44 +118,6 @@ def test_each_further_round_passes_all_weights_through_memory() -> None:
     assert in_rounds(cell, axis, "a", 9e-9) == cell
 
 
-@pytest.mark.parametrize(("again", "times"), [(False, 6), (True, 8)])
-def test_bytes_on_a_cube_are_the_formula(again: bool, times: int) -> None:
-    """6 (q - 1) / q^3 of the operands a rank, 8 where they are gathered again."""
-    layers = []
-    for name in ("norm", "mlp.fc1", "mlp.fc2"):
-        # As many rows as columns over all 8 ranks, so that X, A and Y are alike: 8 x 8 images x 1.
-        square = {"shapes": ((WIDTH, WIDTH),), "parameter_bytes": 4 * WIDTH * WIDTH}
-        square |= {"activation_bytes": 4 * BATCH * WIDTH}
-        layers.append(linear(name, WIDTH, WIDTH).model_copy(update=square))
-    own = Profile(name="cube", batch=BATCH, layers=tuple(layers))
-    ground = Ground(own, free(8), images=8)
-    norm, *cells = cube_cells(ground, 2, gather_again=again)
-    matrix = 4 * WIDTH * WIDTH
-    sent = [sent_bytes([cell]) for cell in cells]
-    # Each also trades a rank's part of one matrix, there and back.
-    assert [own.pop("traded") for own in sent] == [2 * matrix // 8 * (2 - 1) // 2] * 2
-    for own_sent, cell in zip(sent, cells, strict=True):
-        assert sum(own_sent.values()) == pytest.approx(times * (2 - 1) / 8 * matrix)
-        assert cell.weight_bytes == matrix // 8
-        assert cell.gradient_bytes == 0
-    assert not norm.borders
-
-
-def test_three_dimensions_send_less_than_one_where_matrices_are_large() -> None:
-    layers = tuple(linear(f"mlp.fc{n}", 1024, 1024, positions=196) for n in (1, 2))
-    own = Profile(name="wide", batch=BATCH, layers=layers)
-    ground = Ground(own, free(64), images=BATCH)
-    sent = dict(sent_bytes(cube_cells(ground, 4, gather_again=False)))
-    traded, cube = sent.pop("traded"), sum(sent.values())
-    line = sent_bytes(tensor_cells(ground, 64))["64 neighbours"]
-    rows = 64 * BATCH * 196
-    x, a = rows * 1024, 1024 * 1024
-    # The first layer's inputs have no gradient to send back, in either form.
-    assert cube == pytest.approx(4 * 3 / 64 * (2 * (2 * x + 2 * x + 2 * a) - x), rel=1e-3)
-    assert traded == pytest.approx(4 * 3 * 3 / 4 * x / 64, rel=1e-3)
-    assert line == pytest.approx(4 * 2 * 63 / 64 * x, rel=1e-3)
-
-
 def test_groups_that_leave_a_node_share_its_link() -> None:
     network = free(4, 4)
     inside = axis_of(network, 4)
@@ -200,67 +132,6 @@ def test_groups_that_leave_a_node_share_its_link() -> None:
     assert (whole.network.nodes, whole.network.per_node, whole.sharing) == (4, 4, 1)
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.1, 3), st.floats(0, 2)), min_size=1,
-             max_size=5),
-    st.integers(1, 6),
-)  # fmt: skip
-def test_a_pipeline_in_closed_form_is_what_the_events_take(
-    timed: list[tuple[float, float, float]], micro: int
-) -> None:
-    sends = [sent for *_, sent in timed[:-1]] + [0.0]
-    stages = tuple(
-        PipelineStage(forward, backward, 0.5, Timed(0.0, sent), Timed(0.0, before))
-        for (forward, backward, _), sent, before in zip(timed, sends, [0.0, *sends], strict=False)
-    )
-    step = PipelineFlow(stages, micro).run(device="cuda", slots=1, pieces=1, feeding=Feeding())
-    tasks: list[StepTask] = []
-    ready: list[tuple[int, ...]] = [()] * micro
-    resources = []
-
-    def row(name: str, seconds: float, also: tuple[int, ...] = ()) -> None:
-        resources.append(Resource(name))
-        for number in range(micro):
-            tasks.append(StepTask(name, name, seconds, (*ready[number], *also)))
-            ready[number] = (len(tasks) - 1,)
-
-    for place, stage in enumerate(stages):
-        row(f"forward {place}", stage.forward_s)
-        row(f"onward {place}", stage.onward.wire_s)
-    through = tuple(range(len(tasks)))
-    for place in reversed(range(len(stages))):
-        row(f"backward {place}", stages[place].backward_s, through[-1:])
-        row(f"back {place}", stages[place].back.wire_s)
-    ends = run(tasks, resources)
-    assert step.seconds == pytest.approx(max(span.end_s for span in ends) + 0.5)
-    assert sum(step.parts.values()) == pytest.approx(step.seconds)
-
-
-@given(st.lists(st.floats(0.1, 5), min_size=1, max_size=9), st.data())
-def test_stages_are_cut_as_evenly_as_can_be(seconds: list[float], data: st.DataObject) -> None:
-    stages = data.draw(st.integers(1, len(seconds)))
-    counts = cut(seconds, stages)
-    assert len(counts) == stages
-    assert min(counts) >= 1
-    assert sum(counts) == len(seconds)
-    assert _longest(seconds, counts) == pytest.approx(_shortest(seconds, stages))
-
-
-def _longest(seconds: list[float], counts: list[int]) -> float:
-    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
-    return max(sum(seconds[end - own : end]) for end, own in zip(ends, counts, strict=True))
-
-
-def _shortest(seconds: list[float], stages: int) -> float:
-    if stages == 1:
-        return sum(seconds)
-    return min(
-        max(sum(seconds[:first]), _shortest(seconds[first:], stages - 1))
-        for first in range(1, len(seconds) - stages + 2)
-    )
-
-
 def test_memory_falls_by_the_weights_that_other_ranks_hold() -> None:
     own = alexnet(128, 2, 32)
     load = Load(own.trace(), own, "cuda", images=32)
@@ -270,15 +141,6 @@ def test_memory_falls_by_the_weights_that_other_ranks_hold() -> None:
     gathered = 3 * 32 * 4 * (9216 + 4096)
     found = strategy_of("owt").memory_bytes(load, free(4), 32)
     assert found == pytest.approx(gathered - saved, rel=1e-6)
-    ranks = strategy_of("model").memory_bytes(load, free(4), 32)
-    assert ranks < 0
-    own = block()
-    load = Load(own.trace(), own, "cuda", images=8)
-    cube = strategy_of("tensor3d").memory_bytes(load, free(8), 8)
-    split = own.parameter_bytes - 8 * WIDTH
-    saved = split * 7 / 8 * (2 + own.optimizer_bytes / own.parameter_bytes)
-    inputs = 8 * TOKENS * 4 * (WIDTH + WIDTH + WIDTH + 4 * WIDTH)
-    assert cube == pytest.approx((2 - 1) * inputs - saved, rel=1e-3)
 
 
 def seconds_of(name: str, own: Profile, where: str, batch: int, *, weak: bool = False) -> float:
@@ -287,7 +149,7 @@ def seconds_of(name: str, own: Profile, where: str, batch: int, *, weak: bool = 
     return search(work, machine, PlanLimits(strategy=name, extrapolate=True)).chosen.first.step_s
 
 
-EVERY = ("dense", "fused", "owt", "model")
+EVERY = ("dense", "fused", "owt")
 
 
 def test_small_images_are_best_left_on_one_device() -> None:
@@ -316,12 +178,7 @@ def test_one_weird_trick_wins_at_224_pixels(devices: int, least: float) -> None:
 @pytest.mark.parametrize(
     ("name", "where", "words"),
     [
-        ("tensor3d", "10gbe:4", "needs a cube of ranks"),
         ("owt", "10gbe:1", "there is only one"),
-        ("tensor3d", "10gbe:8", "widths are multiples of 4"),
-        ("model", "10gbe:13", "stages divide the ranks"),
-        ("tensor", "10gbe:4", "attention and MLPs whose widths are multiples of 2"),
-        ("tensor", "10gbe:5", "groups of two ranks or more that divide the 5 ranks"),
     ],
 )
 def test_what_cannot_be_shared_out_is_one_sentence(name: str, where: str, words: str) -> None:

@@ -6,19 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from skindx.training.config.recipe import Ema, Recipe
-from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
-
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
-
-ADAPTIVE = ("lars", "lamb")
-
-
-def adaptive(name: str, net: nn.Module) -> torch.optim.Optimizer:
-    """Return LARS or LAMB as a recipe has it; a step moves a layer by some hundredths."""
-    eta = {"trust_coefficient": 0.5} if name == "lars" else {}
-    recipe = Recipe(optimizer=name, learning_rate=0.1, weight_decay=0.05, **eta)
-    return build_optimizer(net, recipe, [])
+from skindx.training.config.recipe import Ema
+from skindx.training.tasks.optimizer import WeightAverage
 
 
 @dataclass(frozen=True)

@@ -68,15 +68,21 @@ def verbs() -> Iterator[str]:
 
 
 def settings() -> Iterator[str]:
-    """`train recipe.epochs`, `recipe split.folds`, `bundle members[].name`: a key by its path."""
+    """`train recipe.epochs`, `recipe split.folds`, `bundle members[].name`: a key by its path.
+
+    Kinds of other distributions, as the lab's, are no promise of skindx.
+    """
     from skindx.data.recipe import BuildSettings
     from skindx.models.bundle.bundle_index import BundleSpec
     from skindx.training.config.run import TrainSettings
+    from skindx.training.forms.form_kinds import PARALLEL_FORMS
 
     roots = (("recipe", BuildSettings), ("train", TrainSettings), ("bundle.json", BundleSpec))
+    added = tuple(f"({kind})" for kind in PARALLEL_FORMS.added)
     for name, root in roots:
         for path in _keys(root.model_json_schema()):
-            yield f"setting {name} {path}"
+            if not any(kind in path for kind in added):
+                yield f"setting {name} {path}"
 
 
 def _keys(schema: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import skindx
-from skindx.training.method import PLAIN, Method, method_of
+from skindx.training.method import PLAIN, method_of
 
 TRAINING = Path(skindx.__file__).parent / "training"
 METHODS = TRAINING / "methods"
@@ -59,23 +59,3 @@ def test_a_network_without_a_method_is_trained_as_it_is() -> None:
     assert PLAIN.whole(net) is net
     assert PLAIN.whole_state(net).keys() == net.state_dict().keys()
     assert not PLAIN.whole_shapes(net)
-
-
-def test_a_method_is_told_of_a_pass_in_order() -> None:
-    told: list[object] = []
-
-    class Noted(Method):
-        def forward(self, images: int) -> None:
-            told.append(("forward", images))
-
-        def backward(self, scale: float) -> None:
-            told.append(("backward", scale))
-
-    method = Noted()
-    method.forward(3)
-
-    def network() -> None:
-        method.backward(0.5)
-
-    method.run_backward(network, lambda last: told.append(("begin", last)), last=True)
-    assert told == [("forward", 3), ("begin", True), ("backward", 0.5)]

@@ -1,13 +1,12 @@
 """Wide layers split over ranks (`engine.parallel.kind=owt`) compute what one process computes."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
-from reference_training import ADAPTIVE, MakeOptimizer, Reference, adaptive, train_reference
+from reference_training import Reference, train_reference
 from states import as_arrays, assert_near
 from torch import Tensor, nn
 
@@ -21,8 +20,7 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.parts import parts_of
-from skindx.training.methods.sharding.split_network import split_network
-from skindx.training.methods.sharding.wide_layers import rounds_of
+from skindx.training.methods.sharding.wide_layers import rounds_of, split_network
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.tasks.optimizer import WeightAverage
 
@@ -52,6 +50,7 @@ def _net(dropout: float = 0.0) -> nn.Module:
     )
 
 
+IMAGE = torch.zeros(1, 3, 8, 8)
 FROZEN = ("0", "1", "3", "6")
 
 
@@ -75,17 +74,17 @@ class Run:
         dropout: float = 0.0,
         exchange: ExchangeSettings | None = None,
         frozen: tuple[str, ...] = (),
-        make: MakeOptimizer = _sgd,
     ) -> None:
         tensor = mesh.tensor if settings.parallel.kind == "owt" else Mesh.tensor
         self.mesh = Mesh(mesh.data, mesh.device, settings, tensor=tensor)
         self.net, self.said = _net(dropout), list[str]()
         for name in frozen:
             self.net.get_submodule(name).requires_grad_(False)
-        split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
+        if settings.parallel.splits:
+            split_network(self.net, self.mesh, IMAGE, IMAGES, self.said.append)
         self.average = WeightAverage(self.net, Ema(decay=0.5, warmup=False))
         self.engine = Engine(
-            self.net, make(self.net), self.mesh, IMAGES, exchange=exchange or DenseSettings()
+            self.net, _sgd(self.net), self.mesh, IMAGES, exchange=exchange or DenseSettings()
         )
 
     def step(self, number: int, *, pieces: int = 1, spoil: str = "") -> bool:
@@ -177,9 +176,6 @@ def _on_four_ranks() -> dict[str, Any]:
     run.engine.close()
     found["frozen"], run = _trained(mesh, OWT, frozen=FROZEN)
     run.engine.close()
-    for name in ADAPTIVE:
-        found[name], run = _trained(mesh, OWT, make=partial(adaptive, name))
-        run.engine.close()
     leave()
     return found
 
@@ -190,13 +186,11 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(
-    steps: int = STEPS, frozen: tuple[str, ...] = (), make: MakeOptimizer = _sgd
-) -> Reference:
+def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> Reference:
     net = _net()
     for name in frozen:
         net.get_submodule(name).requires_grad_(False)
-    return train_reference(net, make(net), _data, steps)
+    return train_reference(net, _sgd(net), _data, steps)
 
 
 @pytest.fixture(scope="module")
@@ -215,14 +209,6 @@ def test_gradients_are_those_of_one_process(ranks: Any, alone: Reference) -> Non
 def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: Reference) -> None:
     for result in ranks:
         assert_near(result["steps"], alone.weights, 1e-4)
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("name", ADAPTIVE)
-def test_rates_go_by_the_norms_of_whole_layers(ranks: Any, name: str) -> None:
-    expected = _alone(FEW, make=partial(adaptive, name)).weights
-    for result in ranks:
-        assert_near(result[name], expected, 1e-5, 1e-7)
 
 
 @pytest.mark.distributed

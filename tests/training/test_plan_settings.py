@@ -25,7 +25,6 @@ from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.sharding.pieces import counts_of, pieces_of
 from skindx.training.recorded_step import timeline_file
 
 
@@ -96,16 +95,8 @@ def _profile(model: str, size: int, batch: int = 8) -> Profile:
     return Profile(name=model, size=size, batch=batch, layers=tuple(layers), at=at, update_s=0.01)
 
 
-@pytest.mark.parametrize(
-    ("kind", "model", "size", "ranks"),
-    [
-        ("model", "vgg11", 64, 4),
-        ("tensor3d", "vit_tiny_patch16_224", 224, 8),
-    ],
-)
-def test_what_a_plan_has_found_is_trained_and_priced_alike(
-    kind: str, model: str, size: int, ranks: int, tmp_path: Path
-) -> None:
+def test_what_a_plan_has_found_is_trained_and_priced_alike(tmp_path: Path) -> None:
+    kind, model, size, ranks = "owt", "vgg11", 64, 4
     raw = {
         "members": [{"name": "m", "model": model, "preprocess": {"size": size}}],
         "recipe": {"batch": 8 * ranks, "optimizer": "sgd"},
@@ -124,12 +115,6 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
     settings = TrainSettings.parse(merged(raw, fragment))
     parallel: Any = settings.engine.parallel
     assert parallel.kind == kind
-    net, image = _classifier(model, size), torch.zeros(1, size, size, 3, device="meta")
-    if kind == "model":
-        assert len(parallel.starts) == parallel.stages - 1
-        assert len(counts_of(pieces_of(net, image), parallel)) == parallel.stages
-    else:
-        assert parallel.side == 2
     assert parallel.group_size(ranks) > 1
     given = given_choice(settings, machine)
     assert given

@@ -55,7 +55,7 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         *(
             ({"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": form}}},
              f"engine.parallel.kind={form} splits layers")
-            for form in ("owt", "tensor", "model", "tensor3d")
+            for form in ("owt", "tensor", "tensor3d")
         ),
         *(
             ({**change, "engine": {"elastic": {}, **change.get("engine", {})}}, text)
@@ -173,11 +173,6 @@ def test_a_class_that_a_fold_cannot_learn_is_named(small_dataset: Path) -> None:
             {"engine": {"ranks": 2}, "loader": {"sharded": True}},
             55,
             r"set recipe.batch=5, or lower engine.ranks",
-        ),
-        (
-            {"engine": {"ranks": 2, "parallel": {"kind": "model", "micro_batches": 2}}},
-            54,
-            r"lower engine.ranks or engine.parallel.micro_batches",
         ),
         ({"engine": {"ranks": 2}}, 56, ""),
         ({"engine": {"ranks": 2, "sync_batch_norm": True}}, 54, ""),

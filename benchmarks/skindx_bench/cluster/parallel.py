@@ -224,7 +224,7 @@ def _notes(s: Config) -> tuple[str, ...]:
         "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. "
         "factored sends inputs and output gradients of wide layers, and stands apart. MB are what "
         "a rank's interface has sent in a step. owt_b, owt_c: the batch meets split layers in "
-        "rounds. model: as many stages as ranks, micro-batches as by default. plan_s: what a "
+        "rounds. plan_s: what a "
         "plan says, from the steps of whole networks that all ranks time at once and from links "
         "measured by the collectives; plan_agrees: the share of pairs of forms in the plan's "
         "order, of those that no round confuses. "

@@ -112,7 +112,7 @@ def arms_of(settings: Config) -> list[ParallelForm]:
         "powersgd": {"rank": settings.rank},
     }
     gtopk = {"kind": "gtopk", "density": settings.density}
-    owt, model = {"kind": "owt"}, {"kind": "model", "stages": settings.ranks}
+    owt = {"kind": "owt"}
     return [
         ParallelForm("dense", {"kind": "dense"}, priced=("dense", {})),
         ParallelForm("fused", fused, priced=("fused", {"tune": False})),
@@ -136,7 +136,6 @@ def arms_of(settings: Config) -> list[ParallelForm]:
             for scheme in ("b", "c")
         ),
         ParallelForm("owt_gtopk", gtopk, owt, exact=False),
-        ParallelForm("model", fused, model, priced=("model", {"stages": settings.ranks})),
     ]
 
 

@@ -24,11 +24,11 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.methods.sharding.communicator import Communicator
-from skindx.training.methods.sharding.cubes import Cube, cube_product
-from skindx.training.methods.sharding.split_network import split_network
-from skindx.training.methods.sharding.transformer import split_pair
 from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all, sizes_of
+from skindx.training.registry import change_network
 from skindx_bench.cluster.network_probe import cluster_of
+from skindx_bench.forms.cubes import Cube, cube_product
+from skindx_bench.forms.transformer import split_pair
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 
@@ -188,7 +188,7 @@ class ParallelRank:
         net = _network(classes, width, seed)
         image = torch.zeros(1, 3, side, side)
         every = batch * mesh.data.size
-        split_network(net, mesh, image, every, _nothing)
+        change_network(net, mesh, image, every, _nothing)
         optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
         self._engine = Engine(
             net,

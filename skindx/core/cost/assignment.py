@@ -1,4 +1,4 @@
-"""Sharing out work: longest first, even cuts, members that hop (an open shop), grids of ranks.
+"""Sharing out work: longest first, members that hop (an open shop), grids of ranks.
 
 K-FAC's ranks are a grid: a row of workers holds the eigenvectors of some layers, and each of its
 ranks sends the finished gradients down its column (KAISA, Pauloski et al. 2021, arXiv 2107.01739,
@@ -91,40 +91,6 @@ def divisors(ranks: int) -> tuple[int, ...]:
     """Return all divisors of a number, ascending."""
     low = [count for count in range(1, math.isqrt(ranks) + 1) if ranks % count == 0]
     return tuple(dict.fromkeys([*low, *(ranks // count for count in reversed(low))]))
-
-
-def cut(seconds: Sequence[float], stages: int) -> list[int]:
-    """Return how many operators each stage has, so that the longest stage is the shortest possible.
-
-    Stages are neighbours in forward order, and none is empty. Raises ValueError for more stages
-    than operators.
-    """
-    if not 1 <= stages <= len(seconds):
-        raise ValueError(f"{len(seconds)} operators cannot be cut into {stages} stages.")
-    low, high = max(seconds), sum(seconds)
-    for _ in range(60):
-        middle = (low + high) / 2
-        if len(_filled(seconds, middle)) <= stages:
-            high = middle
-        else:
-            low = middle
-    counts = _filled(seconds, high)
-    while len(counts) < stages:  # halve what has several: no stage gets longer by that
-        widest = counts.index(max(counts))
-        half = counts[widest] // 2
-        counts[widest : widest + 1] = [half, counts[widest] - half]
-    return counts
-
-
-def _filled(seconds: Sequence[float], limit_s: float) -> list[int]:
-    counts, held_s = [0], 0.0
-    for operator_s in seconds:
-        if counts[-1] and held_s + operator_s > limit_s * (1 + 1e-12):
-            counts.append(0)
-            held_s = 0.0
-        counts[-1] += 1
-        held_s += operator_s
-    return counts
 
 
 SPREAD = 0.05

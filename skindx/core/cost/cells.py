@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from skindx.core.cost.events import Feeding, Flow, Step, StepTasks
+from skindx.core.cost.events import Feeding, Step, StepTasks
 from skindx.core.cost.network import Timed
 
 
@@ -69,8 +69,8 @@ _ORDER = ("read", "forward", "backward", "communicate", "update")
 
 
 @dataclass(frozen=True)
-class Chain(Flow):
-    """A step of cells in forward order."""
+class Chain:
+    """A step of cells in forward order; messages are more than the gradients after backward."""
 
     cells: tuple[Cell, ...]
     launches: tuple[Launch, ...]

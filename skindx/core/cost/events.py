@@ -1,7 +1,6 @@
 """Tasks on resources, simulated as events; the step that they make, and its Chrome trace."""
 
 import heapq
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -250,33 +249,6 @@ class StepTasks:
         cores = Resource("cores", slots=MANY, shared=self.device == "cpu")
         link = Resource("link", slots=slots, shared=True)
         return run(self.tasks, [cores, link, Resource("device")])
-
-
-class Flow(ABC):
-    """Computing and messages that are not simply backward followed by the gradients."""
-
-    @property
-    @abstractmethod
-    def border_bytes(self) -> int:
-        """Bytes that a rank sends for others to compute on; 0: nothing is shared out."""
-
-    @property
-    @abstractmethod
-    def gradient_bytes(self) -> int:
-        """Of the gradients that it sums with others."""
-
-    @abstractmethod
-    def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Flow":
-        """Return the flow with each of these taking so many times as long."""
-
-    @abstractmethod
-    def run(
-        self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Feeding
-    ) -> Step:
-        """Simulate a step of `pieces` pieces; gradients are summed after the last one.
-
-        `slots` messages are on a link at once.
-        """
 
 
 _ROWS = ("cores", "device", "link")

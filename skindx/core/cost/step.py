@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from skindx.core.cost.events import Feeding, Flow, Resource, Step, StepTask, StepTasks, run
+from skindx.core.cost.cells import Chain
+from skindx.core.cost.events import Feeding, Resource, Step, StepTask, StepTasks, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.profile import Trace
 
@@ -56,7 +57,7 @@ class StepSchedule:
     """How sure the work of the cores is."""
     measured: bool = True
     """The collective was measured on this cluster, among as many ranks."""
-    flow: Flow | None = None
+    flow: Chain | None = None
     """The whole step, where layers are shared out over ranks; all of the above is then in it."""
     precondition_s: float = 0.0
     """Work on the gradients once they are summed, a step on average."""

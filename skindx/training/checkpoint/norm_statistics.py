@@ -9,7 +9,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import State, mean_of
-from skindx.training.method import method_of
 from skindx.training.parallel.mesh import Mesh
 
 
@@ -29,8 +28,6 @@ class Buffers:
 
     def state_dict(self) -> State:
         """Return the buffers by name; every rank calls this."""
-        for network in self._networks:
-            method_of(network).share_statistics(network)
         return dict(self._named())
 
     def load_state_dict(self, states: Sequence[State]) -> None:
@@ -74,7 +71,6 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     """
     if mesh.data.size == 1:
         return
-    method_of(module).share_statistics(module)
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

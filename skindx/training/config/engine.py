@@ -95,8 +95,7 @@ class EngineSettings(Settings):
     that stay where they are; a member visits one after the other, and hops with all its state.
     """
     parallel: AnyParallel = DataSettings()
-    """What the ranks of schedule=data hold of the network, by its `kind`: data, owt, tensor,
-    model or tensor3d."""
+    """What the ranks of schedule=data hold of the network, by its `kind`: data or owt."""
     partitions: int | Literal["auto"] = "auto"
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")

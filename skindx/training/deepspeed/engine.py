@@ -228,16 +228,10 @@ class Engine:
         """
         self._engine.set_gradient_accumulation_boundary(last)
         scale = self.mesh.data.size / global_count
-
-        def network() -> None:
-            self.method.backward(scale)
-            self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
-
-        self.method.run_backward(network, self._begin_backward, last=last)
-
-    def _begin_backward(self, last: bool) -> None:
         if self._sync:
             self._sync.backward(last=last)
+        self.method.backward(scale)
+        self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.

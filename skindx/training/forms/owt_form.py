@@ -10,7 +10,7 @@ from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.network import Timed
 from skindx.core.cost.placing import Ground, RankAxis, cells_of, wide
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
+from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings
 
 Scheme = Literal["a", "b", "c"]
 
@@ -84,7 +84,7 @@ def _whole_s(border: CellBorder, axis: RankAxis, scheme: Scheme) -> float:
     return rounds * timed.alone_s  # all that one rank gets comes over its own link
 
 
-class OwtForm(PlacedForm):
+class OwtForm(ParallelForm):
     """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
 
     name: ClassVar[str] = "owt"
@@ -137,3 +137,4 @@ class OwtSettings(ParallelSettings):
 
     in_groups: ClassVar[bool] = False
     price: ClassVar[type[ParallelForm] | None] = OwtForm
+    changes_network: ClassVar[str] = "skindx.training.methods.sharding.wide_layers:split_network"

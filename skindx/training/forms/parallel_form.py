@@ -5,13 +5,12 @@ no torch.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.core.cost.cells import Cell, chain_of
-from skindx.core.cost.events import Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.placing import Ground
 from skindx.core.cost.pricing import Load, Strategy
@@ -21,15 +20,12 @@ from skindx.core.settings_base import Settings
 
 
 class ParallelForm(Strategy):
-    """Layers are shared out over ranks, and not their images alone."""
+    """Layers are shared out over ranks, and not their images alone.
+
+    All ranks are alike: each operator is data-parallel, or split over some of them.
+    """
 
     parallel: ClassVar[bool] = True
-
-    def ground(self, load: Load, network: Network) -> Ground:
-        """Return what operators are placed on. Raises UserError for a single rank."""
-        if network.ranks < 2:
-            raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
-        return Ground(load.profile, network, load.images, load.factor, load.pieces)
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind."""
@@ -40,18 +36,10 @@ class ParallelForm(Strategy):
             "engine": {"zero": 0, "parallel": {"kind": self.name, **options}},
         }
 
-    def settings_of(self, flows: Sequence[Flow]) -> dict[str, Any]:
-        """Return what a search chose, as settings of the kind; `flows` are the members'."""
-        return {}
-
     @property
     def lossy(self) -> bool:  # type: ignore[override]
         """16 bits round the sums of gradients on their way."""
         return self.options.get("wire") == "bf16"
-
-
-class PlacedForm(ParallelForm):
-    """All ranks alike: each operator is data-parallel, or split over some of them."""
 
     def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Return the cells of a step as a flow. Raises UserError where the network has none."""
@@ -72,7 +60,9 @@ class PlacedForm(ParallelForm):
     def _placed(self, load: Load, network: Network) -> tuple[Ground, Sequence[Cell]]:
         key = (self.label, network.nodes, network.per_node)
         if key not in load.memo:
-            ground = self.ground(load, network)
+            if network.ranks < 2:
+                raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
+            ground = Ground(load.profile, network, load.images, load.factor, load.pieces)
             load.memo[key] = (ground, self.cells(ground, update_s_per_byte(load)))
         result: tuple[Ground, Sequence[Cell]] = load.memo[key]
         return result
@@ -114,18 +104,12 @@ class ParallelSettings(Settings):
 
     splits: ClassVar[bool] = True
     """Ranks hold parts of layers, or some of the layers."""
-    by_peers: ClassVar[bool] = False
-    """Only ranks with the same parts exchange their gradients."""
-    layer_on_one_rank: ClassVar[bool] = False
-    """A layer is computed on one rank alone, for one micro-batch after the other."""
     in_groups: ClassVar[bool] = True
     """Ranks are groups that share every split layer, and other groups hold the same."""
     price: ClassVar[type[ParallelForm] | None] = None
     """What a plan compares it by; none: it has no price."""
-    changes_network: ClassVar[str] = "skindx.training.methods.sharding.split_network:split_network"
+    changes_network: ClassVar[str] = ""
     """"module:function", called as the registry's `change_network` is; none: nothing changes it."""
-    run_method: ClassVar[str] = "skindx.training.methods.sharding.split_network:SplitRun"
-    """"module:class" of the `RunMethod` that checks a run; none: there is nothing to check."""
 
     def group_size(self, ranks: int) -> int:
         """Return how many of so many ranks share every split layer. Raises UserError."""
@@ -135,17 +119,6 @@ class ParallelSettings(Settings):
     def together(self) -> int:
         """Neighbouring ranks whose images meet in one batch norm."""
         return 1
-
-    def images_at_once(self, shares: Sequence[int], pieces: int, batch: int) -> int:
-        """Return the fewest images that a batch norm sees at once.
-
-        `shares` are the ranks' images of a step of `batch`, which is taken in some `pieces`.
-        """
-        return sum(share // pieces for share in shares[-self.together :])
-
-    def divisors(self) -> Mapping[str, int]:
-        """Return settings that divide the images of a step further -> by how many at least."""
-        return {}
 
     def check_engine(self, engine: Any) -> None:
         """Raise ValueError for EngineSettings that do not go with it."""
@@ -171,12 +144,6 @@ class ParallelSettings(Settings):
                 f"{what}, which talk to each other inside the network, and compile cannot look "
                 "into that; set compile=false, or leave parallel out"
             )
-        if self.layer_on_one_rank and engine.sync_batch_norm:
-            raise ValueError(
-                f"parallel.kind={self.kind} computes a layer on one rank, for one micro-batch "
-                "after the other, so that no batch norm sees all images of a step; set "
-                "sync_batch_norm=false, or leave parallel out"
-            )
 
     def check_member(self, member: str, recipe: Any) -> None:
         """Raise ValueError for a member whose Recipe needs whole layers."""
@@ -186,42 +153,22 @@ class ParallelSettings(Settings):
                 f"and preconditioner.kind={recipe.preconditioner.kind} works on whole layers; "
                 "leave one of them out"
             )
-        if self.splits and recipe.optimizer_kind.matrices:
+        kind = recipe.optimizer_kind
+        if self.splits and (kind.matrices or kind.layerwise):
+            does = "multiplies" if kind.matrices else "goes by the norms of"
             raise ValueError(
                 f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
-                f"and recipe.optimizer={recipe.optimizer} multiplies whole layers; take adamw, or "
-                "leave parallel out"
+                f"and recipe.optimizer={recipe.optimizer} {does} whole layers; take adamw or "
+                "sgd, or leave parallel out"
             )
 
     def check_exchange(self, exchange: ExchangeSettings) -> None:
-        """Raise ValueError for one that cannot act among the ranks with equal parts alone."""
+        """Raise ValueError for one that cannot act beside split layers."""
         if self.splits and exchange.apart:
             raise ValueError(
                 f"exchange.kind={exchange.kind} lets ranks train apart, and engine.parallel.kind="
                 f"{self.kind} splits layers over them; leave one of them out"
             )
-        if self.by_peers and not exchange.among_peers:
-            from skindx.comm.exchange_kinds import (
-                EXCHANGES,  # kinds from outside may import this module
-            )
-
-            *first, last = (
-                kind for kind, settings in EXCHANGES.loaded().items() if settings.among_peers
-            )
-            raise ValueError(
-                f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
-                f"engine.parallel.kind={self.kind} only ranks with the same parts exchange "
-                f"theirs; take {', '.join(first)} or {last}"
-            )
-
-    def _group_of(self, size: int, ranks: int, what: str) -> int:
-        """Return a group's size. Raises UserError where it does not divide the ranks."""
-        if ranks % size:
-            raise UserError(
-                f"engine.parallel.{what} must divide the number of ranks, which is {ranks}; change "
-                f"engine.ranks or engine.parallel.{what.partition('=')[0]}."
-            )
-        return size
 
 
 class DataSettings(ParallelSettings):
@@ -230,8 +177,6 @@ class DataSettings(ParallelSettings):
     kind: Literal["data"] = "data"
 
     splits: ClassVar[bool] = False
-    changes_network: ClassVar[str] = ""
-    run_method: ClassVar[str] = ""
 
     def group_size(self, ranks: int) -> int:
         """No layer is split."""

@@ -97,7 +97,7 @@ def setup_member(
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
     image = _one_image(member, mesh)
-    change_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
+    change_network(classifier, mesh, image, recipe.batch, say)
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)

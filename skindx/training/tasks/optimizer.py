@@ -14,7 +14,7 @@ from skindx.core.state_checks import check_like
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.training.config.recipe import Ema, LoraSettings, Mix, Recipe
-from skindx.training.method import Group, method_of
+from skindx.training.method import method_of
 
 SIDE_STEP = 32
 """Networks halve their images up to five times."""
@@ -72,7 +72,7 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
     chosen = recipe.optimizer_kind
     last = _last_layer(net) if chosen.matrices else ()
-    groups: dict[tuple[Any, ...], Group] = {}
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:  # stays as it was given
             continue
@@ -90,8 +90,6 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
         group["params"].append(parameter)
     kind, options = load_object(chosen.builds)(recipe)
     made = list(groups.values())
-    if chosen.layerwise:
-        made, kind = method_of(net).layerwise(net, made, kind)
     optimizer: torch.optim.Optimizer = kind(made, lr=peak_rate(recipe), **options)
     return optimizer
 

@@ -165,32 +165,8 @@ class Communicator:
             dist.all_reduce(total, group=self.group)
         return total
 
-    def send(self, tensor: Tensor, to: int) -> dist.Work:
-        """Begin to send a tensor to a rank of the axis."""
-        self.bytes_sent += tensor.nbytes
-        work = dist.isend(tensor, group=self.group, group_dst=to)
-        assert work is not None
-        return work
-
-    def receive(self, into: Tensor, sender: int) -> dist.Work:
-        """Begin to fill a tensor with what a rank of the axis sends."""
-        work = dist.irecv(into, group=self.group, group_src=sender)
-        assert work is not None
-        return work
-
-    def wait(self, works: Sequence[dist.Work]) -> None:
-        """Wait for what was sent or received."""
-        with self._watched("wait"):
-            for work in works:
-                work.wait()
-
     def _watched(self, name: str) -> AbstractContextManager[None]:
         return self.watch(name) if self.watch else nullcontext()
-
-    def broadcast(self, values: Tensor, owner: int) -> Tensor:
-        """Fill a tensor with the owner's, in place; not counted."""
-        dist.broadcast(values, group=self.group, group_src=owner)
-        return values
 
     def draw_alike(self, device: torch.device) -> None:
         """Take over the first rank's random numbers: what all ranks compute alike is alike."""

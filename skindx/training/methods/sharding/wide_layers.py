@@ -12,7 +12,7 @@ a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its g
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
 from skindx.training.methods.sharding.parts import Part, take_part
-from skindx.training.parallel.mesh import sizes_of
+from skindx.training.methods.sharding.whole import split_and_attach
+from skindx.training.parallel.mesh import Mesh, sizes_of
 
 PAPER = (
     "One weird trick | Krizhevsky, One weird trick for parallelizing convolutional neural "
@@ -185,15 +186,41 @@ class SplitLayer(nn.Module):
 class SplitLinear(SplitLayer, nn.Linear):
     """A linear layer of which each rank computes some outputs."""
 
+    whole_class = nn.Linear
+
 
 class SplitConv(SplitLayer, nn.Conv2d):
     """A convolution of which each rank computes some channels."""
+
+    whole_class = nn.Conv2d
 
 
 _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
     nn.Linear: SplitLinear,
     nn.Conv2d: SplitConv,
 }
+
+
+def split_network(
+    net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
+) -> None:
+    """Split a network's wide layers for steps of `batch` images, in place; names stay the same.
+
+    `image` is one image, 1 x …. Every rank calls this, with equal networks. `say` gets a line.
+    """
+    settings, ranks = mesh.settings.parallel, mesh.tensor.size
+    if ranks == 1:
+        return
+    assert isinstance(settings, OwtSettings)
+
+    def split() -> Mapping[str, nn.Module]:
+        layers = wide_layers(net, image, batch, ranks, settings)
+        links = Communicator(mesh.tensor)
+        for layer in layers.values():
+            split_layer(layer, links, scheme=settings.scheme)
+        return layers
+
+    split_and_attach(net, mesh, split, say)
 
 
 def split_layer(layer: nn.Module, links: Communicator, scheme: Scheme = "a") -> None:

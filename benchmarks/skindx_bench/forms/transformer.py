@@ -9,24 +9,32 @@ With B images of T tokens of D values in a group of P ranks, attention sends, a 
 4 (P - 1) / P B T D values, half of them in the backward pass, and so does an MLP.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.startup import light_imports
+from skindx.training.gradient_sync import GradientSync
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
-from skindx.training.methods.sharding.parts import Part, take_part
-from skindx.training.parallel.mesh import sizes_of
+from skindx.training.methods.sharding.parts import (
+    Part,
+    exchange_beside,
+    parts_of,
+    square_of,
+    take_part,
+)
+from skindx.training.methods.sharding.whole import WHOLE_VALUES, SplitLayers, split_and_attach
+from skindx.training.parallel.mesh import Mesh, sizes_of
 
 with light_imports():
     from timm.layers import Attention, Mlp
 
 # b = images of this rank, B = those of all ranks of the group, T = tokens, D = values
-
-WHOLE_VALUES = "whole_values"
-"""What a split attention calls the attributes that it had as a whole."""
 
 
 class _Copied(torch.autograd.Function):
@@ -88,6 +96,7 @@ def leave(outputs_B: Tensor, links: Communicator) -> Tensor:
 class ColumnLinear(nn.Linear):
     """A linear layer of which each rank computes some outputs."""
 
+    whole_class = nn.Linear
     parts: dict[str, Part]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,6 +108,7 @@ class ColumnLinear(nn.Linear):
 class RowLinear(nn.Linear):
     """A linear layer of which each rank has some inputs; all get the sum. The bias is whole."""
 
+    whole_class = nn.Linear
     parts: dict[str, Part]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,10 +183,71 @@ def split_pair(
     take_part(
         first,
         {
-            name: Part(links, weight.shape, 0, rows, replicated=True)
+            name: Part(links, weight.shape, 0, rows)
             for name, weight in first.named_parameters(recurse=False)
         },
     )
     columns = tuple((span,) for span in one)
-    take_part(second, {"weight": Part(links, second.weight.shape, 1, columns, replicated=True)})
+    take_part(second, {"weight": Part(links, second.weight.shape, 1, columns)})
     first.__class__, second.__class__ = ColumnLinear, RowLinear
+
+
+class GroupGradientSync(GradientSync):
+    """Ranks with the same parts take the mean of all gradients, which count in the norm."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: ExchangeSettings,
+        mesh: Mesh,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Get the exchange ready; every rank calls this."""
+        exchange, parts = exchange_beside(settings), parts_of(module)
+        super().__init__(module, exchange, mesh, steps_per_epoch, say, ranks=mesh.replicas)
+        self._links = next(iter(parts.values())).links
+        trained = [item for item in module.named_parameters() if item[1].requires_grad]
+        self._split = [weight for name, weight in trained if name in parts]
+        self._shared = [weight for name, weight in trained if name not in parts]
+
+    def _finish(self) -> float | None:
+        """Return a norm that is the same to the bit on all ranks, and so is what is clipped."""
+        bad = math.nan if self.reducer.finish() is None else 0.0
+        square = float(self._links.sum(square_of(self._split) + bad))
+        return math.sqrt(square + float(square_of(self._shared))) if math.isfinite(square) else None
+
+
+class GroupLayers(SplitLayers):
+    """Every rank of a group computes its parts of the layers for the images of all of them."""
+
+    def run_forward(self, inputs: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the outputs of this rank's images."""
+        return leave(network(enter(inputs, self.links)), self.links)
+
+    def gradient_sync(
+        self,
+        settings: ExchangeSettings,
+        module: nn.Module,
+        mesh: Mesh,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
+    ) -> GradientSync:
+        """Return the exchange among the ranks that hold the same."""
+        return GroupGradientSync(module, settings, mesh, steps_per_epoch, say)
+
+
+def split_network(
+    net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
+) -> None:
+    """Split all plain blocks over the ranks of a group, as the registry's `change_network`."""
+
+    def split() -> list[str]:
+        links, blocks = Communicator(mesh.tensor), dict(net.named_modules())
+        names = [name for name in blocks if can_be_split(blocks[name], mesh.tensor.size)]
+        for name in names:
+            split_block(blocks[name], links)
+        return names
+
+    if mesh.tensor.size > 1:
+        split_and_attach(net, mesh, split, say, GroupLayers)

@@ -9,26 +9,41 @@ gathered is kept for the backward pass, and (q - 1) / q^3 (M N + K N) more where
 again; kept are (M N + K N) / q^2 values, or 1 / q^3 of them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from skindx.comm.exchange import Reducer
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.fabric import Fabric, GradientBuffer
+from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import Fused
 from skindx.core.startup import light_imports
 from skindx.models.classifier.heads import Mlp as MlpHead
+from skindx.training.gradient_sync import GradientSync
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
-from skindx.training.methods.sharding.parts import PARTS, Part
-from skindx.training.methods.sharding.transformer import WHOLE_VALUES
-from skindx.training.parallel.mesh import ProcessGroup
+from skindx.training.methods.sharding.parts import (
+    Part,
+    SplitGradientSync,
+    exchange_beside,
+    parts_of,
+    square_of,
+    take_part,
+)
+from skindx.training.methods.sharding.whole import WHOLE_VALUES, SplitLayers, split_and_attach
+from skindx.training.parallel.mesh import Mesh, ProcessGroup, Watch
+from skindx_bench.forms.form_settings import Tensor3dSettings
 
 PAPER = (
     "3-D tensor parallelism | Bian et al., Maximizing Parallelism in Distributed Training for "
-    "Huge Neural Networks, arXiv 2105.14450, 2021 | tests/training/test_tensor3d.py | "
+    "Huge Neural Networks, arXiv 2105.14450, 2021 | tests/bench/test_tensor3d.py | "
     "docs/measured/parallel.json"
 )
 
@@ -134,41 +149,33 @@ def padded(rows: int, q: int) -> int:
 
 @dataclass(frozen=True)
 class CubePart(Part):
-    """Rows (j, i) and columns l of K x N; with j and l swapped for the second of two products.
+    """Rows (j, i) and columns l of K x N, on the cube of the product that it is in.
 
     Rows beyond the last are zeros, which no gradient reaches.
     """
 
-    q: int = 2
-    swapped: bool = False
-    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    cube: Cube
+    swapped: bool
+    """It is in the second of two products, whose cube has j and l in each other's place."""
+    peers: tuple[int, ...]
+    """Ranks that hold the same part and take the mean of its gradient alone, this one counted."""
+    keep: bool
+    """Whether parts gathered in forward stay in memory for backward."""
+    order: Tensor
     """All rows, those of a block of columns of the product after the other."""
 
-    @classmethod
-    def of(
-        cls,
-        links: Communicator,
-        shape: Size,
-        q: int,
-        times: int,
-        peers: tuple[int, ...],
-        *,
-        swapped: bool,
-    ) -> Self:
-        """Share out a weight whose outputs are `times` blocks that all go by heads."""
-        rows = padded(shape[0], q) // times
-        assert times == 1 or rows * times == shape[0]
-        starts = torch.arange(times)[:, None] * rows
-        blocks = [(starts + block_k).flatten() for block_k in torch.arange(rows).chunk(q)]
-        return cls(links, shape, 0, (), peers=peers, q=q, swapped=swapped, order=torch.cat(blocks))
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copied layer talks over the same links."""
+        return self
 
     def _block(self, rank: int) -> tuple[Tensor, slice, Tensor]:
         """Return a rank's rows, its columns, and which of the rows are there."""
-        i, j, l = place_of(rank, self.q)  # noqa: E741 (the paper's name)
+        q = self.cube.i.size
+        i, j, l = place_of(rank, q)  # noqa: E741 (the paper's name)
         if self.swapped:
             j, l = l, j  # noqa: E741
-        height, width = len(self.order) // self.q**2, self.shape[1] // self.q
-        block = j * self.q + i
+        height, width = len(self.order) // q**2, self.shape[1] // q
+        block = j * q + i
         rows_k = self.order[block * height : (block + 1) * height]
         return rows_k, slice(l * width, (l + 1) * width), rows_k < self.shape[0]
 
@@ -188,6 +195,12 @@ class CubePart(Part):
             whole[rows_k[there_k].to(whole.device), columns] = part.view(local.shape)[there_k]
         return whole
 
+    def columns(self, row_K: Tensor) -> Tensor:
+        """Return this rank's columns of a row of all that the layer gives."""
+        q, j = self.cube.j.size, self.cube.j.rank
+        more = functional.pad(row_K, (0, len(self.order) - len(row_K)))
+        return more[self.order.chunk(q)[j]]
+
 
 # Attention and MLPs on cubes of ranks (Bian et al. 2021, arXiv 2105.14450).
 #
@@ -206,43 +219,24 @@ with light_imports():
 
 # b = images of this rank, B = those of q ranks along l, D = values, d = D / q
 
-CUBE = "cube"
-"""What a layer on a cube calls its `Place`."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Device of a layer."""
-
-    links: Communicator
-    """Of the whole cube."""
-    cube: Cube
-    keep: bool
-    """Whether parts gathered in forward stay in memory for backward."""
-    columns: Callable[[Tensor], Tensor]
-    """Takes this rank's columns of what the layer gives from a row of all."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """A copied layer talks over the same links."""
-        return self
-
 
 class CubeLinear(nn.Linear):
     """A linear layer of whose weight each rank holds 1 / q^3; its bias is whole."""
 
-    cube: Place
+    whole_class = nn.Linear
+    parts: dict[str, CubePart]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's part of the product: other rows than those of `x`, and columns."""
-        place, kind = self.cube, x.device.type
+        part, kind = self.parts["weight"], x.device.type
         weight = self.weight
         if torch.is_autocast_enabled(kind):  # half the bytes
             half = torch.get_autocast_dtype(kind)
             x, weight = x.to(half), weight.to(half)
-        shared: Tensor = _Mean.apply(weight, place.links.size)
-        y = cube_product(x.reshape(-1, x.shape[-1]), shared, place.cube, keep=place.keep)
+        shared: Tensor = _Mean.apply(weight, part.links.size)
+        y = cube_product(x.reshape(-1, x.shape[-1]), shared, part.cube, keep=part.keep)
         if self.bias is not None:
-            y = y + place.columns(self.bias).to(y.dtype)
+            y = y + part.columns(self.bias).to(y.dtype)
         return y.view(*x.shape[:-1], -1)
 
 
@@ -284,12 +278,10 @@ def _traded(x: Tensor, links: Communicator, back: bool) -> Tensor:
 class CubeBlock(nn.Module):
     """Two linear layers with what stands between them."""
 
-    cube: Place
-
     def forward(self, x_b: Tensor, *args: Any, **options: Any) -> Tensor:
         """Return the outputs of this rank's images, which may be fewer than another rank's."""
-        along, count = self.cube.cube.l, len(x_b)
-        most = max(self.cube.links.rows)
+        part = _ends(self)[1].parts["weight"]
+        along, count, most = part.cube.j, len(x_b), max(part.links.rows)
         if count < most:
             x_b = torch.cat([x_b, x_b.new_zeros(most - count, *x_b.shape[1:])])
         kind = x_b.device.type
@@ -299,26 +291,25 @@ class CubeBlock(nn.Module):
         x_B = x.view(most * along.size, *x_b.shape[1:-1], -1)
         y_B = super().forward(x_B, *args, **options)
         y: Tensor = _Traded.apply(y_B.flatten(0, -2), along, True)
-        return y.view(most, *x_b.shape[1:-1], -1)[:count, ..., : self.second.out_features]
-
-    @property
-    def second(self) -> nn.Linear:
-        """The layer that ends the block."""
-        layer: Any = getattr(self, "proj", None) or getattr(self, "fc2", None)
-        assert isinstance(layer, nn.Linear)
-        return layer
+        return y.view(most, *x_b.shape[1:-1], -1)[:count, ..., : part.shape[0]]
 
 
 class CubeAttention(CubeBlock, Attention):  # type: ignore[misc]
     """Attention of which each rank computes some heads of some images."""
 
+    whole_class = Attention
+
 
 class CubeMlp(CubeBlock, Mlp):  # type: ignore[misc]
     """An MLP of which each rank computes some hidden units of some rows."""
 
+    whole_class = Mlp
+
 
 class CubeMlpHead(CubeBlock, MlpHead):  # type: ignore[misc]
     """An MLP head of which each rank computes some hidden units of some images."""
+
+    whole_class = MlpHead
 
 
 _ON_CUBES: dict[type[nn.Module], type[nn.Module]] = {
@@ -328,21 +319,23 @@ _ON_CUBES: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
+def _ends(block: Any) -> tuple[Any, Any]:
+    """Return the two linear layers of a block."""
+    return (block.qkv, block.proj) if isinstance(block, Attention) else (block.fc1, block.fc2)
+
+
 def can_be_split(block: nn.Module, q: int) -> bool:
     """Tell whether a block has equal parts for q x q x q ranks, and nothing that needs rows whole.
 
     What it gives is filled up with zeros where it does not divide, as the classes of a head.
     """
     layer: Any = block
-    if type(block) is Attention:
-        plain = layer.gate is None and type(layer.norm) is nn.Identity
-        return plain and _is_plain(layer.qkv, layer.proj, q) and layer.num_heads % q == 0
-    if type(block) is Mlp:
-        return type(layer.norm) is nn.Identity and _is_plain(layer.fc1, layer.fc2, q)
-    return type(block) is MlpHead and _is_plain(layer.fc1, layer.fc2, q)
-
-
-def _is_plain(first: nn.Module, second: nn.Module, q: int) -> bool:
+    between = getattr(layer, "norm", nn.Identity())
+    if type(block) not in _ON_CUBES or type(between) is not nn.Identity:
+        return False
+    if type(block) is Attention and (layer.gate is not None or layer.num_heads % q):
+        return False
+    first, second = _ends(layer)
     if type(first) is not nn.Linear or type(second) is not nn.Linear:
         return False
     return first.in_features % q == 0 and second.in_features % q**2 == 0
@@ -353,45 +346,122 @@ def split_block(
 ) -> None:
     """Let each rank keep its part of a block's two weights; names stay the same."""
     layer: Any = block
+    q, times = cube.i.size, 1
+    first, second = _ends(layer)
     if isinstance(block, Attention):
-        first, second, times = layer.qkv, layer.proj, 3
+        times = 3
         setattr(block, WHOLE_VALUES, {"num_heads": layer.num_heads, "attn_dim": layer.attn_dim})
-        layer.num_heads //= cube.i.size
-        layer.attn_dim //= cube.i.size
-    else:
-        first, second, times = layer.fc1, layer.fc2, 1
-    _split(first, links, cube, peers, times, swapped=False, keep=keep)
-    _split(second, links, cube.next, peers, 1, swapped=True, keep=keep)
-    setattr(block, CUBE, Place(links, cube, keep, torch.clone))
+        layer.num_heads //= q
+        layer.attn_dim //= q
+    for linear, count, on, swapped in ((first, times, cube, False), (second, 1, cube.next, True)):
+        shape = linear.weight.shape
+        order = _order(shape[0], q, count)
+        part = CubePart(links, shape, 0, (), on, swapped, peers, keep, order)
+        take_part(linear, {"weight": part})
+        linear.__class__ = CubeLinear
     block.__class__ = _ON_CUBES[type(block)]
 
 
-def _split(
-    layer: nn.Linear,
-    links: Communicator,
-    cube: Cube,
-    peers: tuple[int, ...],
-    times: int,
-    *,
-    swapped: bool,
-    keep: bool,
+def _order(rows: int, q: int, times: int) -> Tensor:
+    """Return the rows of a weight whose outputs are `times` blocks that all go by heads."""
+    height = padded(rows, q) // times
+    starts = torch.arange(times)[:, None] * height
+    return torch.cat([(starts + block_k).flatten() for block_k in torch.arange(height).chunk(q)])
+
+
+class CubeGradientSync(SplitGradientSync):
+    """Parts that other cubes hold alike take the mean of these, all else that of all ranks."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: ExchangeSettings,
+        mesh: Mesh,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Get both exchanges ready; every rank calls this."""
+        super().__init__(module, exchange_beside(settings), mesh, steps_per_epoch, say)
+        parts = parts_of(module)
+        named = [item for item in module.named_parameters() if item[0] in parts]
+        peers: Sequence[int] = mesh.replicas or ()
+        self._peers: Reducer | None = None
+        if len(peers) > 1:
+            timeout = timedelta(seconds=mesh.settings.timeout_s)
+            self._among, gradients = Fabric(mesh.device, timeout, peers), GradientBuffer(named)
+            exchange = Fused(FusedSettings(tune=False))
+            exchange.attach(self._among, gradients, 1)
+            self._peers = Reducer(gradients, exchange)
+
+    def backward(self, *, last: bool) -> None:
+        """The engine's next backward begins."""
+        super().backward(last=last)
+        if self._peers:
+            self._peers.begin()
+            if last:
+                self._peers.arm()
+
+    def _square(self) -> float:
+        bad = self._peers is not None and self._peers.finish() is None
+        square = square_of(self._split)
+        return float(self._links.sum(square + math.nan if bad else square))
+
+    def discard(self) -> None:
+        """Forget the gradients of this step, of which nothing was sent."""
+        super().discard()
+        if self._peers:
+            self._peers.discard()
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank since the start."""
+        return super().bytes_sent + (self._among.bytes_sent if self._peers else 0)
+
+    def close(self) -> None:
+        """Remove the hooks from the module."""
+        super().close()
+        if self._peers:
+            self._peers.close()
+
+
+class CubeLayers(SplitLayers):
+    """Blocks of a network are on cubes of ranks."""
+
+    def watch(self, around: Watch | None, module: nn.Module) -> None:
+        """Let something stand round all that the ranks of a cube send each other."""
+        super().watch(around, module)
+        for part in parts_of(module).values():
+            assert isinstance(part, CubePart)
+            for links in (part.cube.i, part.cube.j, part.cube.l):
+                links.watch = around
+
+    def gradient_sync(
+        self,
+        settings: ExchangeSettings,
+        module: nn.Module,
+        mesh: Mesh,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
+    ) -> GradientSync:
+        """Return the exchange among all ranks, and among those with the same parts."""
+        return CubeGradientSync(module, settings, mesh, steps_per_epoch, say)
+
+
+def split_network(
+    net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
 ) -> None:
-    part = CubePart.of(links, layer.weight.shape, cube.i.size, times, peers, swapped=swapped)
-    weight = part.local(layer.weight.detach())
-    layer.weight = nn.Parameter(weight, layer.weight.requires_grad)
-    setattr(layer, PARTS, {"weight": part})
-    order_K, width = part.order, len(part.order) // cube.i.size
-    local_k = order_K[cube.j.rank * width : (cube.j.rank + 1) * width]
+    """Put all blocks that have equal parts on a cube, as the registry's `change_network`."""
+    settings = mesh.settings.parallel
+    assert isinstance(settings, Tensor3dSettings)
+    q, first = settings.side, dist.get_rank() - mesh.tensor.rank
 
-    def columns(whole_K: Tensor) -> Tensor:
-        more = functional.pad(whole_K, (0, padded(len(whole_K), cube.i.size) - len(whole_K)))
-        return more[local_k]
+    def split() -> list[str]:
+        blocks = dict(net.named_modules())
+        names = [name for name in blocks if can_be_split(blocks[name], q)]
+        cube = Cube.of(first, q, timedelta(seconds=mesh.settings.timeout_s))
+        links, peers = Communicator(mesh.tensor), mesh.replicas or ()
+        for name in names:
+            split_block(blocks[name], links, cube, peers, keep=not settings.gather_again)
+        return names
 
-    setattr(layer, CUBE, Place(links, cube, keep, columns))
-    layer.__class__ = CubeLinear
-
-
-def cubes_of(net: nn.Module) -> list[Cube]:
-    """Return the cubes that a network's layers are on."""
-    result = (getattr(layer, CUBE, None) for layer in net.modules())
-    return list({id(place.cube.i): place.cube for place in result if place}.values())
+    split_and_attach(net, mesh, split, say, CubeLayers)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from skindx.training.methods.sharding.cubes import Cube, cube_product
+from skindx_bench.forms.cubes import Cube, cube_product
 
 Q, ROWS, INTO, HIDDEN, OUT = 2, 24, 16, 8, 12
 STEP = timedelta(seconds=60)
