@@ -90,7 +90,6 @@ def make(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every candidate to this file.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Write one step as a Chrome trace, for ui.perfetto.dev.")
     ] = None,
@@ -112,7 +111,6 @@ def make(
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.events import write_chrome
     from skindx.core.errors import UserError
-    from skindx.plan.plan_page import write_page
     from skindx.plan.plan_text import plan_values, render
     from skindx.plan.search import PlanLimits
     from skindx.plan.trace_plan import PlanRequest, plan_of_trace
@@ -134,8 +132,6 @@ def make(
         write_fragment(write, made)
     if json_file:
         write_json(json_file, plan_values(made))
-    if html:
-        write_page(html, made)
     if timeline:
         write_chrome(timeline, made.chosen.first.step)
     console().print(render(made))

@@ -6,7 +6,6 @@ from typing import Any
 
 from skindx.core.cost.pricing import Strategy
 from skindx.core.cost.profile import Profile
-from skindx.plan.kfac_price import KfacCost
 
 DEFAULTS: Mapping[str, Any] = {
     "exchange.kind": "dense",
@@ -32,8 +31,6 @@ class Choice:
     checkpointing: bool = False
     side_by_side: int = 1
     """Members that are trained at the same time, each on one rank."""
-    kfac: KfacCost | None = None
-    """The member's `recipe.preconditioner`."""
 
     @property
     def ranks(self) -> int:
@@ -98,8 +95,8 @@ class PlannedMember:
     images: int = 0
     """Training images; 0: not known, and only steps are priced."""
     validation: int = 0
-    kfac: KfacCost | None = None
-    """Its `recipe.preconditioner`."""
+    preconditioned: bool = False
+    """It has a `recipe.preconditioner`, which has no price."""
     whole_layers: bool = False
     """Its settings need all of a layer on each rank."""
     layer_norms: bool = False

@@ -17,7 +17,6 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
 from skindx.core.cost.step import StepSchedule, simulate_step
-from skindx.plan import kfac_price
 from skindx.plan.choice import Choice
 
 Z90 = 1.645
@@ -69,7 +68,7 @@ class Simulated:
         wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
         if wire:
             yield replace(self, schedule=schedule.scaled(1 + wire))
-        if schedule.local_spread and schedule.local_s + schedule.precondition_s:
+        if schedule.local_spread and schedule.local_s:
             yield replace(self, schedule=schedule.with_local(1 + schedule.local_spread))
         if profile.read_spread and self.feeding.read_s:
             read_s = self.feeding.read_s * (1 + profile.read_spread)
@@ -126,21 +125,18 @@ def memory_of(
     base_bytes: int,
     *,
     checkpointing: bool,
-    more_bytes: float = 0.0,
-    saved_bytes: float = 0.0,
 ) -> Memory:
     """Return the memory of a rank whose pieces have `batch` images.
 
-    `more_bytes` is what something beside the strategy needs, `saved_bytes` what a checkpoint holds
-    of it. On a CPU the copy of all state that waits for the disk is counted too, the main rank's,
+    On a CPU the copy of all state that waits for the disk is counted too, the main rank's,
     as if there were an average of the weights.
     """
     profile = load.profile
     points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
-    extra = more_bytes + strategy.memory_bytes(load, network, batch)
+    extra = strategy.memory_bytes(load, network, batch)
     if load.device == "cpu":
         extra += 2 * profile.parameter_bytes + profile.optimizer_bytes
-        extra += saved_bytes + strategy.saved_bytes(load, network)
+        extra += strategy.saved_bytes(load, network)
     if not points:
         computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
         return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)
@@ -275,17 +271,6 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         trace = _computed_again(trace, profile)
     load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
     schedule = choice.strategy.schedule(load, network)
-    more_bytes = saved_bytes = 0.0
-    if choice.kfac:
-        second = kfac_price.price(
-            choice.kfac,
-            profile,
-            network,
-            choice.piece * choice.accumulate,
-            choice.accumulate * sum(trace.backward_s),
-        )
-        schedule = second.added_to(schedule)
-        more_bytes, saved_bytes = second.memory_bytes, second.saved_bytes
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)
     images = choice.piece * choice.accumulate
@@ -300,8 +285,6 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         choice.piece,
         machine.profiles.base_bytes,
         checkpointing=choice.checkpointing,
-        more_bytes=more_bytes,
-        saved_bytes=saved_bytes,
     )
     beyond = _beyond(choice, machine, network, memory)
     return Estimate(choice, simulated.run(), simulated, memory, beyond)

@@ -1,4 +1,4 @@
-"""Work of a rank's own cores: each exchange's, on a rank that sends nothing, and K-FAC's rates."""
+"""Work of a rank's own cores: each exchange's, on a rank that sends nothing, and products."""
 
 import math
 import time
@@ -17,7 +17,6 @@ from skindx.comm.sparse_vectors import Sparse, merge
 from skindx.comm.topk import DENSITY
 from skindx.core.cost.profile import LocalWork, Rates
 from skindx.core.kinds import load_object
-from skindx.training.methods.kfac.eigen import Eigen, precondition
 
 _LEAST, _REPEATS = 2, 5
 _BUDGET_S = 30.0
@@ -153,55 +152,15 @@ def _settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-# S = matrices of a stack, W = width, M = elements
-
 _PRODUCT = {"cpu": 1024, "cuda": 4096}
 """Side of the matrices that are multiplied."""
-_ELEMENTS = 1 << 23
-"""Of the tensor that is read and written, beyond what a cache holds."""
-_WIDTHS = (2, 16, 64, 256, 1024)
-_STACKED = 512
-"""Small matrices are decomposed in stacks, as those of a batch norm are: so many rows together."""
 _RATE_BUDGET_S = 0.2
-"""For each measurement; two calls are timed however long they take."""
-_TINY = 4
+"""Two calls are timed however long they take."""
 
 
 def matrix_rates(device: torch.device) -> Rates:
-    """Time products, memory, eigen-decompositions, and a layer of next to nothing."""
-    generator = torch.Generator().manual_seed(0)
+    """Time a product of matrices."""
     side = _PRODUCT[device.type]
-    rows_WW = torch.randn(side, side, generator=generator).to(device)
+    rows_WW = torch.randn(side, side, generator=torch.Generator().manual_seed(0)).to(device)
     product = timed_work(lambda: rows_WW @ rows_WW, device, _RATE_BUDGET_S)
-    flat_M = rows_WW.new_ones(_ELEMENTS)
-    passing = timed_work(partial(torch.mul, flat_M, 2.0), device, _RATE_BUDGET_S)
-    eigen_s, spreads = [], [product.spread, passing.spread]
-    for width in _WIDTHS:
-        count = max(1, _STACKED // width)
-        factor_SWW = torch.randn(count, width, 2 * width, generator=generator).to(device)
-        factor_SWW = factor_SWW @ factor_SWW.transpose(1, 2) / width
-        work = timed_work(partial(torch.linalg.eigh, factor_SWW), device, _RATE_BUDGET_S)
-        eigen_s.append((width, work.base_s / count))
-        spreads.append(work.spread)
-    return Rates(
-        product_flop_s=2 * side**3 / product.base_s,
-        memory_bytes_s=2 * 4 * _ELEMENTS / passing.base_s,
-        eigen_s=tuple(eigen_s),
-        layer_s=timed_work(_tiny(device), device, _RATE_BUDGET_S).base_s,
-        spread=sorted(spreads)[len(spreads) // 2],
-    )
-
-
-def _tiny(device: torch.device) -> Callable[[], None]:
-    """Return a layer's way through preconditioning, KL clip and back."""
-    gradient_SGA = torch.randn(1, _TINY, _TINY, device=device)
-    eye_SWW = torch.eye(_TINY, device=device)[None]
-    eigen = Eigen(torch.ones(1, _TINY, device=device), eye_SWW)
-
-    def work() -> None:
-        copy_SGA = gradient_SGA.clone()
-        natural_SGA = precondition(copy_SGA, eigen, eigen, 1.0)
-        length = (natural_SGA * copy_SGA).sum()
-        copy_SGA.copy_(natural_SGA * length)
-
-    return work
+    return Rates(product_flop_s=2 * side**3 / product.base_s, spread=product.spread)

@@ -130,7 +130,7 @@ class _Steps:
         budget_s: float,
     ) -> None:
         self.batch, self.mesh = batch, mesh
-        # A preconditioner's steps are not all alike: a plan prices it by the rates of matrices.
+        # A preconditioner's steps are not all alike, and have no price.
         plain = {"batch": batch, "accumulate": 1, "preconditioner": None}
         recipe = settings.recipe_of(member).model_copy(update=plain)
         alone = settings.model_copy(

@@ -100,8 +100,6 @@ def _bottleneck(chosen: Estimate) -> str:
         local = min(1.0, chosen.schedule.local_s / max(parts[name], 1e-12))
         where = "the exchange's own work on the cores" if local > 0.5 else "the network"
         return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
-    if name == "precondition":
-        return f"K-FAC holds it back: {percent(share)} of a step, on average."
     return f"Reading images holds it back: {percent(share)} of a step waits for them."
 
 

@@ -32,15 +32,6 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("memory of a rank", size(chosen.memory_bytes)),
     ]
-    if kfac := first.choice.kfac:
-        share = percent(first.step.parts.get("precondition", 0.0) / first.step_s)
-        rows.append(
-            (
-                "K-FAC",
-                f"{share} of a step, the mean over {kfac.inverses_every} steps: factors every "
-                f"{kfac.factors_every}, eigenvectors every {kfac.inverses_every}",
-            )
-        )
     if chosen.seconds:
         longest = max(chosen.members, key=lambda member: member.epoch_s)
         rows.append(("an epoch", within(longest.epoch_s + longest.validation_s, width)))

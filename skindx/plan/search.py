@@ -236,7 +236,7 @@ def _differs(strategy: Strategy, nodes: int, per_node: int, workload: Workload) 
 
 def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     """Return why the members' settings cannot go with a strategy; None where they can."""
-    preconditioned = any(member.kfac for member in workload.members)
+    preconditioned = any(member.preconditioned for member in workload.members)
     matrices = "muon" if any(member.matrices for member in workload.members) else ""
     if (what := "recipe.preconditioner" if preconditioned else matrices) and (
         strategy.zero or strategy.parallel
@@ -300,7 +300,9 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
 def _fitting(choice: Choice, workload: Workload, machine: Machine) -> PlanOutcome | None:
     """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
-    known = all(member.profile.checkpointing and not member.kfac for member in workload.members)
+    known = all(
+        member.profile.checkpointing and not member.preconditioned for member in workload.members
+    )
     if known and not choice.strategy.parallel:
         options.append(True)
     for checkpointing in options:
@@ -324,14 +326,13 @@ def _price(
     estimates = {}
     for member in workload.members:
         # Members of one network have one profile; two of a name need not be the same network.
-        key = (id(member.profile), member.batch, member.accumulate, member.kfac)
+        key = (id(member.profile), member.batch, member.accumulate)
         if key not in by_network:
             batch = member.batch * choice.ranks if workload.weak else member.batch
             member_choice = dataclasses.replace(
                 choice,
                 batch=batch,
                 accumulate=max(choice.accumulate, member.accumulate),
-                kfac=member.kfac,
             )
             by_network[key] = estimate(member.profile, member_choice, machine)
         estimates[member.name] = by_network[key]

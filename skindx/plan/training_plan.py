@@ -16,7 +16,6 @@ from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
 from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.kfac_price import KfacCost
 from skindx.plan.measure import NOTHING, measure
 from skindx.plan.measured_steps import variant_of
 from skindx.plan.plan import Plan, make
@@ -25,9 +24,7 @@ from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import PlanRequest, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.method_settings import PreconditionerSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.parallel.mesh import resolve_ranks
 from skindx.training.recorded_step import PLANNED, timeline_file
 
@@ -73,7 +70,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 recipe.epochs,
                 len(train),
                 len(held),
-                kfac_of(recipe.preconditioner),
+                recipe.preconditioner is not None,
                 _needs_whole_layers(settings.engine),
                 recipe.optimizer_kind.layerwise,
                 recipe.optimizer_kind.matrices,
@@ -92,6 +89,10 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
         unpriced.append("The detector is trained beside the members, and is not in these figures.")
     if any(settings.recipe_of(member).resize for member in settings.members):
         unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
+    if any(member.preconditioned for member in members):
+        unpriced.append(
+            "recipe.preconditioner has no price: its steps take longer than this, and more memory."
+        )
     if _mixed(settings):
         unpriced.append(
             f"engine.parallel with exchange.kind={settings.exchange.kind} has no price: the "
@@ -143,20 +144,6 @@ def _described(network: Profile) -> str:
 
 def _words(name: str, size: int | None, precision: str, variant: str) -> str:
     return f"{name} at {size} px in {precision}{f' with {variant}' if variant else ''}"
-
-
-def kfac_of(settings: PreconditionerSettings | None) -> KfacCost | None:
-    """Return what of a preconditioner costs time."""
-    if not isinstance(settings, KfacSettings):
-        return None
-    return KfacCost(
-        factors_every=settings.factors_every,
-        inverses_every=settings.inverses_every,
-        widest=settings.widest,
-        gradient_workers=settings.gradient_workers,
-        sampled=settings.fisher == "sampled",
-        factor_rows=settings.factor_rows,
-    )
 
 
 def _needs_whole_layers(engine: EngineSettings) -> bool:

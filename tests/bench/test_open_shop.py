@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.core.cost.assignment import choose
+from skindx.training.methods.hopping.hop_units import choose
 from skindx_bench.cluster.hop import bound_s, makespan_s
 
 

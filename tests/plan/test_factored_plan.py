@@ -14,7 +14,6 @@ from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
 from skindx.core.errors import UserError
 from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.kfac_price import KfacCost
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 
@@ -33,7 +32,7 @@ def wide(**change: Any) -> Profile:
     return profile(layers=layers, **change)
 
 
-RATES = Rates(product_flop_s=1e6, memory_bytes_s=1, eigen_s=((8, 1.0),))
+RATES = Rates(product_flop_s=1e6)
 GATHER = Collective(collective="all_gather", nodes=4, alpha_s=0.2, beta_s_per_byte=1e-5)
 
 
@@ -94,7 +93,7 @@ def _searched(own: Profile, **change: Any) -> set[str]:
 def test_a_search_looks_at_factors_only_where_a_layer_is_wide() -> None:
     assert "factored" in _searched(wide())
     assert "factored" not in _searched(profile())
-    assert "factored" not in _searched(wide(rates=RATES), kfac=KfacCost())
+    assert "factored" not in _searched(wide(rates=RATES), preconditioned=True)
     assert "factored" not in _searched(wide(), whole_layers=True)
     work = Workload((PlannedMember("m", wide(), batch=32, whole_layers=True),))
     machine = Machine(profiles(wide()), cluster(4))

@@ -11,7 +11,6 @@ from some_plans import cluster, profile, profiles
 
 from skindx.comm import grouping
 from skindx.core.cost import collectives
-from skindx.core.cost.assignment import divisors
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
@@ -23,6 +22,7 @@ from skindx.plan.plan_text import candidates, plan_values, summary
 from skindx.plan.saved_plan import read_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import PlanRequest, plan_of_trace, read_cluster
+from skindx.training.methods.kfac.sharing import divisors
 
 DIGITS = "9" * 5000
 LARGE = "9" * 4000  # of as many JSON still makes a number

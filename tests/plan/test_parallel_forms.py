@@ -1,6 +1,5 @@
 """Bytes, memory and times of layers that are shared out over ranks."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,45 +10,21 @@ from some_plans import cluster
 
 from skindx.core.cost.cells import Cell
 from skindx.core.cost.network import Network
-from skindx.core.cost.placing import Ground, axis_of, cells_of, wide
 from skindx.core.cost.pricing import Load
-from skindx.core.cost.profile import Profile, ProfiledLayer
+from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
+from skindx.training.forms.owt_cells import Ground
 from skindx.training.forms.owt_form import in_rounds
 
-WIDTH, TOKENS, BATCH = 64, 10, 8
 
-
-def linear(name: str, inputs: int, outputs: int, positions: int = TOKENS) -> ProfiledLayer:
-    return ProfiledLayer(
-        name=name, operator="Linear", forward_s=0.1, backward_s=0.2,
-        shapes=((outputs, inputs), (outputs,)), parameter_bytes=4 * outputs * (inputs + 1),
-        activation_bytes=4 * BATCH * positions * outputs,
-    )  # fmt: skip
-
-
-def block() -> Profile:
-    """A norm, and the four linear layers of a transformer's block; the norm keeps what it makes."""
-    norm = ProfiledLayer(name="norm", operator="LayerNorm", forward_s=0.1, backward_s=0.2,
-                 shapes=((WIDTH,), (WIDTH,)), parameter_bytes=8 * WIDTH,
-                 activation_bytes=4 * BATCH * TOKENS * WIDTH)  # fmt: skip
-    layers = (norm, linear("attn.qkv", WIDTH, 3 * WIDTH), linear("attn.proj", WIDTH, WIDTH),
-              linear("mlp.fc1", WIDTH, 4 * WIDTH), linear("mlp.fc2", 4 * WIDTH, WIDTH))  # fmt: skip
-    return Profile(name="block", batch=BATCH, layers=layers, update_s=0.5, optimizer_bytes=1000)
-
-
-def sent_bytes(cells: Sequence[Cell]) -> Counter[str]:
-    """What each rank sends over the borders of a step, by axis."""
-    total: Counter[str] = Counter()
-    for cell in cells:
-        for border in cell.borders:
-            total[border.axis] += border.sent_bytes
-    return total
+def sent_bytes(cells: Sequence[Cell]) -> int:
+    """What each rank sends over the borders of a step."""
+    return sum(border.sent_bytes for cell in cells for border in cell.borders)
 
 
 def free(nodes: int, per_node: int = 1) -> Network:
@@ -65,20 +40,21 @@ def test_bytes_over_the_border_of_a_split_layer_are_the_formula() -> None:
     """2 (k - 1) b (n + m / k) numbers a rank (Krizhevsky 2014, scheme (a))."""
     own = alexnet(128, 2, 32)
     ground = Ground(own, free(4), images=32)
-    assert wide(ground) == (1, 1, 1, 1, 1, 4, 4, 1)  # two classes are too few for four ranks
+    # Two classes are too few for four ranks.
+    assert ground.wide() == (*[False] * 5, True, True, False)
     widths = ((9216, 4096), (4096, 4096))
     numbers = sum(2 * 3 * 32 * (n + m // 4) for n, m in widths)
-    assert sent_bytes(cells_of(ground, wide(ground))) == {"4 neighbours": 4 * numbers}
-    first = cells_of(ground, (4, *[1] * 7))[0]
-    assert not first.after_backward  # images have no gradient
+    assert sent_bytes([ground.cell(number, split=True) for number in (5, 6)]) == 4 * numbers
+    assert not sent_bytes([ground.cell(0, split=False)])
+    assert not ground.cell(0, split=True).after_backward  # images have no gradient
 
 
 def test_a_wide_layer_is_one_whose_gradient_has_more_numbers_than_goes_in_and_out() -> None:
     own = alexnet(128, 1000, 32)
     # fc8 has 4,096,000 weights; 4 x 32 images bring (4096 + 250) numbers each, 943 ranks more.
-    assert wide(Ground(own, free(4), 32))[-3:] == (4, 4, 4)
-    assert wide(Ground(own, free(4), 236))[-3:] == (4, 4, 1)
-    assert wide(Ground(own, free(4), 32), 10**7)[-3:] == (4, 4, 1)
+    assert Ground(own, free(4), 32).wide()[-3:] == (True, True, True)
+    assert Ground(own, free(4), 236).wide()[-3:] == (True, True, False)
+    assert Ground(own, free(4), 32).wide(10**7)[-3:] == (True, True, False)
 
 
 def forward_s(cell: Cell) -> float:
@@ -89,47 +65,31 @@ def forward_s(cell: Cell) -> float:
 
 def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
     ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
-    degrees, axis = wide(ground), ground.axis(4)
-    split = [cell for cell, n in zip(cells_of(ground, degrees), degrees, strict=True) if n > 1]
-    for cell in split:
+    network = ground.network
+    for cell in (ground.cell(number, split=True) for number in (5, 6)):
         for scheme in ("b", "c"):
-            shown = in_rounds(cell, axis, scheme)
+            shown = in_rounds(cell, network, scheme)
             assert sent_bytes([shown]) == sent_bytes([cell])
             assert (shown.forward_s, shown.weight_bytes) == (cell.forward_s, cell.weight_bytes)
         # With no computing to hide behind, rounds only add their latencies.
         idle = replace(cell, forward_s=0.0, backward_s=0.0)
-        bare = forward_s(in_rounds(idle, axis, "c"))
+        bare = forward_s(in_rounds(idle, network, "c"))
         assert forward_s(idle) < bare < forward_s(idle) + 4 * 4 * 1e-3
         long = replace(cell, forward_s=100.0)
-        borders_s = forward_s(in_rounds(long, axis, "c")) - 100
+        borders_s = forward_s(in_rounds(long, network, "c")) - 100
         assert borders_s == pytest.approx(bare / 4)  # the first round's and the last one's
-        assert forward_s(in_rounds(idle, axis, "b")) > bare
-        assert in_rounds(cell, axis, "a") == cell
+        assert forward_s(in_rounds(idle, network, "b")) > bare
+        assert in_rounds(cell, network, "a") == cell
 
 
 def test_each_further_round_passes_all_weights_through_memory() -> None:
     ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
-    degrees, axis = wide(ground), ground.axis(4)
-    cell = next(c for c, n in zip(cells_of(ground, degrees), degrees, strict=True) if n > 1)
-    free_, priced = (in_rounds(cell, axis, "c", own_s) for own_s in (0.0, 9e-9))
+    cell, network = ground.cell(5, split=True), ground.network
+    free_, priced = (in_rounds(cell, network, "c", own_s) for own_s in (0.0, 9e-9))
     again_s = 3 * cell.weight_bytes * 1e-9
     assert priced.forward_s - free_.forward_s == pytest.approx(again_s)
     assert priced.backward_s - free_.backward_s == pytest.approx(5 * again_s)
-    assert in_rounds(cell, axis, "a", 9e-9) == cell
-
-
-def test_groups_that_leave_a_node_share_its_link() -> None:
-    network = free(4, 4)
-    inside = axis_of(network, 4)
-    assert (inside.network.nodes, inside.network.per_node, inside.sharing) == (1, 4, 1)
-    across = axis_of(network, 4, stride=4)  # the four ranks with the same place in their nodes
-    assert (across.network.nodes, across.network.per_node, across.sharing) == (4, 1, 4)
-    half = axis_of(network, 8, stride=2)
-    assert (half.network.nodes, half.network.per_node, half.sharing) == (4, 2, 2)
-    assert axis_of(network, 1, stride=16).all_reduce(100).alone_s == 0
-    assert across.all_reduce(100).wire_s == pytest.approx(4 * 1.5 * 100)
-    whole = axis_of(network, 16)
-    assert (whole.network.nodes, whole.network.per_node, whole.sharing) == (4, 4, 1)
+    assert in_rounds(cell, network, "a", 9e-9) == cell
 
 
 def test_memory_falls_by_the_weights_that_other_ranks_hold() -> None:
@@ -175,17 +135,6 @@ def test_one_weird_trick_wins_at_224_pixels(devices: int, least: float) -> None:
         seconds_of("owt", own, "10gbe:64", 128, weak=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "words"),
-    [
-        ("owt", "10gbe:1", "there is only one"),
-    ],
-)
-def test_what_cannot_be_shared_out_is_one_sentence(name: str, where: str, words: str) -> None:
-    layers = tuple(
-        layer.model_copy(update={"shapes": ((5, 3),), "outputs": 5, "parameter_bytes": 60})
-        for layer in block().layers
-    )
-    own = block().model_copy(update={"layers": layers})
-    with pytest.raises(UserError, match=words):
-        seconds_of(name, own, where, 8, weak=True)
+def test_what_cannot_be_shared_out_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="there is only one"):
+        seconds_of("owt", alexnet(128, 2, 128), "10gbe:1", 8, weak=True)

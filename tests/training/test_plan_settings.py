@@ -16,29 +16,14 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.plan import measured_steps
 from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine, estimate
-from skindx.plan.kfac_price import KfacCost
 from skindx.plan.measure import distinct
 from skindx.plan.plan import make
 from skindx.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import preset
-from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
+from skindx.plan.training_plan import given_choice, keep, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.recorded_step import timeline_file
-
-
-def test_a_preconditioner_is_taken_with_all_that_costs_time() -> None:
-    assert kfac_of(None) is None
-    assert kfac_of(KfacSettings()) == KfacCost()
-    own = KfacSettings(
-        factors_every=5,
-        inverses_every=50,
-        widest=2000,
-        gradient_workers=0.5,
-        fisher="empirical",
-    )
-    assert kfac_of(own) == KfacCost(5, 50, 2000, 0.5, sampled=False)
 
 
 def test_settings_without_split_layers_are_given_as_their_exchange() -> None:

@@ -15,14 +15,13 @@ import yaml
 from pydantic import Field
 
 from skindx.core.atomic_files import write_text
-from skindx.core.cost.assignment import choose
 from skindx.core.errors import JobError
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.methods.hopping.hop_units import Unit, open_queue
+from skindx.training.methods.hopping.hop_units import Unit, choose, open_queue
 from skindx.training.methods.hopping.run_queue import RunJobs, fill
 from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases

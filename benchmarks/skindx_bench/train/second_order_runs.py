@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from skindx.core.atomic_files import write_json
-from skindx.core.cost.assignment import plan_sharing
 from skindx.core.measurement import interleave
 from skindx.core.untrusted import read_json
 from skindx.data.manifest import read_manifest
@@ -27,6 +26,7 @@ from skindx.training.methods.kfac.eigen import decompose
 from skindx.training.methods.kfac.kfac import Kfac
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.kfac.layers import find_layers
+from skindx.training.methods.kfac.sharing import plan_sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss

@@ -18,7 +18,6 @@ class CellBorder:
     """A collective that computing waits for."""
 
     name: str
-    axis: str
     sent_bytes: int
     """By each rank."""
     timed: Timed
@@ -33,8 +32,6 @@ class Cell:
     backward_s: float
     weight_bytes: int
     """That the rank holds and updates."""
-    gradient_axis: int = 1
-    """Neighbouring ranks that hold different weights: gradients are summed over all others."""
     gradient_bytes: int = 0
     """That are summed with other ranks' gradients; 0 where no other rank has the same weights."""
     before_forward: tuple[CellBorder, ...] = ()
@@ -171,35 +168,34 @@ def _slower(cell: Cell, compute: float, wire: float) -> Cell:
 
 
 def chain_of(
-    cells: Sequence[Cell], message: Callable[[int, int], Timed], update_s_per_byte: float
+    cells: Sequence[Cell], message: Callable[[int], Timed], update_s_per_byte: float
 ) -> Chain:
     """Return the flow of some cells, with one message of gradients on the link at a time.
 
     Whenever the link is free, all gradients that are complete leave together; what computing waits
-    for comes after those that are complete. `message` gives what a sum of gradients takes, of
-    (axis, bytes); `update_s_per_byte` is what updating a byte of weights takes.
+    for comes after those that are complete. `message` gives what a sum of so many bytes of
+    gradients takes; `update_s_per_byte` is what updating a byte of weights takes.
     """
     now_s = sum(
         cell.forward_s + _alone_s(cell.before_forward + cell.after_forward) for cell in cells
     )
     link_s = ready_s = 0.0
     launches: list[Launch] = []
-    pending: dict[int, int] = {}
-    last = 0  # of what is pending
+    pending = last = 0  # bytes, and the cell of the last of them
 
     def launch() -> float:
         """Send what is pending; return when the link is free again."""
-        until_s = max(ready_s, link_s)
-        for axis, size in pending.items():
-            launches.append(Launch(last, size, message(axis, size)))
-            until_s += launches[-1].timed.alone_s
-        pending.clear()
-        return until_s
+        nonlocal pending
+        if not pending:
+            return link_s
+        launches.append(Launch(last, pending, message(pending)))
+        pending = 0
+        return max(ready_s, link_s) + launches[-1].timed.alone_s
 
     def cross(borders: Sequence[CellBorder]) -> None:
         nonlocal now_s, link_s
         if borders:
-            link_s = launch() if pending else link_s
+            link_s = launch()
             now_s = link_s = max(now_s, link_s) + _alone_s(borders)
 
     for number in range(len(cells) - 1, -1, -1):
@@ -209,8 +205,7 @@ def chain_of(
             link_s = launch()
         now_s += cell.backward_s
         if cell.gradient_bytes:
-            axis = cell.gradient_axis
-            pending[axis] = pending.get(axis, 0) + cell.gradient_bytes
+            pending += cell.gradient_bytes
             ready_s, last = now_s, number
             if link_s <= now_s:
                 link_s = launch()

@@ -131,16 +131,10 @@ class LocalWork(Settings):
 
 
 class Rates(Settings):
-    """How fast one rank multiplies and decomposes matrices in single precision."""
+    """How fast one rank multiplies matrices in single precision."""
 
     product_flop_s: Rate
     """Operations a second of a matrix product, an addition and a multiplication counted as two."""
-    memory_bytes_s: Rate
-    """Bytes a second that a tensor is read and another one written with."""
-    eigen_s: tuple[tuple[Count, Positive], ...] = Field(min_length=1, max_length=MOST_TENSORS)
-    """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
-    layer_s: Seconds = 0.0
-    """Least time of a preconditioned layer of any size."""
     spread: Spread = 0.0
 
 
@@ -173,7 +167,7 @@ class Profile(Settings):
     local: dict[str, LocalWork] = Field(default_factory=dict)
     """`exchange.kind` to its work."""
     rates: Rates | None = None
-    """Of matrices, for K-FAC; traces of earlier versions lack them."""
+    """Traces of earlier versions lack them."""
 
     @model_validator(mode="after")
     def _few_enough(self) -> Self:
@@ -239,7 +233,10 @@ class Profile(Settings):
         )
 
 
-_GONE = ("scaled_to", "device_spread", "copy_s", "forward_spread", "backward_spread")
+_GONE = (
+    *("scaled_to", "device_spread", "copy_s", "forward_spread", "backward_spread"),
+    *("memory_bytes_s", "eigen_s", "layer_s"),
+)
 """Keys of traces of earlier versions, which no plan was made of."""
 
 

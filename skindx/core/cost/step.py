@@ -59,10 +59,6 @@ class StepSchedule:
     """The collective was measured on this cluster, among as many ranks."""
     flow: Chain | None = None
     """The whole step, where layers are shared out over ranks; all of the above is then in it."""
-    precondition_s: float = 0.0
-    """Work on the gradients once they are summed, a step on average."""
-    preconditions: tuple[Message, ...] = ()
-    """And what is sent for it, one after the other."""
 
     def scaled(self, factor: float) -> "StepSchedule":
         """Return the schedule whose messages take `factor` times as long on the wire."""
@@ -75,7 +71,6 @@ class StepSchedule:
             messages=scaled(self.messages),
             gathers=scaled(self.gathers),
             spreads=scaled(self.spreads),
-            preconditions=scaled(self.preconditions),
             flow=self.flow.slower(wire=factor) if self.flow else None,
         )
 
@@ -91,12 +86,7 @@ class StepSchedule:
             replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
             for message in self.messages
         )
-        return replace(
-            self,
-            messages=messages,
-            finish_s=self.finish_s * factor,
-            precondition_s=self.precondition_s * factor,
-        )
+        return replace(self, messages=messages, finish_s=self.finish_s * factor)
 
     @property
     def local_s(self) -> float:
@@ -106,7 +96,7 @@ class StepSchedule:
     @property
     def sent_bytes(self) -> int:
         """Bytes of all messages, as collectives count them."""
-        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
+        every = (*self.gathers, *self.messages, *self.spreads)
         flow_bytes = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
         return flow_bytes + sum(message.size_bytes for message in every)
 
@@ -119,14 +109,6 @@ def _add_message(build: StepTasks, name: str, message: Message, after: Sequence[
     if message.after_s:
         ends = [build.add(f"take in {name}", build.compute, message.after_s, ends)]
     return ends
-
-
-def _add_preconditioning(build: StepTasks, schedule: StepSchedule, last: int) -> int:
-    """Add the work on summed gradients and its messages; return where both are done."""
-    ends = [build.add("precondition", build.compute, schedule.precondition_s, [last])]
-    for number, message in enumerate(schedule.preconditions):
-        ends = _add_message(build, f"factors {number}", message, ends)
-    return build.add("preconditioned", build.compute, 0.0, ends)
 
 
 _UNFED = Feeding()
@@ -176,9 +158,7 @@ def simulate_step(
         last = build.add("backward", compute, sum(trace.backward_s[start:]), [last])
     backward_end = last
     last = build.add("finish", compute, schedule.finish_s, [last, *done])
-    finish = preconditioned = last
-    if schedule.precondition_s or schedule.preconditions:
-        last = preconditioned = _add_preconditioning(build, schedule, last)
+    finish = last
     last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
     ends = [last]
     for number, spread in enumerate(schedule.spreads):
@@ -194,16 +174,14 @@ def simulate_step(
         "forward": forward.end_s - forward.begin_s + (pieces - 1) * forward_s,
         "backward": backward.end_s - forward.end_s + (pieces - 1) * backward_s,
         "communicate": gathered_s + spans[finish].end_s - backward.end_s + sent_s - updated.end_s,
-        "update": updated.end_s - spans[preconditioned].end_s,
+        "update": updated.end_s - spans[finish].end_s,
     }
-    if preconditioned != finish:
-        parts["precondition"] = spans[preconditioned].end_s - spans[finish].end_s
     step = Step(tasks, tuple(spans))
     parts["read"] = max(0.0, step.seconds - sum(parts.values()))
-    return Step(tasks, tuple(spans), {key: parts[key] for key in _ORDER if key in parts})
+    return Step(tasks, tuple(spans), {key: parts[key] for key in _ORDER})
 
 
-_ORDER = ("read", "forward", "backward", "communicate", "precondition", "update")
+_ORDER = ("read", "forward", "backward", "communicate", "update")
 
 
 def step_s(trace: Trace, schedule: StepSchedule, network: Network) -> float:

@@ -6,11 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from skindx.core.cost.cells import Cell, CellBorder
-from skindx.core.cost.network import Timed
-from skindx.core.cost.placing import Ground, RankAxis, cells_of, wide
+from skindx.comm.fused import FusedSettings
+from skindx.core.cost.cells import Cell, CellBorder, chain_of
+from skindx.core.cost.network import UNMEASURED, Network, Timed
+from skindx.core.cost.pricing import Load, Strategy
+from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings
+from skindx.training.forms.owt_cells import Ground, broadcast
+from skindx.training.forms.parallel_form import ParallelSettings
 
 Scheme = Literal["a", "b", "c"]
 
@@ -22,7 +25,7 @@ SGD with momentum (five), with the copies of its gradient into a message's buffe
 """
 
 
-def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, update_s_per_byte: float = 0.0) -> Cell:
+def in_rounds(cell: Cell, network: Network, scheme: Scheme, update_s_per_byte: float = 0.0) -> Cell:
     """Return a cell of scheme (a) in rounds; computing hides what it can of its borders.
 
     With k ranks there are k rounds (section 4 of the paper). In scheme (b) one rank sends its
@@ -34,11 +37,11 @@ def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, update_s_per_byte: flo
     """
     if scheme == "a" or not cell.borders:
         return cell
-    again_s = (axis.ranks - 1) * cell.weight_bytes * update_s_per_byte / _UPDATE
+    again_s = (network.ranks - 1) * cell.weight_bytes * update_s_per_byte / _UPDATE
     forward_s = cell.forward_s + _FORWARD * again_s
     backward_s = cell.backward_s + _BACKWARD * again_s
-    forward = _hidden(cell.before_forward, forward_s, cell.after_forward, axis, scheme)
-    backward = _hidden(cell.before_backward, backward_s, cell.after_backward, axis, scheme)
+    forward = _hidden(cell.before_forward, forward_s, cell.after_forward, network, scheme)
+    backward = _hidden(cell.before_backward, backward_s, cell.after_backward, network, scheme)
     return replace(
         cell,
         forward_s=forward_s,
@@ -54,7 +57,7 @@ def _hidden(
     before: tuple[CellBorder, ...],
     compute_s: float,
     after: tuple[CellBorder, ...],
-    axis: RankAxis,
+    network: Network,
     scheme: Scheme,
 ) -> tuple[tuple[CellBorder, ...], tuple[CellBorder, ...]]:
     """Return the borders with the time in which nothing is computed.
@@ -62,8 +65,8 @@ def _hidden(
     The first round's messages come before all computing and the last round's after it; all others
     travel beside it, on the same link.
     """
-    rounds = axis.ranks
-    whole_s = [_whole_s(border, axis, scheme) for border in (*before, *after)]
+    rounds = network.ranks
+    whole_s = [_whole_s(border, network, scheme) for border in (*before, *after)]
     link_s = sum(whole_s)
     waits_s = max(link_s - compute_s, link_s / rounds)
     share = waits_s / link_s if link_s else 1.0
@@ -74,49 +77,96 @@ def _hidden(
     return tuple(shown[: len(before)]), tuple(shown[len(before) :])
 
 
-def _whole_s(border: CellBorder, axis: RankAxis, scheme: Scheme) -> float:
+def _whole_s(border: CellBorder, network: Network, scheme: Scheme) -> float:
     """Return what all rounds of a border take on the link."""
-    rounds, timed = axis.ranks, border.timed
+    rounds, timed = network.ranks, border.timed
     if scheme == "c":
         return rounds * timed.latency_s + timed.wire_s
     if border.name.startswith("gather"):
-        return rounds * axis.broadcast(border.sent_bytes / (rounds - 1)).alone_s
+        return rounds * broadcast(network, border.sent_bytes / (rounds - 1)).alone_s
     return rounds * timed.alone_s  # all that one rank gets comes over its own link
 
 
-class OwtForm(ParallelForm):
+class OwtForm(Strategy):
     """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
 
     name: ClassVar[str] = "owt"
+    parallel: ClassVar[bool] = True
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"scheme": "b"}, {"scheme": "c"})
 
-    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
-        """Split what is wide. Raises UserError where nothing is."""
+    @property
+    def lossy(self) -> bool:  # type: ignore[override]
+        """16 bits round the sums of gradients on their way."""
+        return self.options.get("wire") == "bf16"
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the kind."""
+        options = {key: value for key, value in self.options.items() if key != "wire"}
+        wire = {"wire": self.options["wire"]} if "wire" in self.options else {}
+        return {
+            "exchange": {"kind": "fused", **wire},
+            "engine": {"zero": 0, "parallel": {"kind": self.name, **options}},
+        }
+
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
+        """Return the cells of a step as a flow. Raises UserError where nothing is wide."""
+        _, cells = self._placed(load, network)
+        half, reduce = self.lossy, network.price("all_reduce")
+
+        def summed(size_bytes: int) -> Timed:
+            return reduce(size_bytes // 2 if half else size_bytes)
+
+        return StepSchedule(
+            flow=chain_of(cells, summed, _update_s_per_byte(load, cast=half)),
+            spread=max(UNMEASURED, reduce.spread),
+            local_spread=FusedSettings().local(load).spread,
+            measured=False,
+        )
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Count inputs that come from other ranks, less the weights that these hold."""
+        profile = load.profile
+        ground, cells = self._placed(load, network)
+        held = sum(cell.weight_bytes for cell in cells) / max(1, profile.parameter_bytes)
+        gathered = sum(
+            (ground.ranks - 1) * operator.input_bytes
+            for cell, operator in zip(cells, ground.operators, strict=True)
+            if cell.borders
+        )
+        saved = (1 - held) * (2 * profile.parameter_bytes + profile.optimizer_bytes)
+        return round(images * gathered - saved)
+
+    def _placed(self, load: Load, network: Network) -> tuple[Ground, Sequence[Cell]]:
+        """Split what is wide. Raises UserError where nothing is, or for a single rank."""
+        key = (self.label, network.nodes, network.per_node)
+        if key not in load.memo:
+            ground = Ground(load.profile, network, load.images, load.factor, load.pieces)
+            load.memo[key] = (ground, self._cells(ground, _update_s_per_byte(load)))
+        result: tuple[Ground, Sequence[Cell]] = load.memo[key]
+        return result
+
+    def _cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
+        if ground.ranks < 2:
+            raise UserError("owt shares layers out over ranks, and there is only one.")
         least = self.options.get("min_weights", "auto")
-        degrees = wide(ground, None if least == "auto" else int(least))
-        if max(degrees) == 1:
+        wide = ground.wide(None if least == "auto" else int(least))
+        if not any(wide):
             raise UserError(
                 f"owt splits wide linear layers, and {ground.profile.name} has none whose gradient "
                 f"is more than what goes in and out of it for {ground.batch} images."
             )
-        scheme, axis = self.options.get("scheme", "a"), ground.axis(ground.ranks)
-        cells = cells_of(ground, degrees)
-        return [
-            in_rounds(cell, axis, scheme, update_s_per_byte) if degree > 1 else cell
-            for cell, degree in zip(cells, degrees, strict=True)
-        ]
-
-    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
-        """Count the inputs that come from the other ranks of a group."""
-        return gathered_bytes(ground, cells)
+        scheme = self.options.get("scheme", "a")
+        cells = (ground.cell(number, split=split) for number, split in enumerate(wide))
+        return [in_rounds(cell, ground.network, scheme, update_s_per_byte) for cell in cells]
 
 
-def gathered_bytes(ground: Ground, cells: Sequence[Cell]) -> float:
-    """Return the inputs of split operators for an image of each other rank of their group."""
-    return sum(
-        (cell.gradient_axis - 1) * operator.input_bytes
-        for cell, operator in zip(cells, ground.operators, strict=True)
-    )
+def _update_s_per_byte(load: Load, *, cast: bool = False) -> float:
+    """Return what a byte of weights takes: the update, and copies into the gradients' buffer.
+
+    With `cast` its gradient is made 16 bits and back.
+    """
+    local_s = FusedSettings().local(load).base_s + (load.cast().base_s if cast else 0.0)
+    return (load.trace.update_s + local_s) / max(1, load.profile.parameter_bytes)
 
 
 class OwtSettings(ParallelSettings):
@@ -136,5 +186,5 @@ class OwtSettings(ParallelSettings):
     images are sent while the last are computed."""
 
     in_groups: ClassVar[bool] = False
-    price: ClassVar[type[ParallelForm] | None] = OwtForm
+    price: ClassVar[type[Strategy] | None] = OwtForm
     changes_network: ClassVar[str] = "skindx.training.methods.sharding.wide_layers:split_network"

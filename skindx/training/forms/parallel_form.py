@@ -1,100 +1,14 @@
-"""Base of the forms in which ranks share out a network: settings of `engine.parallel`, and prices.
+"""Base of the forms in which ranks share out a network: settings of `engine.parallel`.
 
 One file a form holds its settings, their help (the docstrings) and its price for plans; it imports
 no torch.
 """
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fused import FusedSettings
-from skindx.core.cost.cells import Cell, chain_of
-from skindx.core.cost.network import UNMEASURED, Network, Timed
-from skindx.core.cost.placing import Ground
-from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.step import StepSchedule
-from skindx.core.errors import UserError
+from skindx.core.cost.pricing import Strategy
 from skindx.core.settings_base import Settings
-
-
-class ParallelForm(Strategy):
-    """Layers are shared out over ranks, and not their images alone.
-
-    All ranks are alike: each operator is data-parallel, or split over some of them.
-    """
-
-    parallel: ClassVar[bool] = True
-
-    def fragment(self) -> dict[str, Any]:
-        """Name the kind."""
-        options = {key: value for key, value in self.options.items() if key != "wire"}
-        wire = {"wire": self.options["wire"]} if "wire" in self.options else {}
-        return {
-            "exchange": {"kind": "fused", **wire},
-            "engine": {"zero": 0, "parallel": {"kind": self.name, **options}},
-        }
-
-    @property
-    def lossy(self) -> bool:  # type: ignore[override]
-        """16 bits round the sums of gradients on their way."""
-        return self.options.get("wire") == "bf16"
-
-    def schedule(self, load: Load, network: Network) -> StepSchedule:
-        """Return the cells of a step as a flow. Raises UserError where the network has none."""
-        ground, cells = self._placed(load, network)
-        half = self.lossy
-
-        def summed(split: int, size_bytes: int) -> Timed:
-            return ground.summed(split, size_bytes // 2 if half else size_bytes)
-
-        per_byte = update_s_per_byte(load, cast=half)
-        return StepSchedule(
-            flow=chain_of(cells, summed, per_byte),
-            spread=max(UNMEASURED, network.price("all_reduce").spread),
-            local_spread=FusedSettings().local(load).spread,
-            measured=False,
-        )
-
-    def _placed(self, load: Load, network: Network) -> tuple[Ground, Sequence[Cell]]:
-        key = (self.label, network.nodes, network.per_node)
-        if key not in load.memo:
-            if network.ranks < 2:
-                raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
-            ground = Ground(load.profile, network, load.images, load.factor, load.pieces)
-            load.memo[key] = (ground, self.cells(ground, update_s_per_byte(load)))
-        result: tuple[Ground, Sequence[Cell]] = load.memo[key]
-        return result
-
-    @abstractmethod
-    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
-        """Return the operators as they are placed. Raises UserError where none can be."""
-
-    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
-        """Return what a rank keeps for backward beside its own images' activations, an image."""
-        return 0.0
-
-    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
-        """Count activations of others' images, less the weights that other ranks hold."""
-        ground, cells = self._placed(load, network)
-        held = sum(cell.weight_bytes for cell in cells) / max(1, load.profile.parameter_bytes)
-        return round(images * self.more_bytes(ground, cells) - not_held_bytes(load, held))
-
-
-def update_s_per_byte(load: Load, *, cast: bool = False) -> float:
-    """Return what a byte of weights takes: the update, and copies into the gradients' buffer.
-
-    With `cast` its gradient is made 16 bits and back.
-    """
-    local_s = FusedSettings().local(load).base_s + (load.cast().base_s if cast else 0.0)
-    return (load.trace.update_s + local_s) / max(1, load.profile.parameter_bytes)
-
-
-def not_held_bytes(load: Load, held: float) -> float:
-    """Return what a rank saves of weights, gradients and optimizer when it holds a part of them."""
-    profile = load.profile
-    return (1 - held) * (2 * profile.parameter_bytes + profile.optimizer_bytes)
 
 
 class ParallelSettings(Settings):
@@ -106,7 +20,7 @@ class ParallelSettings(Settings):
     """Ranks hold parts of layers, or some of the layers."""
     in_groups: ClassVar[bool] = True
     """Ranks are groups that share every split layer, and other groups hold the same."""
-    price: ClassVar[type[ParallelForm] | None] = None
+    price: ClassVar[type[Strategy] | None] = None
     """What a plan compares it by; none: it has no price."""
     changes_network: ClassVar[str] = ""
     """"module:function", called as the registry's `change_network` is; none: nothing changes it."""

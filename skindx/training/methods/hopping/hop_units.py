@@ -5,6 +5,7 @@ after the other, which stay where they are. Nothing here loads torch.
 """
 
 import os
+import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -177,3 +178,13 @@ class HopSchedule(MembersSchedule):
                 "engine.schedule=hop moves members between partitions, and a detector needs all "
                 "images; train it in a run of its own and take it by detector.from"
             )
+
+
+SPREAD = 0.05
+"""Members whose work left differs by less than this share are drawn at random."""
+
+
+def choose(left: Sequence[float], rng: random.Random) -> int:
+    """Return which of some waiting members to take, by the work that each has left."""
+    noisy = [work * (1 + SPREAD * rng.random()) for work in left]
+    return max(range(len(noisy)), key=noisy.__getitem__)

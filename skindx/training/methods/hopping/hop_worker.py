@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from skindx.core.cost.assignment import choose
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import require_extra
 from skindx.data.loader.batches import partition
@@ -35,7 +34,7 @@ from skindx.training.launching.supervise import (
     end_with_parent,
 )
 from skindx.training.method import RunMethod
-from skindx.training.methods.hopping.hop_units import DATABASE, NAME, Unit, open_queue
+from skindx.training.methods.hopping.hop_units import DATABASE, NAME, Unit, choose, open_queue
 from skindx.training.methods.hopping.local_workers import Watcher
 from skindx.training.methods.hopping.member_visits import (
     Answer,

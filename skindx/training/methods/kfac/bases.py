@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.comm.grouping import fixed_buckets
-from skindx.core.cost.assignment import Sharing
 from skindx.training.methods.kfac.eigen import (
     NARROWEST,
     STEEPEST,
@@ -21,6 +20,7 @@ from skindx.training.methods.kfac.eigen import (
 )
 from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, Layer, Sums
 from skindx.training.methods.kfac.products import Multiply, plain_nt
+from skindx.training.methods.kfac.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 
 Key = tuple[str, str]

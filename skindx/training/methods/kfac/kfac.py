@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.core.cost.assignment import plan_sharing
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.method import Method, State
 from skindx.training.methods.kfac.bases import EigenBases, Factors, Key, LayerMatrices
@@ -20,6 +19,7 @@ from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, find_layers
 from skindx.training.methods.kfac.products import Multiply, by_onednn, onednn_is_faster, plain_nt
+from skindx.training.methods.kfac.sharing import plan_sharing
 from skindx.training.parallel.mesh import Mesh
 
 PAPER = (

@@ -1,15 +1,11 @@
-"""Sharing out work: longest first, members that hop (an open shop), grids of ranks.
+"""Sharing out K-FAC's work: the longest first, over a grid of ranks.
 
-K-FAC's ranks are a grid: a row of workers holds the eigenvectors of some layers, and each of its
-ranks sends the finished gradients down its column (KAISA, Pauloski et al. 2021, arXiv 2107.01739,
-section 4). One row is K-FAC with all eigenvectors everywhere, one column that with each in one
-place. In the open shop each member (a job) visits each worker's partition (a machine) once an
-epoch, in any order; an idle worker takes the waiting member with the most work left, ties at
-random.
+A row of workers holds the eigenvectors of some layers, and each of its ranks sends the finished
+gradients down its column (KAISA, Pauloski et al. 2021, arXiv 2107.01739, section 4). One row is
+K-FAC with all eigenvectors everywhere, one column that with each in one place.
 """
 
 import math
-import random
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -91,13 +87,3 @@ def divisors(ranks: int) -> tuple[int, ...]:
     """Return all divisors of a number, ascending."""
     low = [count for count in range(1, math.isqrt(ranks) + 1) if ranks % count == 0]
     return tuple(dict.fromkeys([*low, *(ranks // count for count in reversed(low))]))
-
-
-SPREAD = 0.05
-"""Members whose work left differs by less than this share are drawn at random."""
-
-
-def choose(left: Sequence[float], rng: random.Random) -> int:
-    """Return which of some waiting members to take, by the work that each has left."""
-    noisy = [work * (1 + SPREAD * rng.random()) for work in left]
-    return max(range(len(noisy)), key=noisy.__getitem__)
