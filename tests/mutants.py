@@ -30,30 +30,6 @@ class Mutant:
 
 
 MUTANTS = {
-    "stages: statistics of batch norms all from the first": Mutant(
-        "skindx/training/methods/sharding/whole.py",
-        "pipeline.links.broadcast(values, pipeline.owners[name])",
-        "pipeline.links.broadcast(values, 0)",
-        "tests/training/test_stages.py",
-    ),
-    "split layers: a bad gradient that one rank knows of": Mutant(
-        "skindx/training/methods/sharding/parts.py",
-        "float(links.sum(local + math.nan if known_bad else local))",
-        "float(links.sum(local))",
-        "tests/training/test_stages.py",
-    ),
-    "LARS: no decay in the norm": Mutant(
-        "skindx/training/methods/sharding/layerwise.py",
-        "steep_N = gradients_N + decay * weights_N + group",
-        "steep_N = gradients_N + group",
-        "tests/training/test_tensor_parallel.py tests/training/test_optimizer.py",
-    ),
-    "LARS: no decay in the change": Mutant(
-        "skindx/training/methods/sharding/layerwise.py",
-        "change = weight.grad.add(weight, alpha=decay)",
-        "change = weight.grad.clone()",
-        "tests/training/test_tensor_parallel.py tests/training/test_optimizer.py",
-    ),
     "K-FAC: the floor by the other factor": Mutant(
         "skindx/training/methods/kfac/eigen.py",
         "_counted(v_a * top_g > floor)",

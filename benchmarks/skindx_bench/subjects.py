@@ -40,7 +40,6 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "checkpoint-stall": Subject("train.checkpoint_stall", "What checkpoints cost a step."),
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
         "elastic": Subject("train.elastic", "What lost ranks cost, beside a start again."),
-        "families": Subject("train.families", "Which of timm's families can serve as members."),
         "features": Subject("train.features", "A report from a file of embeddings."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
@@ -70,7 +69,6 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "startup": Subject("serve.startup", "How long the command line takes to answer."),
     },
     "scan": {
-        "detector": Subject("scan.detector", "Our training of the detector beside ultralytics'."),
         "scan": Subject("scan.scan", "Lesions on photos of bodies, beside SAHI."),
         "scan-compare": Subject("scan.scan_compare", "Two scans of one body, lesion by lesion."),
     },

@@ -16,7 +16,6 @@ class DenseSettings(ExchangeSettings):
     local_s_per_element: ClassVar[float] = 1.2e-9
     shrinks: ClassVar[bool] = True
     local_code: ClassVar[str] = "skindx.comm.fabric:flat_and_back"
-    among_peers: ClassVar[bool] = True
     beside_parts: ClassVar[bool] = True
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:

@@ -29,8 +29,6 @@ class ExchangeSettings(Settings):
     """What does this work, as "module:function" of the gradients, where there is no exchange."""
     collective: ClassVar[str] = ""
     """A collective of its own, as a cluster file names it; its code's `sum` is what is measured."""
-    among_peers: ClassVar[bool] = False
-    """It also works among some of the ranks, on the gradients that they share."""
     beside_parts: ClassVar[bool] = False
     """Plans of layers that are split over ranks price it for what is not split."""
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({},)

@@ -40,7 +40,6 @@ class FusedSettings(ExchangeSettings):
     code: ClassVar[str] = "skindx.comm.fused_exchange:Fused"
     local_s_per_element: ClassVar[float] = 0.3e-9
     shrinks: ClassVar[bool] = True
-    among_peers: ClassVar[bool] = True
     beside_parts: ClassVar[bool] = True
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"wire": "bf16"})
     also: ClassVar[Mapping[str, str]] = {"per-tensor": "per tensor", "one-buffer": "one buffer"}

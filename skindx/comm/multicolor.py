@@ -33,7 +33,6 @@ class MulticolorSettings(BucketedSettings):
     code: ClassVar[str] = "skindx.comm.bucketed_exchange:Multicolor"
     local_s_per_element: ClassVar[float] = 0.6e-9
     collective: ClassVar[str] = "multicolor"
-    among_peers: ClassVar[bool] = True
 
     def price(self, network: Network) -> Price:
         """Return what its trees take, as measured or by their links."""

@@ -90,9 +90,7 @@ def _least_at_once(
     shares = sizes_of(images // steps, ranks)
     if settings.loader.sharded is True:
         shares = (images // ranks // steps,) * ranks
-    # Neighbours whose images meet in one batch norm; the last ones have the fewest.
-    together = shares[-settings.engine.parallel.together :]
-    return sum(share // pieces for share in together)
+    return shares[-1] // pieces  # the last rank has the fewest
 
 
 def takes_one_image(classifier: nn.Module, side: int) -> bool:
@@ -125,7 +123,7 @@ def check(
     workers = workers_of(settings.engine)
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
-        settings.engine.parallel.group_size(everywhere)
+        settings.engine.parallel.check_ranks(everywhere)
     elastic = settings.engine.elastic
     if elastic and elastic.min_ranks > everywhere:
         raise UserError(

@@ -1,6 +1,6 @@
 """A gradient exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -32,16 +32,14 @@ class GradientSync:
         steps_per_epoch: int,
         say: Callable[[str], None],
         *,
-        ranks: Sequence[int] | None = None,
         left_out: Collection[str] = (),
     ) -> None:
         """Lay out the gradients and get the exchange ready; every rank calls this.
 
-        Without `ranks` it is among all of them. The weights that are `left_out` by name stay as
-        they are on each rank.
+        The weights that are `left_out` by name stay as they are on each rank.
         """
         self.exchange = exchange
-        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s), ranks)
+        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
         named = module.named_parameters()
         self.gradients = GradientBuffer(
             [(name, weight) for name, weight in named if name not in left_out]

@@ -65,10 +65,6 @@ class Method:
     def forward(self, images: int) -> None:
         """A forward pass of so many of this rank's images begins, in training."""
 
-    def run_forward(self, inputs: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the outputs of this rank's images, in training."""
-        return network(inputs)
-
     def backward(self, scale: float) -> None:
         """A backward pass begins, from the sum of the images' losses times `scale`."""
 

@@ -23,7 +23,7 @@ from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.registry import change_network
 from skindx.training.tasks.optimizer import WeightAverage
 from skindx_bench.forms.cubes import can_be_split
-from skindx_bench.forms.form_settings import Tensor3dSettings
+from skindx_bench.forms.tensor3d import Tensor3dSettings
 
 Q, IMAGES, STEPS, FEW = 2, 19, 20, 3
 """Nineteen images on eight ranks: their shares are uneven."""
@@ -287,6 +287,5 @@ def test_widths_that_do_not_split_and_ranks_that_are_no_cube_are_left_or_refused
     assert list(blocks)[:2] == ["blocks.0.attn", "blocks.0.mlp"]
     assert "head" in blocks
     assert not any(can_be_split(block, 3) for block in _net().modules())
-    said = "side=2 makes cubes of 8 ranks, which must divide the number of ranks, which is 4"
-    with pytest.raises(UserError, match=said):
-        Tensor3dSettings().group_size(4)
+    with pytest.raises(UserError, match="side=2 makes a cube of 8 ranks, and there are 4"):
+        Tensor3dSettings().check_ranks(4)

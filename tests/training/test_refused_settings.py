@@ -55,13 +55,13 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         *(
             ({"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": form}}},
              f"engine.parallel.kind={form} splits layers")
-            for form in ("owt", "tensor", "tensor3d")
+            for form in ("owt", "tensor3d")
         ),
         *(
             ({**change, "engine": {"elastic": {}, **change.get("engine", {})}}, text)
             for change, text in (
                 ({"engine": {"zero": 2}}, "elastic needs the whole state .* set zero=0"),
-                ({"engine": {"parallel": {"kind": "tensor"}}}, "elastic needs the whole network"),
+                ({"engine": {"parallel": {"kind": "owt"}}}, "elastic needs the whole network"),
                 ({"engine": {"schedule": "hop"}}, "elastic is for schedule=data"),
                 ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, "more than ranks=2"),
                 ({"engine": {"elastic": {"min_ranks": 0}}}, "min_ranks"),

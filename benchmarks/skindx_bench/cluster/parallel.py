@@ -10,6 +10,7 @@ import numpy as np
 
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx_bench.cluster.parallel_arms import (
+    WORKER,
     Config,
     ParallelForm,
     Predictions,
@@ -56,7 +57,6 @@ SMALLEST = (
     "cube_width=36",
 )
 
-_WORKER = "skindx_bench.cluster.parallel_rank"
 _UNLIMITED_MBIT = 40_000.0
 _RATE = 0.02
 """Learning rate of the trainings whose accuracy is compared."""
@@ -69,7 +69,7 @@ def run(settings: Config) -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="skindx-parallel-") as folder,
         NetLab(settings.ranks, link) as lab,
-        EmulatedCluster(lab, settings.ranks, {"precision": settings.precision}, _WORKER) as ranks,
+        EmulatedCluster(lab, settings.ranks, {"precision": settings.precision}, WORKER) as ranks,
     ):
         bench = _Bench(settings, ranks, Path(folder))
         if {"speed", "small"} & set(settings.parts):

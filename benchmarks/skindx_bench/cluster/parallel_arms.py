@@ -87,14 +87,11 @@ class ParallelForm:
     """Strategy and options of a plan; none: no plan prices it."""
 
     @property
-    def split(self) -> bool:
-        """More is shared out than images."""
-        return str(self.parallel["kind"]) != "data"
-
-    @property
     def baseline(self) -> bool:
         """It sends whole gradients, as data-parallel frameworks do."""
-        return self.exact and not self.split and self.exchange["kind"] != "factored"
+        return (
+            self.exact and self.parallel["kind"] == "data" and self.exchange["kind"] != "factored"
+        )
 
     @property
     def steady(self) -> dict[str, Any]:
@@ -189,7 +186,7 @@ def agreement_figure(right: Sequence[bool]) -> Figure:
     return Figure.of(interval, "of the pairs", len(right))
 
 
-_WORKER = "skindx_bench.cluster.parallel_rank"
+WORKER = "skindx_bench.cluster.parallel_rank"
 _FORMS = ("line", "keep", "again")
 
 
@@ -200,7 +197,7 @@ def compare(settings: Config) -> dict[str, Figure]:
     found: dict[str, list[list[dict[str, Any]]]] = {form: [] for form in _FORMS}
     with (
         NetLab(ranks, Link(s.rate_mbit)) as lab,
-        EmulatedCluster(lab, ranks, job, _WORKER) as cluster,
+        EmulatedCluster(lab, ranks, job, WORKER) as cluster,
     ):
         for form in _FORMS:
             cluster.ask("products", form=form)

@@ -24,11 +24,11 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.methods.sharding.communicator import Communicator
-from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all, sizes_of
+from skindx.training.methods.sharding.parts import Part
+from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all
 from skindx.training.registry import change_network
 from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.forms.cubes import Cube, cube_product
-from skindx_bench.forms.transformer import split_pair
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 
@@ -188,7 +188,7 @@ class ParallelRank:
         net = _network(classes, width, seed)
         image = torch.zeros(1, 3, side, side)
         every = batch * mesh.data.size
-        change_network(net, mesh, image, every, _nothing)
+        change_network(net, mesh, image, every, lambda line: None)
         optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
         self._engine = Engine(
             net,
@@ -270,15 +270,12 @@ class ParallelRank:
         images, labels = torch.from_numpy(found["images"]), torch.from_numpy(found["labels"])
         held = len(images) // 5
         data, every = self._mesh.data, batch * self._mesh.data.size
-        steps, began = 0, time.perf_counter()
         self._engine.train()
         for epoch in range(epochs):
             for numbers in global_batches(len(images) - held, every, seed, epoch):
                 own = torch.from_numpy(share(numbers, data.rank, data.size)) + held
                 torch.manual_seed(int(numbers[0]) * data.size + data.rank)
                 self._step(_normalised(images[own]), labels[own], len(numbers))
-                steps += 1
-        seconds = time.perf_counter() - began
         self._engine.train(False)
         net = self._engine.whole()
         with torch.no_grad():
@@ -288,7 +285,7 @@ class ParallelRank:
                     torch.split(images[:held], 64), torch.split(labels[:held], 64), strict=True
                 )
             ]
-        return {"accuracy": float(torch.cat(right).mean()), "seconds": seconds, "steps": steps}
+        return {"accuracy": float(torch.cat(right).mean())}
 
     def end(self) -> Answer:
         """Give the network back."""
@@ -314,10 +311,54 @@ def _normalised(images_BSS3: Tensor) -> Tensor:
     return (images_BSS3.permute(0, 3, 1, 2).float() - 128) / 64
 
 
-def _nothing(_: Any) -> None: ...
+class _Copied(torch.autograd.Function):
+    """The same tensor on all ranks in; backward adds up what each rank's part gives (f)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, links: Communicator) -> Tensor:
+        ctx.links = links
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor) -> Any:
+        return _summed(dx, ctx.links), None
 
 
-_TIMEOUT = timedelta(minutes=3)
+class _Summed(torch.autograd.Function):
+    """Each rank's part of a sum in, the sum out (g)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, links: Communicator) -> Tensor:
+        return _summed(y, links)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return dy, None
+
+
+def _summed(part: Tensor, links: Communicator) -> Tensor:
+    links.bytes_sent += 2 * (links.size - 1) * part.nbytes // links.size
+    return links.sum(part.clone())
+
+
+class _Line(nn.Module):
+    """Columns of a first product and rows of a second one (Megatron-LM, arXiv 1909.08053)."""
+
+    def __init__(self, first: nn.Linear, second: nn.Linear, links: Communicator) -> None:
+        super().__init__()
+        rows, columns = (
+            Part.even(links, first.weight.shape),
+            Part.even(links, second.weight.T.shape),
+        )
+        self.first = nn.Parameter(rows.local(first.weight.detach()))
+        self.second = nn.Parameter(columns.local(second.weight.T.detach()))
+        self.links = links
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum over all ranks of what their parts give."""
+        hidden = _Copied.apply(x, self.links) @ self.first.T
+        y: Tensor = _Summed.apply(hidden @ self.second, self.links)
+        return y
 
 
 class CubeRank:
@@ -325,8 +366,8 @@ class CubeRank:
 
     def __init__(self, rows: int, width: int) -> None:
         """Join the others, and take this rank's parts."""
-        dist.init_process_group("gloo", timeout=_TIMEOUT)
-        self._cube = Cube.of_all(_TIMEOUT)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))
+        self._cube = Cube.of_all(timedelta(seconds=_TIMEOUT_S))
         self._line = Communicator(ProcessGroup(dist.get_rank(), dist.get_world_size()))
         torch.manual_seed(0)
         x, first = torch.randn(rows, width), nn.Linear(width, width, bias=False)
@@ -337,8 +378,7 @@ class CubeRank:
         ]
         self._own = self._cube.local_input(x)
         self._x = x
-        split_pair(first, second, sizes_of(width, self._line.size), 1, self._line)
-        self._pair = nn.Sequential(first, second)
+        self._pair = _Line(first, second, self._line)
 
     def products(self, form: str) -> dict[str, Any]:
         """Compute both, forward and backward; return seconds and bytes."""

@@ -1,1 +1,1 @@
-"""Parallel forms whose gain nobody has measured: `tensor` and `tensor3d`, as entry points."""
+"""A parallel form whose gain nobody has measured, as an entry point."""

@@ -9,8 +9,7 @@ gathered is kept for the backward pass, and (q - 1) / q^3 (M N + K N) more where
 again; kept are (M N + K N) / q^2 values, or 1 / q^3 of them.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, cast
@@ -20,26 +19,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.comm.exchange import Reducer
-from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.fused import FusedSettings
-from skindx.comm.fused_exchange import Fused
 from skindx.core.startup import light_imports
 from skindx.models.classifier.heads import Mlp as MlpHead
-from skindx.training.gradient_sync import GradientSync
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
-from skindx.training.methods.sharding.parts import (
-    Part,
-    SplitGradientSync,
-    exchange_beside,
-    parts_of,
-    square_of,
-    take_part,
-)
+from skindx.training.methods.sharding.parts import Part, parts_of, take_part
 from skindx.training.methods.sharding.whole import WHOLE_VALUES, SplitLayers, split_and_attach
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, Watch
-from skindx_bench.forms.form_settings import Tensor3dSettings
+from skindx_bench.forms.tensor3d import Tensor3dSettings
 
 PAPER = (
     "3-D tensor parallelism | Bian et al., Maximizing Parallelism in Distributed Training for "
@@ -58,15 +44,10 @@ class Cube:
 
     @classmethod
     def of_all(cls, timeout: timedelta) -> Self:
-        """Make the groups of all axes of the cube that all ranks are."""
+        """Make the groups of all axes of the cube that all ranks are; each of them calls this."""
         q = round(dist.get_world_size() ** (1 / 3))
         assert q**3 == dist.get_world_size()
-        return cls.of(0, q, timeout)
-
-    @classmethod
-    def of(cls, first: int, q: int, timeout: timedelta) -> Self:
-        """Make the groups of this rank's axes; all ranks of its cube call this, from `first` on."""
-        place = place_of(dist.get_rank() - first, q)
+        place = place_of(dist.get_rank(), q)
         axes = []
         for axis, step in enumerate((q**2, q, 1)):
             start = dist.get_rank() - place[axis] * step
@@ -142,11 +123,6 @@ def cube_product(x: Tensor, weight: Tensor, cube: Cube, *, keep: bool) -> Tensor
     return y
 
 
-def padded(rows: int, q: int) -> int:
-    """Return the next number that q x q blocks divide."""
-    return -(-rows // q**2) * q**2
-
-
 @dataclass(frozen=True)
 class CubePart(Part):
     """Rows (j, i) and columns l of K x N, on the cube of the product that it is in.
@@ -157,8 +133,6 @@ class CubePart(Part):
     cube: Cube
     swapped: bool
     """It is in the second of two products, whose cube has j and l in each other's place."""
-    peers: tuple[int, ...]
-    """Ranks that hold the same part and take the mean of its gradient alone, this one counted."""
     keep: bool
     """Whether parts gathered in forward stay in memory for backward."""
     order: Tensor
@@ -341,9 +315,7 @@ def can_be_split(block: nn.Module, q: int) -> bool:
     return first.in_features % q == 0 and second.in_features % q**2 == 0
 
 
-def split_block(
-    block: nn.Module, links: Communicator, cube: Cube, peers: tuple[int, ...], *, keep: bool
-) -> None:
+def split_block(block: nn.Module, links: Communicator, cube: Cube, *, keep: bool) -> None:
     """Let each rank keep its part of a block's two weights; names stay the same."""
     layer: Any = block
     q, times = cube.i.size, 1
@@ -356,7 +328,7 @@ def split_block(
     for linear, count, on, swapped in ((first, times, cube, False), (second, 1, cube.next, True)):
         shape = linear.weight.shape
         order = _order(shape[0], q, count)
-        part = CubePart(links, shape, 0, (), on, swapped, peers, keep, order)
+        part = CubePart(links, shape, 0, (), on, swapped, keep, order)
         take_part(linear, {"weight": part})
         linear.__class__ = CubeLinear
     block.__class__ = _ON_CUBES[type(block)]
@@ -364,64 +336,9 @@ def split_block(
 
 def _order(rows: int, q: int, times: int) -> Tensor:
     """Return the rows of a weight whose outputs are `times` blocks that all go by heads."""
-    height = padded(rows, q) // times
+    height = -(-rows // q**2) * q**2 // times
     starts = torch.arange(times)[:, None] * height
     return torch.cat([(starts + block_k).flatten() for block_k in torch.arange(height).chunk(q)])
-
-
-class CubeGradientSync(SplitGradientSync):
-    """Parts that other cubes hold alike take the mean of these, all else that of all ranks."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: ExchangeSettings,
-        mesh: Mesh,
-        steps_per_epoch: int,
-        say: Callable[[str], None],
-    ) -> None:
-        """Get both exchanges ready; every rank calls this."""
-        super().__init__(module, exchange_beside(settings), mesh, steps_per_epoch, say)
-        parts = parts_of(module)
-        named = [item for item in module.named_parameters() if item[0] in parts]
-        peers: Sequence[int] = mesh.replicas or ()
-        self._peers: Reducer | None = None
-        if len(peers) > 1:
-            timeout = timedelta(seconds=mesh.settings.timeout_s)
-            self._among, gradients = Fabric(mesh.device, timeout, peers), GradientBuffer(named)
-            exchange = Fused(FusedSettings(tune=False))
-            exchange.attach(self._among, gradients, 1)
-            self._peers = Reducer(gradients, exchange)
-
-    def backward(self, *, last: bool) -> None:
-        """The engine's next backward begins."""
-        super().backward(last=last)
-        if self._peers:
-            self._peers.begin()
-            if last:
-                self._peers.arm()
-
-    def _square(self) -> float:
-        bad = self._peers is not None and self._peers.finish() is None
-        square = square_of(self._split)
-        return float(self._links.sum(square + math.nan if bad else square))
-
-    def discard(self) -> None:
-        """Forget the gradients of this step, of which nothing was sent."""
-        super().discard()
-        if self._peers:
-            self._peers.discard()
-
-    @property
-    def bytes_sent(self) -> int:
-        """By this rank since the start."""
-        return super().bytes_sent + (self._among.bytes_sent if self._peers else 0)
-
-    def close(self) -> None:
-        """Remove the hooks from the module."""
-        super().close()
-        if self._peers:
-            self._peers.close()
 
 
 class CubeLayers(SplitLayers):
@@ -435,17 +352,6 @@ class CubeLayers(SplitLayers):
             for links in (part.cube.i, part.cube.j, part.cube.l):
                 links.watch = around
 
-    def gradient_sync(
-        self,
-        settings: ExchangeSettings,
-        module: nn.Module,
-        mesh: Mesh,
-        steps_per_epoch: int,
-        say: Callable[[str], None],
-    ) -> GradientSync:
-        """Return the exchange among all ranks, and among those with the same parts."""
-        return CubeGradientSync(module, settings, mesh, steps_per_epoch, say)
-
 
 def split_network(
     net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
@@ -453,15 +359,14 @@ def split_network(
     """Put all blocks that have equal parts on a cube, as the registry's `change_network`."""
     settings = mesh.settings.parallel
     assert isinstance(settings, Tensor3dSettings)
-    q, first = settings.side, dist.get_rank() - mesh.tensor.rank
 
     def split() -> list[str]:
         blocks = dict(net.named_modules())
-        names = [name for name in blocks if can_be_split(blocks[name], q)]
-        cube = Cube.of(first, q, timedelta(seconds=mesh.settings.timeout_s))
-        links, peers = Communicator(mesh.tensor), mesh.replicas or ()
+        names = [name for name in blocks if can_be_split(blocks[name], settings.side)]
+        cube = Cube.of_all(timedelta(seconds=mesh.settings.timeout_s))
+        links = Communicator(mesh.tensor)
         for name in names:
-            split_block(blocks[name], links, cube, peers, keep=not settings.gather_again)
+            split_block(blocks[name], links, cube, keep=not settings.gather_again)
         return names
 
     split_and_attach(net, mesh, split, say, CubeLayers)

@@ -198,13 +198,12 @@ class Engine:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
-        if not self._engine.training:
-            outputs: Tensor = self._engine(inputs)
-            return outputs
-        self.method.forward(len(inputs))
-        if self._sync:
-            self._sync.forward()
-        return self.method.run_forward(inputs, self._engine)
+        if self._engine.training:
+            self.method.forward(len(inputs))
+            if self._sync:
+                self._sync.forward()
+        outputs: Tensor = self._engine(inputs)
+        return outputs
 
     @property
     def module(self) -> nn.Module:

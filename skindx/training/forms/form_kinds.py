@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from skindx.core.kinds import Family
 from skindx.training.forms.parallel_form import ParallelSettings
 
-_IN_THE_LAB = "no figure shows a gain, so it is in the lab: install skindx-bench, or take owt"
+_FITS = "take owt, or engine.zero=3 for a network that is too large for one GPU"
 
 PARALLEL_FORMS = Family(
     "parallel form",
@@ -15,10 +15,9 @@ PARALLEL_FORMS = Family(
         "owt": "skindx.training.forms.owt_form:OwtSettings",
     },
     gone={
-        "tensor": _IN_THE_LAB,
-        "tensor3d": _IN_THE_LAB,
-        "model": "a pipeline of stages was slower than owt wherever it was measured: take owt, or "
-        "engine.zero=3 for a network that is too large for one GPU",
+        "tensor": f"no figure showed a gain: {_FITS}",
+        "tensor3d": f"no figure shows a gain, so skindx-bench has it: install that, or {_FITS}",
+        "model": f"a pipeline of stages was slower than owt wherever it was measured: {_FITS}",
     },
 )
 

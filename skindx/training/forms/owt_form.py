@@ -185,6 +185,5 @@ class OwtSettings(ParallelSettings):
     images after the other; c: a part of each rank's images after the other. In b and c the next
     images are sent while the last are computed."""
 
-    in_groups: ClassVar[bool] = False
     price: ClassVar[type[Strategy] | None] = OwtForm
     changes_network: ClassVar[str] = "skindx.training.methods.sharding.wide_layers:split_network"

@@ -18,21 +18,13 @@ class ParallelSettings(Settings):
 
     splits: ClassVar[bool] = True
     """Ranks hold parts of layers, or some of the layers."""
-    in_groups: ClassVar[bool] = True
-    """Ranks are groups that share every split layer, and other groups hold the same."""
     price: ClassVar[type[Strategy] | None] = None
     """What a plan compares it by; none: it has no price."""
     changes_network: ClassVar[str] = ""
     """"module:function", called as the registry's `change_network` is; none: nothing changes it."""
 
-    def group_size(self, ranks: int) -> int:
-        """Return how many of so many ranks share every split layer. Raises UserError."""
-        return ranks
-
-    @property
-    def together(self) -> int:
-        """Neighbouring ranks whose images meet in one batch norm."""
-        return 1
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError for so many ranks, where it needs others."""
 
     def check_engine(self, engine: Any) -> None:
         """Raise ValueError for EngineSettings that do not go with it."""
@@ -91,7 +83,3 @@ class DataSettings(ParallelSettings):
     kind: Literal["data"] = "data"
 
     splits: ClassVar[bool] = False
-
-    def group_size(self, ranks: int) -> int:
-        """No layer is split."""
-        return 1

@@ -83,9 +83,7 @@ class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
     Along the axis `data` each rank brings its share of every batch: these are always all ranks.
-    Along the axis `tensor` ranks hold parts of layers, where the parallel form says so: all ranks,
-    or groups of neighbours that work on the images of all their ranks.
-    Along the axis `replicas` all ranks hold the same: there exchanges average the gradients.
+    Along the axis `tensor` all ranks hold parts of layers, where the parallel form says so.
     """
 
     data: ProcessGroup
@@ -94,8 +92,6 @@ class Mesh:
     beside: int = 1
     """Trainings at work on this machine at the same time, this one counted."""
     tensor: ProcessGroup = ProcessGroup(0, 1)
-    replicas: tuple[int, ...] | None = None
-    """Ranks of this one's axis `replicas`; none: all."""
     number: int = 0
     """Of this group, where a training goes on in one group after the other; 0: there is one."""
     started: int = 0
@@ -147,19 +143,12 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
     """Return the mesh of all ranks that have met, by `engine.parallel`; every rank calls this."""
     rank, size = dist.get_rank(), dist.get_world_size()
     data, parallel = ProcessGroup(rank, size), settings.parallel
-    along = parallel.group_size(size)
-    if along == 1:
+    parallel.check_ranks(size)
+    if size == 1 or not parallel.splits:
         return Mesh(data, device, settings)
-    timeout = timedelta(seconds=settings.timeout_s)
-    first = rank - rank % along
-    for start in range(0, size, along):
-        # Groups of their own: an exchange talks at the same time.
-        made = dist.new_group(list(range(start, start + along)), timeout=timeout)
-        if start == first:
-            group = cast(dist.ProcessGroup, made)
-    replicas = tuple(range(rank % along, size, along)) if parallel.in_groups else None
-    tensor = ProcessGroup(rank - first, along, group)
-    return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
+    # A group of its own: an exchange talks at the same time.
+    group = cast(dist.ProcessGroup, dist.new_group(timeout=timedelta(seconds=settings.timeout_s)))
+    return Mesh(data, device, settings, tensor=ProcessGroup(rank, size, group))
 
 
 def sizes_of(count: int, ranks: int) -> tuple[int, ...]:

@@ -157,26 +157,8 @@ class Communicator:
 
         return wait
 
-    def sum_all(self, tensor: Tensor) -> Tensor:
-        """Return the sum over all ranks, the same on each, as a new tensor (all-reduce)."""
-        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
-        total = tensor.clone(memory_format=torch.contiguous_format)
-        with self._watched("sum"):
-            dist.all_reduce(total, group=self.group)
-        return total
-
     def _watched(self, name: str) -> AbstractContextManager[None]:
         return self.watch(name) if self.watch else nullcontext()
-
-    def draw_alike(self, device: torch.device) -> None:
-        """Take over the first rank's random numbers: what all ranks compute alike is alike."""
-        state = torch.get_rng_state().to(device)
-        dist.broadcast(state, group=self.group, group_src=0)
-        torch.set_rng_state(state.cpu())
-        if device.type == "cuda":
-            state = torch.cuda.get_rng_state(device).to(device)
-            dist.broadcast(state, group=self.group, group_src=0)
-            torch.cuda.set_rng_state(state.cpu(), device)
 
     def gather_parts(self, part: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Return every rank's flat part of a tensor, of so many elements each; not counted."""
