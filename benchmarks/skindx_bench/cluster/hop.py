@@ -140,8 +140,6 @@ def training(
     }
 
 
-__all__ = ["Config", "run"]
-
 SMALLEST = (
     "model=test_resnet",
     "size=32",

@@ -38,8 +38,6 @@ def write_images(file: Path, images: int, side: int) -> int:
     return len(CLASSES)
 
 
-__all__ = ["Config", "run"]
-
 SMALLEST = (
     "ranks=2",
     "batch=2",

@@ -128,8 +128,6 @@ def _fill(found: FrameworkTurns, written: dict[str, Any]) -> None:
             found.openings[case] = Opening(**row["opening"])
 
 
-__all__ = ["Config", "run"]
-
 SMALLEST = (
     "arms=[plain, skindx dense]",
     "networks=[alexnet]",
