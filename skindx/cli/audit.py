@@ -20,9 +20,6 @@ def audit(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
     *,
     labels: Annotated[bool, typer.Option("--labels", help="Review the labels instead.")] = False,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="Check image quality with cleanvision instead.")
-    ] = False,
     off_topic: Annotated[
         bool, typer.Option("--off-topic", help="Look for images unlike all others instead.")
     ] = False,
@@ -63,10 +60,10 @@ def audit(
     """
     from skindx.core.progress import progress_bars
 
-    audits = {"--labels": labels, "--quality": quality, "--off-topic": off_topic}
-    chosen = [name for name, wanted in audits.items() if wanted]
-    if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen)} are audits of their own; run one after the other.")
+    if labels and off_topic:
+        raise UserError(
+            "--labels and --off-topic are audits of their own; run one after the other."
+        )
     tables = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
     given = [name for name, value in tables.items() if value is not None]
     if given and not (labels or off_topic):
@@ -78,8 +75,6 @@ def audit(
             lines = _labels(dataset, tables, seed, sets or [], progress)
         elif off_topic:
             lines = _off_topic(dataset, tables, threshold, sets or [], progress)
-        elif quality:
-            lines = _quality(dataset, progress)
         else:
             lines = _privacy(dataset, workers, sets or [], progress)
     print("\n".join(lines))
@@ -114,13 +109,6 @@ def _off_topic(
         f"(score {least:g} or more) by {result.model}; `skindx review` shows them.",
         f"The scores are in {out}; a recipe takes them as `screen: {{ood: {{path: {out}}}}}`.",
     ]
-
-
-def _quality(dataset: Path, progress: "Progress") -> list[str]:
-    from skindx.review.image_embeddings import audit_quality
-
-    flagged = audit_quality(dataset, progress)
-    return [f"{count} flagged: {issue}" for issue, count in flagged.items()] or ["nothing flagged"]
 
 
 def _labels(

@@ -125,6 +125,7 @@ GONE = {
     "screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review page "
     "shows what was left out, with the reasons",
     "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
+    "--quality": "the build leaves out dark, blurred and blank images by the recipe's `screen`",
     "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",
     "--combine": "the ranking always combines all evidence; leave it out",
 }

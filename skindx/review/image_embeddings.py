@@ -7,14 +7,11 @@ arXiv 1505.07376, describe textures by such sums) tell them apart.
 N = images, B = batch, S = side, D = channels or dimensions, P = positions, F = numbers of one part
 """
 
-import contextlib
-import io
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,8 +20,6 @@ from torch import Tensor
 
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
-from skindx.core.progress import Progress, silent
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings, OodScores, write_embeddings, write_ood
 from skindx.data.layout import store_files
@@ -37,10 +32,6 @@ from skindx.models.classifier.classifier import (
 )
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.ood.ood_detectors import unusual_scores
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _LEAST = 1e-6
@@ -224,67 +215,6 @@ def _squares(preprocess: Preprocess, dataset: Path, records: Sequence[Record]) -
 
 FEATURES = {"last": last_layer, "all": all_layers}
 """Layers -> what reads them, as parts B x F."""
-
-
-ISSUES = (
-    "dark",
-    "light",
-    "blurry",
-    "low_information",
-    "odd_aspect_ratio",
-    "odd_size",
-    "grayscale",
-    "near_duplicates",
-)
-
-
-def audit_quality(dataset: Path, progress: Progress = silent) -> Mapping[str, int]:
-    """Flag what cleanvision finds odd (reason `quality`); return how many images for each issue.
-
-    Its thresholds are its own, made for photographs of everything: many a sound dermoscopic
-    image is dark or blurry to it. Raises UserError without the `audit` extra.
-    """
-    require_extra("audit", "cleanvision", purpose="the quality audit")
-    from cleanvision import Imagelab
-
-    records = read_manifest(dataset)
-    images = _DecodedImages(dataset, records, progress)
-    lab = Imagelab(torchvision_dataset=images)
-    # It draws bars of its own on the error stream.
-    with contextlib.redirect_stderr(io.StringIO()):
-        lab.find_issues({issue: {} for issue in ISSUES}, n_jobs=1, verbose=False)
-    table = lab.issues
-    flags = [
-        Flag(records[i].sha256, "quality", 1 - float(table[f"{issue}_score"][i]), _detail(issue))
-        for issue in ISSUES
-        for i in table.index[table[f"is_{issue}_issue"]]
-    ]
-    write_flags(dataset, flags, ["quality"])
-    return dict(Counter(flag.detail for flag in flags).most_common())
-
-
-def _detail(issue: str) -> str:
-    return issue.replace("_", " ")
-
-
-class _DecodedImages:
-    """The images as cleanvision takes them from torchvision: decoded by us, never a file."""
-
-    def __init__(self, dataset: Path, records: Sequence[Record], progress: Progress) -> None:
-        self._dataset, self._records, self._progress = dataset, records, progress
-        self._read = 0
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> "tuple[Image]":
-        from PIL import Image
-
-        image = Image.fromarray(read_image(self._dataset, self._records[index]))
-        self._read += 1
-        # Each image is asked for twice: for its own figures, and for its duplicates.
-        self._progress("quality", min(self._read, 2 * len(self)), 2 * len(self))
-        return (image,)
 
 
 FEWEST = 40

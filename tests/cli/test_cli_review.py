@@ -27,7 +27,7 @@ def test_labels_are_reviewed(skindx: Skindx, tmp_path: Path) -> None:
     ("arguments", "reported"),
     [
         (("audit", "nowhere"), "no dataset"),
-        (("audit", "{data}", "--labels", "--quality"), "audits of their own"),
+        (("audit", "{data}", "--labels", "--off-topic"), "audits of their own"),
         (("audit", "{data}", "--labels"), "skindx dedup embed"),
         (("audit", "{data}", "--labels", "--weights", "w", "--bundle", "b"), "give one of"),
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),

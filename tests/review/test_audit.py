@@ -18,7 +18,6 @@ from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.review import privacy_audit as module
-from skindx.review.image_embeddings import audit_quality
 from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
 
 ROOT = Path(__file__).parents[2]
@@ -161,23 +160,6 @@ def test_processes_see_what_one_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     two = audit(tmp_path / "b", settings, workers=2)
     assert one == two
     assert read_flags(tmp_path / "a") == read_flags(tmp_path / "b")
-
-
-def test_quality_flags_what_cleanvision_finds_odd(tmp_path: Path) -> None:
-    records = tiny_dataset(tmp_path, 8)
-    black, path = store_bytes(tmp_path, jpeg(np.full((96, 120, 3), 8, np.uint8)), ".jpg")
-    odd = Record(path, black, "0" * 16, 120, 96, "a", "dark", "train")
-    write_manifest(tmp_path, [*records, odd])
-    write_flags(tmp_path, [Flag("aa", "face", 0.5)], ["face"])
-    steps: list[tuple[int, int]] = []
-    found = audit_quality(tmp_path, lambda stage, done, total: steps.append((done, total)))
-    assert found["dark"] == 1
-    flags = read_flags(tmp_path)
-    assert Flag("aa", "face", 0.5) in flags
-    (dark,) = [flag for flag in flags if flag.detail == "dark"]
-    assert (dark.sha256, dark.reason) == (black, "quality")
-    assert 0.5 < dark.score <= 1
-    assert steps[-1] == (18, 18)
 
 
 @pytest.mark.parametrize(
