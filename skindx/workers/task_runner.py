@@ -30,8 +30,6 @@ Task = tuple[Any, ...]
 class TaskRunner(Protocol):
     """Runs tasks; the dataset does not depend on which runner it was."""
 
-    fetch_parts: int
-    """Into how many crawls the hosts are divided; 1: a single crawl, without parts."""
     screen_workers: int
     """Processes that one screening task may use."""
     driver_workers: int
@@ -52,8 +50,6 @@ class TaskRunner(Protocol):
 
 class LocalRunner:
     """This process, one task after another; a task uses the machine's cores itself."""
-
-    fetch_parts = 1
 
     def __init__(self, workers: int = 0) -> None:
         """`workers` = 0 takes all cores that this process may use."""
@@ -233,7 +229,6 @@ class RayRunner:
 
     def __init__(self, workers: int, driver_workers: int) -> None:
         """`workers`: how many tasks of one core the cluster runs at once."""
-        self.fetch_parts = workers
         self.driver_workers = driver_workers
         self._in_flight = _IN_FLIGHT * workers
 

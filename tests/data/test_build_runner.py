@@ -1,8 +1,7 @@
-"""What a build needs of its runner, without a cluster: parts of a crawl, shards, addresses."""
+"""What a build needs of its runner, without a cluster: shards, addresses."""
 
 import importlib.util
 import re
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,20 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from local_site import Answer, LocalSite, category, figures, html, jpeg
 from network_guard import run_guarded
 from paint_images import paint, save
 
 from skindx.core.errors import JobError, UserError
-from skindx.data.build.acquire import acquire
-from skindx.data.crawl.crawl_process import PARTS, fetch_in_parts, make_part
-from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition
-from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.screening import screen as shards
 from skindx.data.screening.screen import ScreenSettings, screen
-from skindx.data.sources.atlas import AtlasSource
 from skindx.workers.task_runner import LocalRunner, RayRunner, compare_nodes, connected
 from skindx.workers.task_runner import NodeFacts as WorkerAnswer
 
@@ -34,7 +25,7 @@ class Several(LocalRunner):
 
     def __init__(self, workers: int, poisoned: Path | None = None) -> None:
         super().__init__(1)
-        self.fetch_parts = workers
+        self.workers = workers
         self.poisoned = poisoned
         self.asked: list[Any] = []
 
@@ -47,131 +38,11 @@ class Several(LocalRunner):
         self.asked += tasks
         lost = [task for task in tasks if self.poisoned and str(self.poisoned) in repr(task)]
         alive = [task for task in tasks if task not in lost]
-        with ThreadPoolExecutor(self.fetch_parts) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
             for task, _ in zip(alive, pool.map(lambda t: function(*t), alive), strict=True):
                 if on_done:
                     on_done(task)
         return lost
-
-
-@given(st.integers(1, 9), st.from_regex(r"https?://[a-z]{1,9}\.org(:80)?/\w*", fullmatch=True))
-def test_each_host_belongs_to_one_part(count: int, url: str) -> None:
-    parts = [Partition(index=index, count=count) for index in range(count)]
-    holders = [part for part in parts if part.holds(url)]
-    assert len(holders) == 1
-    assert holders[0].holds(url.replace("http:", "https:").upper() + "/other")
-
-
-def two_hosts() -> int:
-    """Return a number of parts that puts 127.0.0.1 and localhost apart."""
-    for count in range(2, 9):
-        one = Partition(index=0, count=count)
-        places = [
-            next(i for i in range(count) if one.model_copy(update={"index": i}).holds(url))
-            for url in ("http://127.0.0.1/", "http://localhost/")
-        ]
-        if places[0] != places[1]:
-            return count
-    raise AssertionError
-
-
-def site_of(images: list[str], *, slow_s: float = 0.0) -> LocalSite:
-    site = LocalSite({path: Answer(jpeg(path), after_s=slow_s) for path in images})
-    site.pages["/robots.txt"] = Answer(status=404)
-    site.pages["/"] = html(category("/c/", "Acne"))
-    return site
-
-
-def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once(
-    tmp_path: Path,
-) -> None:
-    paths = [f"/{n}.jpg" for n in range(8)]
-    with site_of(paths, slow_s=0.1) as here, site_of(paths) as there:
-        by_name = f"http://localhost:{there.port}"
-        # Each site shows its own images, one of the other's, one that moved there, one ill.
-        here.pages["/moved.jpg"] = Answer(b"", 302, {"Location": f"{by_name}/7.jpg"})
-        for site in (here, there):
-            site.pages["/ill.jpg"] = Answer(b"", 500)
-            site.pages["/away.jpg"] = Answer(jpeg("away"))
-        here.pages["/c/"] = html(figures(*paths, f"{by_name}/away.jpg", "/moved.jpg", "/ill.jpg"))
-        there.pages["/c/"] = html(figures(*paths, f"{here.origin}/away.jpg", "/ill.jpg"))
-        policy = OriginPolicy(concurrency=1, delay_s=0)
-        fetch = FetchSettings(
-            origins={here.origin: policy, by_name: policy},
-            allow_private=(here.netloc, f"localhost:{there.port}"),
-            retries=0,
-        )
-        sources = [AtlasSource(kind="atlas", start=f"{o}/") for o in (here.origin, by_name)]
-        alone = acquire(sources, fetch, tmp_path / "alone")
-        for site in (here, there):
-            site.asked.clear()
-        reported: list[tuple[int, int]] = []
-        parts = acquire(
-            sources,
-            fetch,
-            tmp_path / "parts",
-            runner=Several(two_hosts()),
-            on_progress=lambda *count: reported.append(count),
-        )
-    assert [replace(row, retrieved="") for row in parts] == [
-        replace(row, retrieved="") for row in alone
-    ]
-    assert Counter(row.status for row in parts) == {"stored": 19, "server-error": 2}
-    assert (here.at_once, there.at_once) == (1, 1)
-    asked = Counter(path for path in here.asked if path.endswith(".jpg"))
-    # The part cannot follow /moved.jpg to the other host: the last crawl asks again, and may.
-    assert asked == dict.fromkeys([*paths, "/away.jpg", "/ill.jpg"], 1) | {"/moved.jpg": 2}
-    assert Counter(there.asked)["/ill.jpg"] == 1
-    assert reported[-1] == (21, 21)
-    assert not (tmp_path / "parts" / PARTS).exists()
-    stored = {row.path for row in parts if row.path}
-    assert all((tmp_path / "parts" / path).is_file() for path in stored)
-
-
-def row(url: str, sha256: str = "") -> LedgerRow:
-    return LedgerRow(url, "Acne", "stored", sha256=sha256, retrieved="2026-01-01T00:00:00+00:00")
-
-
-def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    known = [row("http://a.org/1"), row("http://b.org/1")]
-    with open_ledger(tmp_path) as ledger:
-        ledger.extend(known)
-    for index in range(2):
-        part = make_part(tmp_path, Partition(index=index, count=2), known)
-        with open_ledger(part) as ledger:
-            ledger.extend([row(f"http://{index}.org/2"), row("http://c.org/9", "same")])
-    assert sum(len(read_ledger(part)) for part in (tmp_path / PARTS).iterdir()) == 2 + 4
-    fetch_in_parts(
-        [],
-        FetchSettings(),
-        tmp_path,
-        taxonomy=None,
-        runner=LocalRunner(),
-        on_progress=lambda done, known: None,
-    )
-    urls = [line.url for line in read_ledger(tmp_path)]
-    assert urls == [
-        "http://a.org/1",
-        "http://b.org/1",
-        "http://0.org/2",
-        "http://1.org/2",
-        "http://c.org/9",
-    ]
-    assert not (tmp_path / PARTS).exists()
-    assert (tmp_path / "store").is_dir()
-
-
-def test_a_part_that_ends_its_worker_every_time_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="1 of 2 crawls ended with their worker"):
-        fetch_in_parts(
-            [],
-            FetchSettings(),
-            tmp_path,
-            taxonomy=None,
-            runner=Several(2, poisoned=Path("00001")),
-            on_progress=lambda done, known: None,
-        )
 
 
 @pytest.fixture

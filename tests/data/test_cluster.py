@@ -4,27 +4,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from local_site import Answer, LocalSite, category, figures, html, jpeg
 from paint_images import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
-from skindx.data.build.acquire import acquire
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies import copy_candidates, hash_links
 from skindx.data.copies import describe as copies_shards
 from skindx.data.copies.find import find_copies
-from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening import screen
-from skindx.data.sources.atlas import AtlasSource
 from skindx.workers.task_runner import ATTEMPTS, LocalRunner, connected
 
 IMAGES = 48
@@ -105,35 +100,6 @@ def test_an_image_that_kills_its_decoder_is_one_issue(
     assert [issue.reason for issue in issues] == ["decode-crash"]
     halvings = SHARD.bit_length()
     assert len(cluster.poison_log.read_text().splitlines()) <= ATTEMPTS * (halvings + 1)
-
-
-@pytest.mark.long
-def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
-    paths = [f"/{n}.jpg" for n in range(6)]
-    with LocalSite({path: Answer(jpeg(path)) for path in paths}) as site:
-        site.pages["/robots.txt"] = Answer(status=404)
-        site.pages["/"] = html(category("/c/", "Acne"))
-        site.pages["/c/"] = html(figures(*paths, "/gone.jpg"))
-        # One server under two names: two hosts, and each has its own address of every image.
-        hosts = [site.netloc, f"localhost:{site.port}"]
-        fetch = FetchSettings(
-            origins={f"http://{host}": OriginPolicy(concurrency=2, delay_s=0) for host in hosts},
-            allow_private=tuple(hosts),
-        )
-        sources = [AtlasSource(kind="atlas", start=f"http://{host}/") for host in hosts]
-        alone = acquire(sources, fetch, tmp_path / "alone")
-        with connected(cluster.address, tmp_path / "parts") as runner:
-            assert runner.fetch_parts == 2
-            site.asked.clear()
-            parts = acquire(sources, fetch, tmp_path / "parts", runner=runner)
-    assert [replace(row, retrieved="") for row in parts] == [
-        replace(row, retrieved="") for row in alone
-    ]
-    assert Counter(row.status for row in parts) == {"stored": 12, "dead-link": 2}
-    asked = Counter(path for path in site.asked if path.endswith(".jpg"))
-    assert asked == dict.fromkeys([*paths, "/gone.jpg"], 2)
 
 
 @pytest.mark.long

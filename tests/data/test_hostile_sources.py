@@ -17,10 +17,9 @@ from paint_images import encode, paint
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
-from skindx.data.crawl.crawl_process import make_part
-from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import BLOCKLIST
-from skindx.data.ledger import LedgerRow, read_ledger
+from skindx.data.ledger import LedgerRow
 from skindx.data.publish.published_rows import web_address
 from skindx.data.sources.api import OpenverseSource
 from skindx.data.sources.columns import LONGEST
@@ -265,7 +264,6 @@ def test_a_mirror_is_no_way_around_the_guards(tmp_path: Path) -> None:
             origins={site.origin: FAST},
             allow_private=(site.netloc,),
             retries=0,
-            partition=Partition(index=0, count=1),
         )
         out = tmp_path / "out"
         out.mkdir()
@@ -280,18 +278,6 @@ def test_a_mirror_is_no_way_around_the_guards(tmp_path: Path) -> None:
         }
         assert inside.asked == []
         assert sorted(site.asked) == ["/3.jpg", "/robots.txt"]
-
-
-def test_a_part_knows_what_was_fetched_from_its_mirror(tmp_path: Path) -> None:
-    two = [Partition(index=index, count=2) for index in (0, 1)]
-    hosts = [f"h{n}.example" for n in range(40)]
-    first, second = (next(h for h in hosts if address.holds(f"http://{h}/")) for address in two)
-    source = TableSource(
-        kind="table", path=tmp_path / "t.csv", mirror={f"http://{first}/": f"http://{second}/"}
-    )
-    row = LedgerRow(f"http://{first}/1.jpg", "acne", "dead-link")
-    part = make_part(tmp_path, two[1], [row], [source])
-    assert read_ledger(part) == [row]
 
 
 @pytest.mark.parametrize(

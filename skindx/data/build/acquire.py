@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.data.crawl.crawl_process import CrawlProgress, check_sources, fetch_in_parts, run_crawl
+from skindx.data.crawl.crawl_process import CrawlProgress, check_sources, run_crawl
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, read_ledger
 from skindx.data.sources.image_source import LocalSource, Page, WebSource
 from skindx.taxonomy import Taxonomy
-from skindx.workers.task_runner import LocalRunner, TaskRunner
 
 EMPTY_SOURCE = "empty-source"
 """Status of a source of several that names nothing; `url` is its name."""
@@ -24,7 +23,6 @@ def acquire(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None = None,
-    runner: TaskRunner | None = None,
     on_progress: CrawlProgress | None = None,
 ) -> list[LedgerRow]:
     """Fetch or read every image of `sources`; return one row a (url, label), ordered.
@@ -32,10 +30,10 @@ def acquire(
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
     while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
-    for; the others have their rows and reasons. A `runner` of several workers crawls hosts in
-    parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
-    equal to its `url`, and so has a source that gave nothing, if another one gave something. Raises
-    UserError where no source gives anything, and for a full disk; JobError for a crawl that breaks.
+    for; the others have their rows and reasons. A page that could not be read has a row too, its
+    `page_url` equal to its `url`, and so has a source that gave nothing, if another one gave
+    something. Raises UserError where no source gives anything, and for a full disk; JobError for a
+    crawl that breaks.
     """
     web = web_sources(sources)
     if web and check_sources(web, fetch) and fetch.warning:
@@ -56,14 +54,7 @@ def acquire(
             counted = len(rows)
             report(counted, 0)
     if web:
-        crawled, empty = _crawl(
-            web,
-            fetch,
-            dataset,
-            taxonomy=taxonomy,
-            runner=runner or LocalRunner(),
-            on_progress=report,
-        )
+        crawled, empty = _crawl(web, fetch, dataset, taxonomy=taxonomy, on_progress=report)
         if len(empty) == len(sources):
             raise UserError(next(row.detail for row in empty))
         # Answers come in any order; the dataset must not depend on it.
@@ -81,24 +72,13 @@ def _crawl(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None,
-    runner: TaskRunner,
     on_progress: CrawlProgress,
 ) -> tuple[list[LedgerRow], list[LedgerRow]]:
     """Crawl; return the rows of images and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:
         read_ledger(dataset)  # refuse a damaged one before anything is started
-        tried = fetch_in_parts(
-            sources, fetch, dataset, taxonomy=taxonomy, runner=runner, on_progress=on_progress
-        )
-        # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
         notes = run_crawl(
-            sources,
-            fetch,
-            dataset,
-            taxonomy=taxonomy,
-            lock=lock,
-            on_progress=on_progress,
-            tried=tried,
+            sources, fetch, dataset, taxonomy=taxonomy, lock=lock, on_progress=on_progress
         )
         stored = read_ledger(dataset)
     empty = [

@@ -277,7 +277,6 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
         settings.fetch,
         out,
         taxonomy=run.taxonomy,
-        runner=run.runner,
         on_progress=partial(run.report, "acquire"),
     )
     run.notes += [row.detail for row in acquired if row.status == EMPTY_SOURCE]

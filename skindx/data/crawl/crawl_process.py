@@ -1,14 +1,10 @@
-"""Crawls: processes apart that read a job from standard input and answer through the ledger.
+"""A crawl: a process apart that reads a job from standard input and answers through the ledger.
 
-The parent checks the sources, starts the process, follows the ledger and ends it. With a runner
-of several workers, hosts are crawled in parts first: each part reads all sources, asks only the
-hosts that are its own, and has its own ledger, merged into the dataset's. The one crawl that
-follows on the driver asks again for pages alone: parts make it shorter, never change its result.
+The parent checks the sources, starts the process, follows the ledger and ends it.
 """
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,11 +19,9 @@ from skindx.core.errors import FULL_DISK, JobError, UserError, full_disk, is_ful
 from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
 from skindx.core.startup import collect_rarely
-from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition, origin_of
-from skindx.data.layout import BLOCKLIST, LOG, PAGES, STORE
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, origin_of
+from skindx.data.layout import BLOCKLIST, LOG
 from skindx.data.ledger import (
-    LedgerRow,
-    held_ledger,
     open_ledger,
     read_ledger,
     read_lines,
@@ -36,18 +30,12 @@ from skindx.data.ledger import (
 )
 from skindx.data.sources.image_source import Source, WebSource
 from skindx.taxonomy import Taxonomy
-from skindx.workers.task_runner import TaskRunner
 from skindx.workers.worker_process import exit_with_parent, module_command, start
 
 CrawlProgress = Callable[[int, int], None]
 """Called with how many answers there are, and how many images are known."""
 
-PARTS = ".parts"
-"""Folder in the dataset folder: one small dataset folder a part, all with the same store."""
-
 _POLL_S = 0.1
-_TRIED = frozenset({"timeout", "server-error", "unreachable"})
-"""Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
 
 
 class CrawlJob(Settings):
@@ -56,8 +44,6 @@ class CrawlJob(Settings):
     sources: tuple[Source, ...]
     fetch: FetchSettings
     dataset: Path
-    tried: frozenset[str] = frozenset()
-    """URLs that failed in this very run; what the ledger says of them is final for now."""
     taxonomy: Taxonomy | None = None
     """Labels with a class; others are not fetched. None: all are fetched."""
 
@@ -98,18 +84,16 @@ def run_crawl(
     taxonomy: Taxonomy | None,
     lock: int,
     on_progress: CrawlProgress | None = None,
-    tried: frozenset[str] = frozenset(),
 ) -> list[dict[str, Any]]:
     """Run the crawl process to its end, following the ledger; return the notes of this run.
 
-    `lock` is the descriptor of the held ledger; URLs in `tried` are not asked for again. Raises
-    JobError for a process that ends before its work is done, and UserError for a full disk.
+    `lock` is the descriptor of the held ledger. Raises JobError for a process that ends before its
+    work is done, and UserError for a full disk.
     """
     job = {
         "sources": [source.model_dump(mode="json") for source in sources],
         "fetch": fetch.model_dump(mode="json"),
         "dataset": str(dataset.absolute()),
-        "tried": sorted(tried),
         "taxonomy": taxonomy.model_dump(mode="json") if taxonomy else None,
     }
     begin = whole_size(dataset)
@@ -167,108 +151,6 @@ def _follow(
         time.sleep(_POLL_S)
 
 
-def fetch_in_parts(
-    sources: Sequence[WebSource],
-    fetch: FetchSettings,
-    dataset: Path,
-    *,
-    taxonomy: Taxonomy | None,
-    runner: TaskRunner,
-    on_progress: CrawlProgress,
-) -> frozenset[str]:
-    """Crawl in `runner.fetch_parts` parts and merge their ledgers into the dataset's.
-
-    Returns the URLs that failed for a passing reason: the next run tries them again, this one has
-    tried them often enough. The caller holds the dataset's ledger. Parts that a killed build left
-    are merged first, so nothing is fetched twice. Raises JobError for a part that ends its worker
-    every time.
-    """
-    merge_parts(dataset)
-    if runner.fetch_parts == 1:
-        return frozenset()
-    tasks = []
-    rows = read_ledger(dataset)
-    for index in range(runner.fetch_parts):
-        partition = Partition(index=index, count=runner.fetch_parts)
-        part = make_part(dataset, partition, rows, sources)
-        settings = fetch.model_copy(update={"partition": partition})
-        tasks.append((part, tuple(sources), settings, taxonomy))
-    done = 0
-
-    def on_part(task: tuple[Path, object, object, object]) -> None:
-        nonlocal done
-        done += len(read_ledger(task[0]))
-        on_progress(done, 0)
-
-    lost = runner.run(fetch_part, tasks, on_part)
-    failed = {row.url for row in merge_parts(dataset) if row.status in _TRIED}
-    if lost:
-        raise JobError(
-            f"{len(lost)} of {len(tasks)} crawls ended with their worker each time; what they "
-            f"fetched is kept, run the same command again to go on."
-        )
-    return frozenset(failed)
-
-
-def make_part(
-    dataset: Path,
-    partition: Partition,
-    rows: Sequence[LedgerRow],
-    sources: Sequence[WebSource] = (),
-) -> Path:
-    """Make a part's folder, which knows what is known of its hosts; return its absolute path.
-
-    Where `sources` fetch an image from a mirror, its host is the mirror's.
-    """
-    part = dataset.absolute() / PARTS / f"{partition.index:05d}"
-    part.mkdir(parents=True)
-    if (dataset / BLOCKLIST).exists():
-        shutil.copyfile(dataset / BLOCKLIST, part / BLOCKLIST)
-    for shared in (STORE, PAGES):
-        (dataset / shared).mkdir(exist_ok=True)
-        (part / shared).symlink_to(os.path.join("..", "..", shared))  # noqa: PTH118 (relative)
-    with open_ledger(part) as ledger:
-        ledger.extend(
-            row
-            for row in rows
-            if any(
-                partition.holds(url)
-                for url in {row.url, *(source.address(row.url) for source in sources)}
-            )
-        )
-    return part
-
-
-def fetch_part(
-    part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
-) -> None:
-    """Crawl one part; a task of the runner."""
-    try:
-        with held_ledger(part) as lock:
-            run_crawl(sources, fetch, part, taxonomy=taxonomy, lock=lock)
-    except UserError:
-        return  # such as a full disk: the crawl that follows meets it too, and says so
-
-
-def merge_parts(dataset: Path) -> list[LedgerRow]:
-    """Move what parts know and the dataset's ledger does not into it, sorted; remove the parts."""
-    folder = dataset / PARTS
-    if not folder.exists():
-        return []
-    known = {(row.url, row.label): row for row in read_ledger(dataset)}
-    new: dict[tuple[str, str], LedgerRow] = {}
-    for part in sorted(folder.iterdir()):
-        with held_ledger(part):
-            for row in read_ledger(part):
-                if known.get((row.url, row.label)) != row:
-                    new.setdefault((row.url, row.label), row)
-    rows = sorted(new.values(), key=lambda row: (row.label, row.url))
-    with open_ledger(dataset) as ledger:
-        ledger.extend(rows)
-    shutil.rmtree(folder)
-    return rows
-
-
 def crawl(job: CrawlJob) -> bool:
     """Crawl and return whether all came to its end. Once a process: the reactor cannot restart."""
     from scrapy import signals
@@ -288,7 +170,6 @@ def crawl(job: CrawlJob) -> bool:
             read_ledger(job.dataset),
             job.dataset,
             blocked=read_blocklist(job.dataset / BLOCKLIST),
-            tried=job.tried,
             taxonomy=job.taxonomy,
         )
         process = AsyncCrawlerProcess(scrapy_settings(fetch))

@@ -1,12 +1,12 @@
 """State of a crawl: images that are known, requested, answered, and stored before."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from skindx.data.blocklist import TAKEN_DOWN, BlockList, withheld
-from skindx.data.crawl.fetch_outcome import OTHER_HOST, PASSING, FetchOutcome
+from skindx.data.crawl.fetch_outcome import PASSING, FetchOutcome
 from skindx.data.labels import unmapped_label
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy
@@ -22,9 +22,8 @@ class CrawlState:
 
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
 
-    `earlier` are the rows that the ledger holds when the crawl starts; for the URLs in `tried`
-    they are final, even if another attempt could succeed. URLs that are `blocked` or that have no
-    class in `taxonomy` are not fetched; the row of a blocked one has no name.
+    `earlier` are the rows that the ledger holds when the crawl starts. URLs that are `blocked` or
+    that have no class in `taxonomy` are not fetched; the row of a blocked one has no name.
     """
 
     def __init__(
@@ -34,14 +33,13 @@ class CrawlState:
         dataset: Path,
         *,
         blocked: BlockList | None = None,
-        tried: Collection[str] = (),
         taxonomy: Taxonomy | None = None,
     ) -> None:
         self._taxonomy = taxonomy
         self._blocked = blocked or BlockList()
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
-        final = [row for row in earlier if row.url in tried or _is_final(row, dataset)]
+        final = [row for row in earlier if _is_final(row, dataset)]
         self._answers = {_address(row): _decided(row) for row in final}
         self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
@@ -93,9 +91,6 @@ class CrawlState:
     def answer(self, fetched: LedgerRow, outcome: FetchOutcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
         address = _address(fetched)
-        if outcome.status == OTHER_HOST:
-            self._waiting.pop(address)
-            return
         if outcome.unread:
             self._unread.add(fetched.url)
         outcome = self._forbidden.get(fetched.url, outcome)

@@ -43,9 +43,6 @@ An owner's no is no such reason, and neither is one that passes: the next run ma
 REFUSALS = frozenset({"robots", "opt-out", TAKEN_DOWN})
 """An owner's no: it counts for every address of the same image."""
 
-OTHER_HOST = "other-host"
-"""Status of what another crawl, or a later one, must fetch; it never reaches the ledger."""
-
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
 RETRIED_ERRORS = (

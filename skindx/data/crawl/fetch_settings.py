@@ -1,8 +1,7 @@
 """How the crawl behaves towards other servers: our settings, and Scrapy's that follow from them."""
 
-import hashlib
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -56,25 +55,6 @@ class OriginPolicy(Settings):
     delay_s: float = Field(0.0, ge=0, le=600)
 
 
-class Partition(Settings):
-    """The hosts of one of `count` crawls: those whose hash leaves the remainder `index`."""
-
-    index: int = Field(ge=0, le=10**6)
-    count: int = Field(ge=1, le=10**6)
-
-    @model_validator(mode="after")
-    def _is_one_of_them(self) -> Self:
-        if self.index >= self.count:
-            raise ValueError(f"index must be less than count = {self.count}")
-        return self
-
-    def holds(self, url: str) -> bool:
-        """Tell whether a URL's host belongs to this crawl; the port does not matter."""
-        host = (urlsplit(url).hostname or "").rstrip(".")
-        digest = hashlib.sha256(host.encode("utf-8", "replace")).digest()
-        return int.from_bytes(digest[:8], "big") % self.count == self.index
-
-
 class FetchSettings(Settings):
     """Limits of the crawl; robots.txt is always obeyed.
 
@@ -103,18 +83,18 @@ class FetchSettings(Settings):
     """Largest image; a longer download is cut off and never stored."""
     max_pages: int = Field(10_000, ge=1, le=10**9)
     """Most index and category pages of one source."""
-    partition: Partition | None = None
-    """Of several crawls at once, which hosts are this one's; a build sets it where it is needed."""
 
     @model_validator(mode="before")
     @classmethod
-    def _pixels_are_screened(cls, raw: Any) -> Any:
-        """Read recipes that older versions saved: they name a cap here that never did anything."""
-        if not isinstance(raw, dict) or "max_pixels" not in raw:
+    def _read_older(cls, raw: Any) -> Any:
+        """Read recipes that older versions saved: with a cap and a part that do nothing."""
+        if not isinstance(raw, dict):
             return raw
-        if raw["max_pixels"] != _OLD_MAX_PIXELS:
+        if raw.get("max_pixels", _OLD_MAX_PIXELS) != _OLD_MAX_PIXELS:
             raise ValueError("the cap on pixels is screen.max_pixels, set it there")
-        return {key: value for key, value in raw.items() if key != "max_pixels"}
+        if raw.get("partition") is not None:
+            raise ValueError("partition is gone since 1.0: one crawl asks all hosts; leave it out")
+        return {key: raw[key] for key in raw if key not in ("max_pixels", "partition")}
 
     @property
     def user_agent(self) -> str:
@@ -168,7 +148,6 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
             **dict.fromkeys(("data", "file", "ftp", "s3")),
         },
         "DOWNLOADER_MIDDLEWARES": {
-            "skindx.data.crawl.middleware.PartitionGuard": 50,
             "skindx.data.crawl.middleware.RobotsGuard": 100,
             "skindx.data.crawl.middleware.Politeness": 550,
             "skindx.data.crawl.transport.Decoder": 590,

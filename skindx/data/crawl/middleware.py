@@ -23,7 +23,6 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.asyncio import call_later
 
 from skindx.data.crawl.fetch_outcome import (
-    OTHER_HOST,
     REFUSALS,
     RETRIED_CODES,
     RETRIED_ERRORS,
@@ -77,18 +76,6 @@ class CrawlMiddleware:
     @classmethod
     def from_crawler(cls, crawler: "Crawler") -> Self:
         return cls(crawler)
-
-
-class PartitionGuard(CrawlMiddleware):
-    """Lets no request pass to another crawl's host: of several crawls, each has its own hosts.
-
-    It stands before all others, so that it sees robots.txt and each hop of a redirect too.
-    """
-
-    def process_request(self, request: Request) -> None:
-        """Refuse a request to another crawl's host. Raises RefusedError."""
-        if self._fetch.partition and not self._fetch.partition.holds(request.url):
-            raise RefusedError(FetchOutcome(OTHER_HOST, "Another crawl fetches from this host."))
 
 
 @dataclass(frozen=True, slots=True)

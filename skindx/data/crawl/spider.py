@@ -204,8 +204,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
                 labels = {label for _, label in visit.pages if label}
                 sentence = visit.source.barren(len(labels), visit.failures)
                 self._state.source_failed(visit.source.name, sentence)
-        if self._fetch.partition is None:
-            self._kept.sweep()
+        self._kept.sweep()
         self._state.close()
 
     def _follow(

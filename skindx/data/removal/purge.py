@@ -25,7 +25,6 @@ from skindx.core.errors import UserError
 from skindx.data.answer_log import held_answers
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
-from skindx.data.crawl.crawl_process import merge_parts
 from skindx.data.decisions import read_flags
 from skindx.data.layout import (
     BLOCKLIST,
@@ -141,7 +140,6 @@ def purge(dataset: Path, blocked: BlockList) -> int:
         _remove_derived(dataset, blocked)
     if (dataset / LEDGER).exists():
         with held_ledger(dataset):
-            merge_parts(dataset)  # what a killed crawl left has creators too
             _purge_tables(dataset, blocked)
     else:
         _purge_tables(dataset, blocked)
@@ -162,7 +160,8 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
 
 def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / CACHE, ignore_errors=True)
-    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
+    for folder in (PAGES, ".parts"):  # they name who made the images; 0.2 crawled in parts
+        shutil.rmtree(dataset / folder, ignore_errors=True)
     remove_shards(dataset)
     gallery = dataset / GALLERY
     if (gallery / "gallery.json").is_file():
