@@ -11,8 +11,9 @@ __version__ = "1.0.0"
 
 _HOMES = {
     "skindx.api.model": ("Answer", "Model", "load"),
-    "skindx.api.dataset": ("Dataset", "open_dataset"),
-    "skindx.api.verbs": ("EvaluationReport", "build", "evaluate", "train"),
+    "skindx.api.verbs": (
+        *("Dataset", "EvaluationReport", "build", "evaluate", "open_dataset", "train"),
+    ),
     "skindx.core.errors": ("JobError", "UserError"),
     "skindx.data.recipe": ("BuildSettings",),
     "skindx.diagnosis.photo_checks": ("Refused",),

@@ -170,8 +170,7 @@ for name in [*BENCHES, *ALIASES]:
 def main() -> None:
     """Run the lab alone: `python -m skindx_bench`, also from a path where it is not installed."""
     from skindx.cli import run_app
-    from skindx.cli.options import lay_out
-    from skindx.cli.special_files import refuse_special_files
+    from skindx.cli.options import lay_out, refuse_special_files
 
     lay_out(app)
     refuse_special_files(app)

@@ -17,12 +17,11 @@ from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recomp
 from skindx.cli.export import bundle, export
 from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
 from skindx.cli.new import new
-from skindx.cli.options import lay_out
+from skindx.cli.options import lay_out, refuse_special_files
 from skindx.cli.plan import plan
 from skindx.cli.remove import publish, remove
 from skindx.cli.review import review
 from skindx.cli.serve import monitor, serve, user
-from skindx.cli.special_files import refuse_special_files
 from skindx.cli.train import train
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely, heed_interrupts

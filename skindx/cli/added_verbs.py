@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 from skindx import __version__
-from skindx.cli.options import GONE, PlainGroup, lay_out
-from skindx.cli.special_files import refuse_special_files
+from skindx.cli.options import GONE, PlainGroup, lay_out, refuse_special_files
 from skindx.core.errors import UserError
 
 GROUP = "skindx.verbs"

@@ -4,13 +4,19 @@ The tower need not be here: train fits the heads, validation chooses one and its
 calibration fits sets, thresholds and checks, and test is read by the evaluation alone.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.core.machine import how_to_install, missing_modules
 from skindx.core.measurement import torch_threads
 from skindx.core.text import counted
 from skindx.core.untrusted import read_json
@@ -19,31 +25,260 @@ from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.answers import Part
-from skindx.evaluation.embedded_heads import (
-    EmbeddedHead,
-    PresentTower,
-    compare_tower,
-    find_tower,
-    fit_heads,
-    plain_figures,
-)
 from skindx.evaluation.evaluate import EVALUATION, METRICS, Progress, evaluate_served, split_records
 from skindx.evaluation.figures import bounds
 from skindx.evaluation.score import Evaluation
 from skindx.imaging.decode import decode
-from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle
+from skindx.metrics import Interval, Statistic, confidence_interval
+from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
-from skindx.models.classifier.classifier import ClassifierSettings
-from skindx.models.embedded import EMBEDDINGS, EmbeddingsSpec, embedded_decoder, embedded_member
-from skindx.models.ensemble import Ensemble
-from skindx.models.probability_correction import apply_temperature
+from skindx.models.classifier.classifier import ClassifierSettings, fitted_network
+from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
+from skindx.models.classifier.preprocess import centre_square
+from skindx.models.classifier.pretrained import Trunk, open_trunk
+from skindx.models.embedded import (
+    EMBEDDINGS,
+    PLACE,
+    EmbeddingsSpec,
+    embedded_decoder,
+    embedded_member,
+)
+from skindx.models.ensemble import Ensemble, decoded
+from skindx.models.probability_correction import apply_temperature, fit_temperature
+from skindx.models.towers import TowerOrigin, is_tower, resolve_tower
 from skindx.taxonomy import Taxonomy
+from skindx.training.callbacks import Silent
+from skindx.training.checkpoint.finished import FinishedMember
+from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, pack_ensemble
 from skindx.training.ensembles.suggest import check_classes
+from skindx.training.loop import fit
+from skindx.training.tasks.head_data import HeadData, solve
+from skindx.training.tasks.heads_task import setup_heads
+from skindx.training.tasks.image_sets import class_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+HEADS: dict[str, Head] = {
+    "linear": LinearHead(solver="exact"),
+    "mlp": MlpHead(),
+    "knn": KnnHead(),
+    "prototypes": PrototypeHead(),
+}
+"""What is fitted, by the name of the option."""
+
+RECIPE: dict[str, Any] = {"epochs": 30, "batch": 64, "class_weights": "sqrt"}
+"""Of heads that take steps; the class weights are those of all."""
+
+
+@dataclass(frozen=True)
+class EmbeddedHead:
+    """One head and its figures on the validation images."""
+
+    name: str
+    settings: Head
+    finished: FinishedMember
+    temperature: float
+    loss: float
+    """Negative log-likelihood of a validation image, after the temperature: the least is chosen."""
+    balanced: Interval
+
+    def figures(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        low, high = self.balanced.low, self.balanced.high
+        return {
+            "name": self.name,
+            "temperature": self.temperature,
+            "loss": self.loss,
+            "balanced_accuracy": {"value": self.balanced.value, "low": low, "high": high},
+        }
+
+
+def fit_heads(
+    wanted: Sequence[str],
+    rows: EmbeddingRows,
+    records: Sequence[Record],
+    classes: Sequence[str],
+    *,
+    place: str = PLACE,
+    say: Callable[[str], None] = print,
+) -> list[EmbeddedHead]:
+    """Fit heads on the training images and measure them on validation, best first; none: all.
+
+    Raises UserError for a head that needs what is not installed, where it is asked for by name.
+    """
+    names = list(dict.fromkeys(wanted)) or list(HEADS)
+    if unknown := [name for name in names if name not in HEADS]:
+        raise UserError(f"there is no head {unknown[0]!r}; the heads are {', '.join(HEADS)}.")
+    by_steps = [name for name in names if not HEADS[name].solved]
+    if by_steps and missing_modules("deepspeed"):
+        text = f"head {by_steps[0]} needs DeepSpeed; run {how_to_install('train')}"
+        if wanted:
+            raise UserError(f"{text}, or leave it out.")
+        say(f"without the {text}")
+        names = [name for name in names if name not in by_steps]
+    settings = TrainSettings.parse(
+        {
+            "members": [
+                {
+                    "name": name,
+                    "model": EMBEDDINGS,
+                    "trunk": "frozen",
+                    "head": HEADS[name].model_dump(),
+                }
+                for name in names
+            ],
+            "recipe": RECIPE,
+        },
+        expand=False,
+    )
+    labels_P = class_numbers(list(records), tuple(classes))
+    split_P = np.array([record.split for record in records])
+    train_N, val_N = np.flatnonzero(split_P == "train"), np.flatnonzero(split_P == "val")
+    groups_N = np.array([record.group for record in split_of(records, "val")])
+    result = []
+    for member in settings.members:
+        data = HeadData(member, [rows.embeddings_PD], labels_P, train_N, val_N, len(classes))
+        if member.head.solved:
+            finished = solve(data, settings.recipe, place).finished
+        else:
+            finished = _by_steps(settings, data, place)
+        result.append(_measured(member, finished, groups_N))
+    return sorted(result, key=lambda head: head.loss)
+
+
+def _by_steps(settings: TrainSettings, data: HeadData, place: str) -> FinishedMember:
+    from skindx.training.deepspeed.ranks import join_nobody
+    from skindx.training.parallel.mesh import leave
+
+    mesh = join_nobody(settings.engine)
+    os.environ.setdefault("LOCAL_RANK", "0")  # which DeepSpeed asks of a launcher
+    try:
+        with torch_threads(1):  # joining took all cores
+            training = setup_heads(
+                settings,
+                [data],
+                label=data.member.name,
+                place=place,
+                mesh=mesh,
+                say=lambda line: None,
+            )
+            (finished,) = fit(training, Silent())
+            training.engine.close()
+    finally:
+        leave()
+    return finished
+
+
+def _measured(
+    member: MemberSettings, finished: FinishedMember, groups_N: NDArray[np.str_]
+) -> EmbeddedHead:
+    log_NC, truth_N = finished.validation_NC, finished.truth_N
+    temperature = fit_temperature(log_NC, truth_N)
+    probabilities_NC = apply_temperature(log_NC, temperature)
+    of_truth_N = np.maximum(probabilities_NC[np.arange(len(truth_N)), truth_N], 1e-12)
+    return EmbeddedHead(
+        member.name,
+        fitted_network(member.network(), finished.state).head,
+        finished,
+        temperature,
+        -float(np.log(of_truth_N).mean()),
+        confidence_interval(Statistic.balanced_accuracy(probabilities_NC, truth_N), groups_N),
+    )
+
+
+@dataclass(frozen=True)
+class PresentTower:
+    """The network that made the embeddings, where it is on this machine."""
+
+    network: ClassifierSettings
+    trunk: Trunk
+    origin: TowerOrigin | None
+
+
+def find_tower(name: str) -> PresentTower:
+    """Return the tower hf-hub:ORG/NAME or local-dir:FOLDER, or that of a bundle's frozen trunk.
+
+    Raises UserError for a name that is none of them.
+    """
+    if is_tower(name):
+        resolved = resolve_tower(name, pretrained=True, user_args={}, user_preprocess={})
+        assert resolved.weights is not None
+        trunk = open_trunk(resolved.network, resolved.weights)
+        return PresentTower(resolved.network, trunk, resolved.origin)
+    path = Path(name)
+    if not path.exists():
+        raise UserError(
+            f"there is no tower {name!r}; give local-dir:FOLDER, hf-hub:ORG/NAME, or a bundle of "
+            "heads on a frozen trunk."
+        )
+    bundle = open_bundle(path)
+    member = next((member for member in bundle.spec.members if member.trunk), None)
+    if member is None:
+        raise UserError(
+            f"bundle {path} has no frozen trunk that could have made embeddings; give the tower as "
+            "local-dir:FOLDER or hf-hub:ORG/NAME."
+        )
+    trunk = open_trunk(member.classifier, path / trunk_file(member.trunk))
+    return PresentTower(member.classifier, trunk, member.tower)
+
+
+LEAST_COSINE = 0.95
+"""Between the tower's features here and the embeddings, both about the mean embedding."""
+_COMPARED = 16
+
+
+def compare_tower(
+    tower: PresentTower, rows: EmbeddingRows, dataset: Path, records: Sequence[Record]
+) -> float:
+    """Return the median cosine between embeddings and what the tower makes of the same images.
+
+    Both are about the dataset's mean: what all embeddings of a tower have in common says nothing.
+    Raises UserError for another tower, and for embeddings of otherwise prepared images.
+    """
+    name = tower.origin.name if tower.origin else tower.network.model
+    if tower.trunk.dimensions != rows.dimensions:
+        raise UserError(
+            f"tower {name} makes {tower.trunk.dimensions} numbers an image, and these embeddings "
+            f"have {rows.dimensions}; give the tower that made them, or leave --tower out."
+        )
+    sample = records[:: max(1, len(records) // _COMPARED)][:_COMPARED]
+    classifier, parts = tower.trunk.classifier, []
+    with torch.inference_mode():
+        for images in decoded(dataset, sample):
+            squares = np.stack([centre_square(image, tower.network.preprocess) for image in images])
+            map_ = classifier.forward_features(torch.from_numpy(squares))
+            parts.append(classifier.forward_pooled(map_).float().numpy())
+    mean_D = rows.embeddings_PD.mean(axis=0)
+    here_ND = np.concatenate(parts) - mean_D
+    there_ND = np.stack([rows.of(record.sha256) for record in sample]) - mean_D
+    lengths_N = np.linalg.norm(here_ND, axis=1) * np.linalg.norm(there_ND, axis=1)
+    cosine = float(np.median((here_ND * there_ND).sum(axis=1) / np.maximum(lengths_N, 1e-12)))
+    if not cosine >= LEAST_COSINE:
+        raise UserError(
+            f"tower {name} makes other embeddings of these images than the file has (cosine "
+            f"{cosine:.3f} about the mean, at least {LEAST_COSINE} is needed): it is another one, "
+            "or saw them prepared otherwise; a bundle prepares them as "
+            f"{_prepared(tower.network)}."
+        )
+    return cosine
+
+
+def _prepared(network: ClassifierSettings) -> str:
+    preprocess = network.preprocess
+    return (
+        f"the central {preprocess.crop:.0%} of the shorter side, {preprocess.size} px, mean "
+        f"{list(preprocess.mean)}, std {list(preprocess.std)}"
+    )
+
+
+def plain_figures(heads: Sequence[EmbeddedHead], **others: Any) -> Mapping[str, Any]:
+    """Return what OUT/heads.json holds; its keys are an interface."""
+    return {"chosen": heads[0].name, "heads": [head.figures() for head in heads], **others}
+
 
 HEADS_JSON = "heads.json"
 

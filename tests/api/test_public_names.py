@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skindx
-from skindx.api import dataset as dataset_module
+from skindx.api import verbs as verbs_module
 from skindx.api import model as model_module
 from skindx.core.errors import UnknownKeyword
 
@@ -116,7 +116,7 @@ def test_the_examples_of_the_docstrings_are_true() -> None:
         **{"skindx": skindx, "bundle": bundle, "dataset": dataset, "data": data},
         **{"model": skindx.load(bundle), "photos": data.files("test")},
     }
-    for module in (model_module, dataset_module):
+    for module in (model_module, verbs_module):
         ran = doctest.testmod(module, extraglobs=names, raise_on_error=False)
         assert ran.failed == 0
         assert ran.attempted >= 5

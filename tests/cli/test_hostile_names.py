@@ -11,7 +11,7 @@ import pytest
 from command_line import Skindx
 
 from skindx.cli.failures import PrintableStream
-from skindx.cli.special_files import check
+from skindx.cli.options import check
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
 from skindx.scan.outputs.scan_result import read_summary

@@ -23,8 +23,7 @@ from skindx.data.embedding_files import read_embedding_rows
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, Split, write_manifest
 from skindx.diagnosis.predictor import Predictor
-from skindx.evaluation.embedded_heads import find_tower, fit_heads
-from skindx.evaluation.features import FeaturesResult, evaluate_embeddings
+from skindx.evaluation.features import FeaturesResult, evaluate_embeddings, find_tower, fit_heads
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.classifier.preprocess import centre_square

@@ -157,7 +157,7 @@ def crawl(job: CrawlJob) -> bool:
     from scrapy.crawler import AsyncCrawlerProcess
 
     from skindx.data.blocklist import read_blocklist
-    from skindx.data.crawl.crawl_state import CrawlState
+    from skindx.data.crawl.fetch_outcome import CrawlState
     from skindx.data.crawl.fetch_settings import scrapy_settings
     from skindx.data.crawl.spider import ImageSpider
 

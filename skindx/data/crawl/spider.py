@@ -19,10 +19,10 @@ from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
 from skindx.core.atomic_files import atomic_file
-from skindx.data.crawl.crawl_state import CrawlState
 from skindx.data.crawl.fetch_outcome import (
     REFUSALS,
     REPLACEABLE,
+    CrawlState,
     FetchOutcome,
     of_answer,
     of_error,

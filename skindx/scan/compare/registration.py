@@ -12,9 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.scan.compare.constellation import constellation
 from skindx.scan.compare.scan_view import ScanView
-from skindx.scan.compare.warp import LEAST_MATCHES, Warp, apply_homography, fit_warp, homography
+from skindx.scan.compare.warp import (
+    LEAST_MATCHES,
+    Warp,
+    apply_homography,
+    constellation,
+    fit_warp,
+    homography,
+)
 from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels
 
 # P, Q = points of the first and the second photo, M = matches, D = 128

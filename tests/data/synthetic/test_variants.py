@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.decode import decode
+from skindx_bench.data.clean_plants import OTHER_OVERLAYS, drawing
 from skindx_bench.data.copy_variants import KINDS, MIRRORED, OVERLAYS, make_copy, oriented
-from skindx_bench.data.overlays import OTHER_OVERLAYS, drawing
 
 EVERY_OVERLAY = {**OVERLAYS, **OTHER_OVERLAYS}
 FIRST, SECOND = (paint(CLASSES[index], 0).pixels for index in (0, 5))
