@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import skindx
-from skindx.api import verbs as verbs_module
 from skindx.api import model as model_module
+from skindx.api import verbs as verbs_module
 from skindx.core.errors import UnknownKeyword
 
 NAMES = [

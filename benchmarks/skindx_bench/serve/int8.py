@@ -13,7 +13,7 @@ from skindx.core.measurement import interleave, torch_threads
 from skindx.core.settings_base import Settings
 from skindx.models.exports.runtimes import Precision, Runtime, unsupported
 from skindx_bench.harness.result import Figure, Result, median, ratio
-from skindx_bench.serve.backends import body_candidates
+from skindx_bench.serve.serve import body_candidates
 
 SMALLEST = ("networks=[test_resnet]", "size=64", "rounds=5")
 
