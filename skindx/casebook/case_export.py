@@ -16,7 +16,7 @@ TABLE = "pictures.csv"
 RECIPE = "recipe.yaml"
 _EXPORT = FolderKind("an export of cases", TABLE, (RECIPE, "pictures"))
 _COLUMNS = (
-    "file", "label", "group", "skin_type", "licence", "attribution", "lesion",
+    "file", "label", "confirmed_by", "group", "skin_type", "licence", "attribution", "lesion",
     "age", "sex", "site", "laterality", "duration", "taken", "consent", "consented",
 )  # fmt: skip
 
@@ -48,7 +48,13 @@ def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | 
         recipe = {
             "name": "casebook",
             **({"taxonomy": taxonomy} if taxonomy else {}),
-            "sources": [{"kind": "files", "path": str(out.resolve() / TABLE)}],
+            "sources": [
+                {
+                    "kind": "files",
+                    "path": str(out.resolve() / TABLE),
+                    "columns": {"confirmed": "confirmed_by"},
+                }
+            ],
         }
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
         (folder / RECIPE).chmod(0o600)
@@ -87,6 +93,7 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
             {
                 "file": name,
                 "label": case.confirmed,
+                "confirmed_by": case.confirmed_by,
                 "group": _code(key, person),
                 "skin_type": patient.skin_type or "",
                 "licence": LICENCE,

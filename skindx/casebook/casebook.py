@@ -130,14 +130,15 @@ class Casebook(SealedBook):
         *,
         version: int,
         outside: Outside | None = None,
+        confirmed_by: str = "",
     ) -> None:
         """Write down what a clinician confirmed; "" takes it back.
 
-        `outside` is a diagnosis that is none of the classes `known`. `version` is that of the case
-        as it was shown. Raises UserError for a class that is not in `known`, and where the case has
-        changed since.
+        `outside` is a diagnosis that is none of the classes `known`, `confirmed_by` one of
+        CONFIRMED_BY. `version` is that of the case as it was shown. Raises UserError for a class
+        that is not in `known`, and where the case has changed since.
         """
-        finding = finding_of(label, note, known, outside)
+        finding = finding_of(label, note, known, outside, confirmed_by)
         self._edit(owner, case, version, lambda record, _: (record, finding))
 
     def agree(self, owner: str, case: str, *, compare: bool, train: bool, version: int) -> None:

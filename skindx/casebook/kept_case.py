@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from skindx.core.errors import UserError
+from skindx.data.sources.columns import CONFIRMATIONS
 from skindx.diagnosis.record import Diagnosis
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
@@ -70,6 +71,10 @@ def purposes_of(text: str) -> frozenset[Purpose]:
     return frozenset({"keep", *covered})
 
 
+CONFIRMED_BY = (*CONFIRMATIONS, "clinical opinion")
+"""How a diagnosis is confirmed: the words of a dataset, for which an opinion alone is no
+confirmation, and that."""
+
 LONGEST_NOTE = 4000
 LONGEST_DIAGNOSIS = 200
 _ICD10 = re.compile(r"[A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?")
@@ -96,15 +101,27 @@ class ConfirmedFinding:
     """Key of the class; "" for none, and for a diagnosis outside the classes."""
     note: str = ""
     outside: Outside | None = None
+    confirmed_by: str = ""
+    """One of CONFIRMED_BY; "" where nobody said."""
 
 
 def finding_of(
-    label: str, note: str, known: Sequence[str], outside: Outside | None = None
+    label: str, note: str, known: Sequence[str], outside: Outside | None = None, how: str = ""
 ) -> ConfirmedFinding:
     """Return a finding; "" takes the diagnosis back. Raises UserError for what cannot be kept.
 
-    `known` are the keys of the model's classes.
+    `known` are the keys of the model's classes, `how` is one of CONFIRMED_BY or "".
     """
+    if how and how not in CONFIRMED_BY:
+        raise UserError(
+            f"a diagnosis cannot be confirmed by {how[:40]!r}; choose {', '.join(CONFIRMED_BY)}, "
+            "or leave it empty."
+        )
+    if how and not (label or outside):
+        raise UserError(
+            f"no diagnosis is named that was confirmed by {how}; choose one, or clear how it was "
+            "confirmed."
+        )
     if label and label not in known:
         raise UserError(
             f"{label[:40]!r} is no class of this bundle; choose one of the list, or write it as a "
@@ -116,7 +133,7 @@ def finding_of(
         )
     if len(note) > LONGEST_NOTE:
         raise UserError(f"the note has {len(note)} characters; use at most {LONGEST_NOTE}.")
-    return ConfirmedFinding(label, note.strip(), outside)
+    return ConfirmedFinding(label, note.strip(), outside, how)
 
 
 def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside | None]:
@@ -173,6 +190,13 @@ class KeptCase:
     version: int
     """Grows with each change; an edit names the version that it was made from."""
     photos: tuple[bytes, ...]
+    confirmed_by: str = ""
+    """How: one of CONFIRMED_BY; "" where nobody said, and in a case of an older version."""
+
+    @property
+    def diagnosed(self) -> str:
+        """The confirmed diagnosis: key of a class, or the words of another; "" until then."""
+        return self.outside.words if self.outside else self.confirmed
 
     @property
     def purposes(self) -> frozenset[Purpose]:

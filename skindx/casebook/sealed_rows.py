@@ -167,6 +167,8 @@ def sealed_parts(
     held_finding: dict[str, Any] = {"confirmed": finding.confirmed, "note": finding.note}
     if finding.outside:
         held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
+    if finding.confirmed_by:
+        held_finding["confirmed_by"] = finding.confirmed_by
     bound = replace(binding, consents=record.consents)
     return {
         "version": binding.version,
@@ -216,7 +218,8 @@ def read_finding(keys: Keys, row: CaseRow, record: CaseRecord) -> ConfirmedFindi
     bound = replace(_binding(keys, row), consents=record.consents)
     held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
     outside = Outside(*held["outside"]) if "outside" in held else None
-    return ConfirmedFinding(held["confirmed"], held["note"], outside)
+    how = held.get("confirmed_by", "")  # an older version did not ask
+    return ConfirmedFinding(held["confirmed"], held["note"], outside, how)
 
 
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:
@@ -246,6 +249,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         diagnosis=diagnosis,
         confirmed=finding.confirmed,
         outside=finding.outside,
+        confirmed_by=finding.confirmed_by,
         note=finding.note,
         version=row.version,
         photos=tuple(

@@ -55,7 +55,7 @@ def list_cases(
             cell(case.lesion),
             f"{case.taken:%Y-%m-%d %H:%M}",
             str(len(case.photos)),
-            cell(case.outside.words if case.outside else case.confirmed),
+            cell(", by ".join(filter(None, (case.diagnosed, case.confirmed_by)))),
             ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
         )
     console().print(table)

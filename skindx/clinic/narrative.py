@@ -113,8 +113,8 @@ def risk_figures(risk: UrgentRisk, question: Question) -> list[RiskFigure]:
     ]
     for code, name, share in (
         ("calibration-called", f"other calibration images called {called}", risk.sent_on),
-        ("missed", f"{condition} conditions missed, {split} split", risk.measured_missed),
-        ("called", f"others called {called}, {split} split", risk.measured_sent_on),
+        ("missed", f"{condition} conditions missed, {split} images", risk.measured_missed),
+        ("called", f"others called {called}, {split} images", risk.measured_sent_on),
     ):
         if share:
             figures.append(RiskFigure(code, name, share.value, share))

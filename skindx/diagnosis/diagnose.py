@@ -72,19 +72,21 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 # P = photos of a case, C = classes, M = members
 
 _OUT_OF_DISTRIBUTION = (
-    "the photo is unlike the images that the networks were trained on (out-of-distribution check), "
-    "so their answer would mean nothing; take it again, near and sharp, or ask a clinician."
+    "the photo is unlike the images that the networks were trained on, so their answer would mean "
+    "nothing: it may show no skin lesion, or show it in another way; take the lesion again, near, "
+    "sharp and evenly lit, or let a clinician look at it."
 )
 
 _OTHER_MODALITY = {
     "dermoscopic": (
-        "the photo seems to be taken without a dermatoscope, and this model learned from "
-        "dermoscopic images alone; take it through a dermatoscope, or ask a model for clinical "
-        "photos."
+        "the photo does not look like one through a dermatoscope, and this model learned from such "
+        "images alone: it seems to be taken without one, or to show something other than skin; "
+        "take the lesion through a dermatoscope, or let a clinician look at it."
     ),
     "clinical": (
-        "the photo seems to be taken through a dermatoscope, and this model learned from photos "
-        "by cameras and phones alone; take it without one, or ask a model for dermoscopic images."
+        "the photo does not look like one by a camera or phone, and this model learned from such "
+        "photos alone: it seems to be taken through a dermatoscope, or to show something other "
+        "than skin; take the lesion without one, or let a clinician look at it."
     ),
 }
 

@@ -32,6 +32,11 @@ _OF_OTHER_CONDITIONS = (
 )
 _ELSEWHERE = "On photos by another camera both errors can be much larger."
 """After errors that were measured: the bundle's own images are by few cameras."""
+_UNLIKE = (
+    "On photos by another camera, or else unlike the images of these figures, as this one may be, "
+    "both errors can be much larger."
+)
+"""The same of an answer that abstains."""
 _NO_SETS = "This bundle has no calibrated sets."
 _NOTHING = "How often the true condition is among these is not known{urgent}."
 _NOR_URGENT = ", nor how often an urgent condition is missed"
@@ -73,14 +78,16 @@ def set_errors(diagnosis: Diagnosis) -> str:
 
 def risk_errors(diagnosis: Diagnosis) -> str:
     """Return both errors of the thresholds, or all of `risk_guarantee` where it is no more."""
+    abstained = bool(diagnosis.abstained)
     risks: list[tuple[Question, UrgentRisk]] = []
-    if diagnosis.urgent_risk and not diagnosis.abstained:
+    if diagnosis.urgent_risk and (not abstained or diagnosis.next_step.urgency == "urgent"):
         risks.append(("urgent_risk", diagnosis.urgent_risk))
-        if diagnosis.soon_risk:
+        if diagnosis.soon_risk and not abstained:
             risks.append(("soon_risk", diagnosis.soon_risk))
     if not risks:
         return risk_guarantee(diagnosis)
-    elsewhere = _ELSEWHERE if any(risk.measured_missed for _, risk in risks) else ""
+    measured_here = any(risk.measured_missed for _, risk in risks)
+    elsewhere = _UNLIKE if abstained else _ELSEWHERE if measured_here else ""
     both = (_both_errors(risk, question) for question, risk in risks)
     return " ".join((*both, elsewhere)).strip()
 
@@ -201,7 +208,7 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     warns = bool(diagnosis.abstained) and diagnosis.next_step.urgency == "urgent"
     if risk is None:
         if warns and diagnosis.promise and diagnosis.knows_urgent:
-            return f"{diagnosis.no_urgent_risk} {errors(diagnosis.promise)}".strip()
+            return f"{diagnosis.no_urgent_risk} {errors(diagnosis.promise)} {_UNLIKE}".strip()
         return f"{diagnosis.no_urgent_risk}{soon}".strip()
     if diagnosis.abstained:
         if not warns:
@@ -285,9 +292,9 @@ def measured(metrics: dict[str, Any] | None) -> str:
         return ""
     split = _part(metrics, "origin").get("split")
     images = metrics.get("pictures") if metrics else None
-    of = f" ({images:,} images)" if isinstance(images, int) else ""
-    where = f"its {split} split" if isinstance(split, str) else "images kept apart"
-    return f"Measured on {where}{of}: {', '.join(figures)}."
+    many = f"{images:,} " if isinstance(images, int) else ""
+    where = f"its {many}{split} images" if isinstance(split, str) else f"{many}images kept apart"
+    return f"Measured on {where}: {', '.join(figures)}."
 
 
 def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) -> Promise | None:

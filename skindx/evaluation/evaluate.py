@@ -20,6 +20,7 @@ from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, Conclusion, ConclusionRules, conclude
+from skindx.diagnosis.scope import without_reassurance
 from skindx.evaluation.answers import (
     PREDICTIONS,
     Answers,
@@ -43,20 +44,20 @@ from skindx.taxonomy import Taxonomy
 def served_conclusions(
     predictor: ConclusionRules, records: Sequence[Record], predictions: Sequence[Prediction]
 ) -> tuple[Conclusion, ...]:
-    """Return the conclusion of each image, each image a case of its own.
+    """Return the conclusion of each image as the page gives it, each image a case of its own.
 
     The skin type is stated where the manifest knows it. Whether a photo is refused, or is too
     unfamiliar to name a condition, is not asked here.
     """
-    return tuple(
-        conclude(
-            predictor,
-            prediction.probabilities_C[None],
-            prediction.member_probabilities_MC[:, None],
-            skin_type=record.skin_type,
-        )
-        for record, prediction in zip(records, predictions, strict=True)
-    )
+    classes = predictor.taxonomy.classes
+
+    def one(record: Record, prediction: Prediction) -> Conclusion:
+        members_MPC = prediction.member_probabilities_MC[:, None]
+        photo_PC = prediction.probabilities_C[None]
+        drawn = conclude(predictor, photo_PC, members_MPC, skin_type=record.skin_type)
+        return replace(drawn, next_step=without_reassurance(drawn.next_step, classes))
+
+    return tuple(map(one, records, predictions))
 
 
 METRICS = "metrics.json"

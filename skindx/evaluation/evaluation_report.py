@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
-from skindx.core.text import cell, counted, html_environment, keep_units
+from skindx.core.text import cell, counted, html_environment, keep_units, markdown_environment
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.elsewhere import Change, Elsewhere
-from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
-from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
+from skindx.evaluation.figures import FIGURES, bounds, points, shown, title
 from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
 from skindx.evaluation.mistakes import MistakeStrip
 from skindx.evaluation.questions import target_text, useful_range
@@ -28,13 +27,13 @@ from skindx.evaluation.report_plots import (
     risk_plot,
     roc_plot,
     sensitivity_plot,
-    top_confusions,
     urgent_plot,
 )
 from skindx.evaluation.score import Evaluation
 from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from rich.console import Console
     from rich.table import Table
 
@@ -47,7 +46,12 @@ _FILTERS = (
 
 def render(template: str, **values: Any) -> str:
     """Return a template of this folder as HTML that is well-formed XML too."""
-    environment = html_environment("skindx.evaluation")
+    return keep_units(_template(template).render(figures=FIGURES, **values))
+
+
+def _template(name: str) -> "Template":
+    plain = name.endswith(".txt.jinja")
+    environment = (markdown_environment if plain else html_environment)("skindx.evaluation")
     environment.filters.update({write.__name__: write for write in _FILTERS})
     environment.filters["difference"] = figures.shown_difference
     environment.filters["base64"] = _base64
@@ -60,7 +64,7 @@ def render(template: str, **values: Any) -> str:
         known_rows=known_rows,
         known_heading=known_heading,
     )
-    return keep_units(environment.get_template(template).render(figures=FIGURES, **values))
+    return environment.get_template(name)
 
 
 def _base64(data: bytes) -> str:
@@ -117,7 +121,6 @@ def render_report(
         set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
-        confusions=top_confusions(evaluation),
         has_counts=has_counts(evaluation),
         half=half_answered(evaluation),
         confusion_plot=confusion_plot(evaluation).svg(),
@@ -237,97 +240,14 @@ def elsewhere_note(elsewhere: Elsewhere) -> str:
 
 def sentences(evaluation: Evaluation) -> list[str]:
     """Return what stands under the printed table, most important first."""
-    lines = []
-    if evaluation.urgent:
-        urgent = evaluation.urgent
-        lines.append(
-            f"Missed by the likeliest class: {urgent.missed} of {urgent.n} images of urgent "
-            f"classes, {percent(urgent.rate)} {bounds(urgent.rate)}."
-        )
-    lines += [
-        f"Missed by the likeliest class: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, "
-        f"{percent(cancer.rate)} {bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
-        for cancer in evaluation.cancers
-        if cancer.n
-    ]
-    for question in QUESTIONS:
-        lines += _risk_lines(evaluation.risk(question), *QUESTION_WORDS[question])
-    lines += _targets(evaluation).values()
-    lines.append(verdict(evaluation))
-    if evaluation.sets:
-        sets = evaluation.sets
-        lines.append(
-            f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
-            f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
-        )
-        lines += _group_lines(sets)
-    if evaluation.ood:
-        ood = evaluation.ood
-        lines.append(
-            f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
-            f"images are refused, {percent(ood.promised)} expected for the bundle's own kind."
-        )
-    if modality := evaluation.modality:
-        lines.append(
-            f"Dermoscopic or clinical: {percent(modality.refused)} {bounds(modality.refused)} of "
-            f"these images are refused as of the other kind, at most {percent(modality.promised)} "
-            "expected for the bundle's own."
-        )
-    if evaluation.seen:
-        lines.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
-    lines += contamination_lines(evaluation.contamination)
-    if evaluation.external:
-        external = evaluation.external
-        lines.append(
-            f"The dataset has other classes: {external.left_out} images of classes that the "
-            "bundle does not know are left out."
-        )
-    if evaluation.detector:
-        detector = evaluation.detector
-        lines.append(
-            f"Detector: mAP50 {detector.map50:.3f}, mAP50-95 {detector.map50_95:.3f} "
-            f"on {detector.pictures} images with {detector.boxes} boxes."
-        )
-    return lines
-
-
-def _group_lines(sets: SetScores) -> list[str]:
-    lines = [
-        f"Sets of {group.name}: {percent(group.coverage)} {bounds(group.coverage)} hold the true "
-        f"class, fitted for about {percent(group.promised)}, {group.n} images."
-        for group in sets.by_group
-        if group.n and group.promised is not None
-    ]
-    if sets.urgent_missed:
-        missed = sets.urgent_missed
-        lines.append(
-            f"No urgent class in the set: {missed.missed} of {missed.n} images of urgent "
-            f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
-        )
-    if sets.false_alarms:
-        alarms = sets.false_alarms
-        lines.append(
-            f"An urgent class in the set: {alarms.raised} of {alarms.n} images of other "
-            f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
-        )
-    return lines
-
-
-def _risk_lines(scores: UrgentRiskScores | None, condition: str, called: str) -> list[str]:
-    if scores is None:
-        return []
-    notes = {scores.chosen: " (chosen)", scores.default: " (default)"}
-    headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
-    return [
-        f"{first_upper(condition)} risk, level {percent(level.miss_rate)}"
-        f"{notes.get(level.miss_rate, '')}: "
-        f"{level.misses.missed} of {level.misses.n} images of {condition} classes missed, "
-        f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
-        f"{level.false_alarms.n} others wrongly {called}, {percent(level.false_alarms.rate)} "
-        f"{bounds(level.false_alarms.rate)}."
-        for level in headline_first
-        if level.misses and level.false_alarms
-    ]
+    text = _template("summary.txt.jinja").render(
+        e=evaluation,
+        words=QUESTION_WORDS,
+        targets=_targets(evaluation).values(),
+        verdict=verdict(evaluation),
+        copies=contamination_lines(evaluation.contamination),
+    )
+    return [line for line in text.splitlines() if line]
 
 
 def verdict(evaluation: Evaluation) -> str:

@@ -129,9 +129,9 @@ def change(difference: float) -> str:
     return _signed(difference, 3)
 
 
-def bounds(figure: Interval, unit: str = "percent") -> str:
+def bounds(figure: Interval | None, unit: str = "percent") -> str:
     """Write an interval as [74.6, 81.9], in percent, points, change or as a decimal."""
-    if math.isnan(figure.low):
+    if figure is None or math.isnan(figure.low):
         return "[–]"
     low, high = figure.low, figure.high
     if unit == "percent":

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.evaluation.answers import Answers, Floats
 from skindx.evaluation.breakdown import (
+    NOTHING,
     UNKNOWN,
     Bools,
     FalseAlarms,
@@ -36,6 +37,7 @@ class SetScore:
     coverage: Interval
     size: float
     """Mean number of classes; NaN without images."""
+    mean_size: Interval
     promised: float | None = None
     """The coverage that was promised for just these images; None: nothing was."""
 
@@ -49,6 +51,8 @@ class SetScores:
     size: Interval
     single: float
     """Share of images whose set names one class."""
+    one_class: Interval
+    """The same with its interval."""
     by_group: tuple[SetScore, ...]
     """Images of urgent classes, of the others, and of each skin type that the manifest knows."""
     urgent_missed: UrgentMisses | None
@@ -64,17 +68,20 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
     if answers.sets_NC is None or answers.level is None:
         return None
     sets_NC, truth_N = answers.sets_NC, answers.truth_N
-    coverage, size = (
-        confidence_interval(statistic, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
-        for statistic in (Statistic.set_coverage(sets_NC, truth_N), Statistic.set_size(sets_NC))
-    )
+    every_N = np.ones(len(truth_N), dtype=bool)
+
+    def sized(among_N: Bools) -> Interval:
+        if not among_N.any():
+            return NOTHING
+        size, groups_N = Statistic.set_size(sets_NC[among_N]), answers.groups_N[among_N]
+        return confidence_interval(size, groups_N, draws=draws, level=LEVEL, seed=SEED)
+
     size_N = sets_NC.sum(axis=1)
     held_N = sets_NC[np.arange(len(truth_N)), truth_N]
 
     def some(name: str, among_N: NDArray[Any], promised: float | None = None) -> SetScore:
-        mean = float(size_N[among_N].mean()) if among_N.any() else float("nan")
-        covered = share(held_N & among_N, among_N, answers)
-        return SetScore(name, int(among_N.sum()), covered, mean, promised)
+        covered, size = share(held_N, among_N, answers), sized(among_N)
+        return SetScore(name, int(among_N.sum()), covered, size.value, size, promised)
 
     urgency_N = np.array([skin_class.urgency for skin_class in answers.classes])[truth_N]
     urgent_N, warned_N = (
@@ -83,9 +90,10 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
     )
     return SetScores(
         answers.level,
-        coverage,
-        size,
+        share(held_N, every_N, answers),
+        sized(every_N),
         float((size_N == 1).mean()),
+        share(size_N == 1, every_N, answers),
         tuple(some(*group) for group in _groups(answers, urgent_N)),
         missed_of(urgent_N & ~warned_N, urgent_N, answers),
         raised_of(warned_N & ~urgent_N, ~urgent_N, answers) if answers.urgent_C.any() else None,
@@ -179,6 +187,8 @@ class StepCount:
     soon: int
     unknown: int
     routine: int
+    rates: dict[str, Interval]
+    """The same as shares of the images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +286,14 @@ def _curve(risk_N: Floats, urgent_N: Bools) -> Iterator[CurvePoint]:
         yield CurvePoint(threshold, float(below / len(urgent)), float(1 - under / len(other)))
 
 
+_STEPS = ("urgent", "soon", "unknown", "routine")
+
+
 def _steps(answers: Answers, urgent_N: Bools, tiers: str) -> Iterator[StepCount]:
     if answers.steps is None:
         return
     steps_N = np.array(answers.steps)
     for name, of_N in ((f"{tiers} classes", urgent_N), ("other classes", ~urgent_N)):
-        counts = (
-            int((steps_N[of_N] == step).sum()) for step in ("urgent", "soon", "unknown", "routine")
-        )
-        yield StepCount(name, int(of_N.sum()), *counts)
+        rates = {step: share(steps_N == step, of_N, answers) for step in _STEPS}
+        counts = {step: int((steps_N[of_N] == step).sum()) for step in _STEPS}
+        yield StepCount(name, int(of_N.sum()), **counts, rates=rates)

@@ -75,6 +75,8 @@ class Assisted:
     assisted: float
     difference: Interval
     """Of balanced accuracy."""
+    without_interval: Interval
+    assisted_interval: Interval
 
     @property
     def verdict(self) -> str:
@@ -155,6 +157,7 @@ def measure_assistance(
         theirs.value,
         ours.value,
         gain(ours, theirs, np.ones(len(answers), dtype=np.bool_)),
+        *(confidence_interval(one, answers.groups_N, level=LEVEL) for one in (theirs, ours)),
     )
 
 
@@ -192,7 +195,10 @@ def assisted_table(assisted: Assisted) -> "Table":
     table.add_row(
         *("balanced accuracy", str(assisted.pictures)),
         *(str(assisted.boxed), str(assisted.changed)),
-        *(percent(assisted.without), percent(assisted.assisted)),
+        *(
+            f"{percent(one)} {bounds(one)}"
+            for one in (assisted.without_interval, assisted.assisted_interval)
+        ),
         f"{points(assisted.difference.value)} {bounds(assisted.difference, 'points')}",
         style="bold",
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from skindx.core.svg_plots import BLUE, INK, LINE, ON_BLUE, SOFT, Plot, new_plot
@@ -10,7 +10,7 @@ from skindx.evaluation.figures import bounds, decimal, first_upper, percent
 from skindx.evaluation.guarantee_scores import UrgentRiskScores
 from skindx.evaluation.questions import BandPoint, QuestionScore
 from skindx.evaluation.score import ClassScore, Evaluation
-from skindx.metrics import RiskPoint, proportion_interval
+from skindx.metrics import RiskPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,11 +56,6 @@ def confusion_cells(evaluation: Evaluation) -> list[ConfusionCell]:
         for column, count in enumerate(counts)
         if count
     ]
-
-
-def top_confusions(evaluation: Evaluation) -> list[ConfusionCell]:
-    wrong = [cell for cell in confusion_cells(evaluation) if cell.row != cell.column]
-    return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:8]
 
 
 def has_counts(evaluation: Evaluation) -> bool:
@@ -148,10 +143,9 @@ def reliability_plot(evaluation: Evaluation) -> Plot:
         gid = f"bin-{number}"
         plot.titles[gid] = (
             f"{part.n} images: confidence {percent(part.confidence)}, "
-            f"accuracy {percent(part.accuracy)}"
+            f"accuracy {percent(part.right)} {bounds(part.right)}"
         )
-        exact = proportion_interval(part.accuracy, part.n, level=evaluation.level)
-        _interval(plot, (part.confidence, part.confidence), (exact.low, exact.high), gid)
+        _interval(plot, (part.confidence, part.confidence), (part.right.low, part.right.high), gid)
         plot.axes.plot(
             part.confidence, part.accuracy, "o", color=BLUE, markersize=8, gid=gid, clip_on=False
         )
@@ -172,6 +166,10 @@ def risk_plot(evaluation: Evaluation) -> Plot:
         "Risk-coverage curve: share of wrong answers over the share of images answered; its area "
         f"is {decimal(evaluation.ensemble.selective_risk_area)}.",
     )
+    greatest = max(point.risk for point in curve)
+    most = next(step for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if step >= greatest)
+    cut = [replace(one.wrong, high=min(one.wrong.high, most)) for one in curve]
+    _band(plot, [BandPoint(one.coverage, wrong) for one, wrong in zip(curve, cut, strict=True)])
     plot.axes.plot(
         [point.coverage for point in curve], [point.risk for point in curve], color=BLUE, lw=2
     )
@@ -179,13 +177,11 @@ def risk_plot(evaluation: Evaluation) -> Plot:
         gid = f"point-{number}"
         plot.titles[gid] = (
             f"{percent(point.coverage)} answered, those of at least {percent(point.confidence)} "
-            f"confidence: {percent(point.risk)} wrong"
+            f"confidence: {percent(point.wrong)} {bounds(point.wrong)} wrong"
         )
         plot.axes.plot(
             point.coverage, point.risk, "o", color=BLUE, markersize=5, gid=gid, clip_on=False
         )
-    greatest = max(point.risk for point in curve)
-    most = next(step for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if step >= greatest)
     percent_axis(plot.axes, "x", "Images answered, most confident first (%)")
     percent_axis(plot.axes, "y", "Wrong answers among them (%)", most)
     return plot

@@ -14,7 +14,7 @@ import numpy as np
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record
-from skindx.evaluation.answers import Answers, Contamination
+from skindx.evaluation.answers import Answers, Contamination, Ints
 from skindx.evaluation.breakdown import (
     Breakdown,
     CancerMisses,
@@ -195,6 +195,16 @@ class ClassScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Confusion:
+    """How many images of one class were given another's name; a share of the class's images."""
+
+    truth: str
+    predicted: str
+    n: int
+    rate: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class MemberDifference:
     """Ensemble minus its best member by top-1, paired on the same resampled groups."""
 
@@ -219,6 +229,8 @@ class Evaluation:
     classes: tuple[ClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Rows are true classes, columns predicted ones, in the order of `classes`."""
+    confusions: tuple[Confusion, ...]
+    """The commonest mistakes, at most eight."""
     reliability: tuple[ReliabilityBin, ...]
     risk_curve: tuple[RiskPoint, ...]
     urgent: UrgentMisses | None
@@ -295,8 +307,9 @@ def score(
         difference=_difference(answers, draws=draws),
         classes=_class_scores(answers),
         confusion=tuple(tuple(int(count) for count in row) for row in counts_CC),
-        reliability=reliability_bins(ensemble_NC, truth_N),
-        risk_curve=risk_curve(ensemble_NC, truth_N),
+        confusions=_confusions(answers, counts_CC),
+        reliability=reliability_bins(ensemble_NC, truth_N, answers.groups_N, level=LEVEL),
+        risk_curve=risk_curve(ensemble_NC, truth_N, answers.groups_N, level=LEVEL),
         urgent=urgent_misses(answers),
         cancers=cancer_misses(answers),
         sets=set_scores(answers, draws=draws),
@@ -324,7 +337,7 @@ def measure(
         answers,
         draws=draws,
         has_detector=any(prediction.boxes is not None for prediction in predictions),
-        detector=score_boxes(records, predictions),
+        detector=score_boxes(records, predictions, draws=draws),
         external=external,
     )
     return replace(
@@ -375,18 +388,35 @@ def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:
     return tuple(scores)
 
 
+def _confusions(answers: Answers, counts_CC: Ints) -> tuple[Confusion, ...]:
+    wrong_CC = counts_CC * ~np.eye(len(counts_CC), dtype=bool)
+    sizes_C = np.maximum(counts_CC.sum(axis=1), 1)
+
+    def one(truth: int, predicted: int) -> Confusion:
+        of_class_N = answers.truth_N == truth
+        rate = share(answers.predicted_N == predicted, of_class_N, answers)
+        names = (answers.classes[truth].name, answers.classes[predicted].name)
+        return Confusion(*names, int(wrong_CC[truth, predicted]), rate)
+
+    pairs = [(int(truth), int(predicted)) for truth, predicted in np.argwhere(wrong_CC)]
+    pairs.sort(key=lambda pair: (-wrong_CC[pair], -wrong_CC[pair] / sizes_C[pair[0]]))
+    return tuple(one(*pair) for pair in pairs[:_CONFUSIONS])
+
+
+_CONFUSIONS = 8
+
+
 def score_boxes(
-    records: Sequence[Record], predictions: Sequence[Prediction]
+    records: Sequence[Record], predictions: Sequence[Prediction], *, draws: int
 ) -> DetectionScore | None:
     """Score the detector on images with drawn boxes; None without a detector or a drawn box."""
     pairs = [
-        (_lesions(record.boxes), _lesions(prediction.boxes))
+        (_lesions(record.boxes), _lesions(prediction.boxes), record.group)
         for record, prediction in zip(records, predictions, strict=True)
         if record.boxes is not None and prediction.boxes is not None
     ]
-    return mean_average_precision(
-        [truth for truth, _ in pairs], [detected for _, detected in pairs]
-    )
+    truth, detected, groups = zip(*pairs, strict=True) if pairs else ((), (), ())
+    return mean_average_precision(truth, detected, groups, draws=draws, level=LEVEL, seed=SEED)
 
 
 def _lesions(boxes: Sequence[Box]) -> list[Box]:

@@ -3,49 +3,29 @@
 import contextlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from skindx.metrics.measures import Ranked, Statistic, by_confidence
-from skindx.metrics.share_intervals import Floats, Ints, check_probabilities, confidence_bin
+from skindx.metrics.bootstrap import bootstrap_intervals
+from skindx.metrics.measures import Statistic, by_confidence
+from skindx.metrics.share_intervals import (
+    Floats,
+    Interval,
+    Ints,
+    check_probabilities,
+    confidence_bin,
+    share_interval,
+)
 
 # N = images, C = classes
-
-
-def top_k_accuracy(probabilities_NC: Floats, truth_N: Ints, k: int = 1) -> float:
-    """Return the share of images whose true class is among the k likeliest."""
-    return Statistic.top_k(probabilities_NC, truth_N, k).value
 
 
 def balanced_accuracy(probabilities_NC: Floats, truth_N: Ints) -> float:
     """Return the mean sensitivity of the classes that are present."""
     return Statistic.balanced_accuracy(probabilities_NC, truth_N).value
-
-
-def expected_calibration_error(probabilities_NC: Floats, truth_N: Ints, bins: int = 15) -> float:
-    """Return the mean gap of confidence and accuracy over equal-width bins of confidence.
-
-    Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3.
-    """
-    return Statistic.calibration_error(probabilities_NC, truth_N, bins).value
-
-
-def brier_score(probabilities_NC: Floats, truth_N: Ints) -> float:
-    """Return the mean squared distance to the one-hot truth, summed over classes: 0 to 2."""
-    return Statistic.brier(probabilities_NC, truth_N).value
-
-
-def macro_f1(probabilities_NC: Floats, truth_N: Ints) -> float:
-    """Return the mean F1 of the classes that are present."""
-    return Statistic.macro_f1(probabilities_NC, truth_N).value
-
-
-def auroc(probabilities_NC: Floats, truth_N: Ints) -> float:
-    """Return the mean area under the ROC curves, one class against the rest; NaN for one class."""
-    return Ranked.auroc(probabilities_NC, truth_N).value
 
 
 def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]:  # noqa: N802
@@ -66,10 +46,17 @@ class ReliabilityBin:
     n: int
     confidence: float
     accuracy: float
+    right: Interval
+    """The same share with its exact interval over groups."""
 
 
 def reliability_bins(
-    probabilities_NC: Floats, truth_N: Ints, bins: int = 15
+    probabilities_NC: Floats,
+    truth_N: Ints,
+    groups_N: ArrayLike,
+    bins: int = 15,
+    *,
+    level: float = 0.95,
 ) -> tuple[ReliabilityBin, ...]:
     """Return the bins behind the expected calibration error, empty ones included."""
     check_probabilities(probabilities_NC, truth_N)
@@ -81,8 +68,8 @@ def reliability_bins(
         inside_N = index_N == number
         n = int(inside_N.sum())
         confidence = float(confidence_N[inside_N].mean()) if n else float("nan")
-        accuracy = float(hits_N[inside_N].mean()) if n else float("nan")
-        return ReliabilityBin(number / bins, (number + 1) / bins, n, confidence, accuracy)
+        right = share_interval(hits_N[inside_N], np.asarray(groups_N)[inside_N], level=level)
+        return ReliabilityBin(number / bins, (number + 1) / bins, n, confidence, right.value, right)
 
     return tuple(one(number) for number in range(bins))
 
@@ -95,26 +82,38 @@ class RiskPoint:
     risk: float
     """Share of wrong answers among those given."""
     confidence: float
+    wrong: Interval
+    """The same share with its pointwise interval over groups."""
 
 
-def risk_curve(probabilities_NC: Floats, truth_N: Ints, steps: int = 20) -> tuple[RiskPoint, ...]:
+def risk_curve(
+    probabilities_NC: Floats,
+    truth_N: Ints,
+    groups_N: ArrayLike,
+    steps: int = 20,
+    *,
+    level: float = 0.95,
+) -> tuple[RiskPoint, ...]:
     """Return the risk-coverage curve (El-Yaniv and Wiener 2010) at about `steps` coverages.
 
     Images of equal confidence are answered together; the last point answers all.
     """
     check_probabilities(probabilities_NC, truth_N)
     order_N, end_N = by_confidence(probabilities_NC)
-    wrong_N = (probabilities_NC.argmax(axis=1) != truth_N)[order_N].cumsum()
+    wrong_N = (probabilities_NC.argmax(axis=1) != truth_N)[order_N]
+    groups_N = np.asarray(groups_N)[order_N]
     confidence_N = probabilities_NC.max(axis=1)[order_N]
     n = len(truth_N)
     wanted = np.ceil(np.arange(1, steps + 1) * n / steps).astype(int) - 1
-    return tuple(
-        RiskPoint((end + 1) / n, float(wrong_N[end] / (end + 1)), float(confidence_N[end]))
-        for end in (int(place) for place in np.unique(end_N[wanted]))
-    )
+
+    def point(last: int) -> RiskPoint:
+        wrong = share_interval(wrong_N[: last + 1], groups_N[: last + 1], level=level)
+        return RiskPoint((last + 1) / n, wrong.value, float(confidence_N[last]), wrong)
+
+    return tuple(point(int(last)) for last in np.unique(end_N[wanted]))
 
 
-# P = images
+# P = images, K = classes, T = thresholds of IoU, N = found boxes, best first, D = bootstrap draws
 
 
 class Rectangle(Protocol):
@@ -147,15 +146,25 @@ class DetectionScore:
     map50_95: float
     pictures: int
     boxes: int
+    map50_interval: Interval | None = None
+    map50_95_interval: Interval | None = None
+    """By bootstrap over groups of images; None where no groups were given."""
 
 
 def mean_average_precision(
-    truth_P: Sequence[Sequence[LabelledBox]], detected_P: Sequence[Sequence[LabelledBox]]
+    truth_P: Sequence[Sequence[LabelledBox]],
+    detected_P: Sequence[Sequence[LabelledBox]],
+    groups_P: ArrayLike | None = None,
+    *,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> DetectionScore | None:
     """Score found boxes image by image; None when there is no true box to find.
 
     An image without true boxes counts: what is found there is a false alarm. Found boxes need a
-    score; at most 100 an image count, as in COCO. Classes are the labels of the true boxes.
+    score; at most 100 an image count, as in COCO. Classes are the labels of the true boxes. Groups
+    of images give both figures an interval: see `bootstrap_intervals`.
     """
     if len(truth_P) != len(detected_P):
         raise ValueError(f"{len(truth_P)} images with truth, {len(detected_P)} with detections")
@@ -174,8 +183,65 @@ def mean_average_precision(
         for box in boxes
         if box.label in number
     ]
-    map50_95, map50 = _coco(len(truth_P), list(number.values()), truth, detected)
-    return DetectionScore(map50, map50_95, len(truth_P), len(truth))
+    evaluation = _coco(len(truth_P), list(number.values()), truth, detected)
+    map50_95, map50 = (float(figure) for figure in evaluation.stats[:2])
+    score = DetectionScore(map50, map50_95, len(truth_P), len(truth))
+    if groups_P is None:
+        return score
+    _, index_P = np.unique(np.asarray(groups_P), return_inverse=True)
+    found_K = [_FoundBoxes.of(evaluation, k) for k in range(len(labels))]
+    both = bootstrap_intervals(
+        lambda weights_DG: np.array([_weighted(found_K, w_G[index_P]) for w_G in weights_DG]),
+        np.array([map50, map50_95]), index_P, draws=draws, level=level, seed=seed,
+    )  # fmt: skip
+    return replace(score, map50_interval=both[0], map50_95_interval=both[1])
+
+
+@dataclass(frozen=True)
+class _FoundBoxes:
+    """The boxes found of one class, best first, by pycocotools' comparison with the true ones."""
+
+    image_N: Any
+    right_T: list[Any]
+    """Places of those that match a true box, by threshold of IoU."""
+    true_P: Floats
+    """Number of true boxes."""
+
+    @classmethod
+    def of(cls, evaluation: Any, k: int) -> "_FoundBoxes":
+        images = len(evaluation.params.imgIds)
+        first = k * len(evaluation.params.areaRng) * images  # boxes of any area come first
+        parts = evaluation.evalImgs[first : first + images]
+        score_N = np.concatenate([part["dtScores"] if part else [] for part in parts])
+        order_N = np.argsort(-score_N, kind="mergesort")
+        count_P = [len(part["dtScores"]) if part else 0 for part in parts]
+        matched_TN = np.concatenate([part["dtMatches"] for part in parts if part], axis=1)
+        right_T = [np.flatnonzero(one_N) for one_N in matched_TN[:, order_N] > 0]
+        true_P = np.array([len(part["gtIds"]) if part else 0 for part in parts], dtype=float)
+        return cls(np.repeat(np.arange(images), count_P)[order_N], right_T, true_P)
+
+
+def _weighted(found_K: Sequence[_FoundBoxes], weights_P: Floats) -> tuple[float, float]:
+    """Return (mAP50, mAP50-95) where each image counts as often as its weight.
+
+    The precision at a recall is the greatest from there on, which is always at a right box.
+    """
+    of_class = []
+    for found in found_K:
+        if not (true := float(weights_P @ found.true_P)):
+            continue
+        weight_N = weights_P[found.image_N]
+        upto_N, average_T = weight_N.cumsum(), []
+        for places in found.right_T:
+            right = weight_N[places].cumsum()
+            precision = right / np.maximum(upto_N[places], 1.0)
+            precision = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+            average_T.append(precision[np.searchsorted(right / true, _RECALLS)].mean())
+        of_class.append((average_T[0], np.mean(average_T)))
+    return tuple(np.mean(of_class, axis=0).tolist()) if of_class else (np.nan, np.nan)
+
+
+_RECALLS = np.linspace(0.0, 1.0, 101)  # as pycocotools has them
 
 
 def _annotation(image: int, box: LabelledBox, category: int) -> dict[str, Any]:
@@ -196,8 +262,8 @@ def _score(box: LabelledBox) -> float:
 
 def _coco(
     images: int, categories: list[int], truth: list[dict[str, Any]], detected: list[dict[str, Any]]
-) -> tuple[float, float]:
-    """Return (mAP50-95, mAP50)."""
+) -> Any:
+    """Return pycocotools' evaluation; its first figures are mAP50-95 and mAP50."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -218,4 +284,4 @@ def _coco(
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return float(evaluation.stats[0]), float(evaluation.stats[1])
+    return evaluation

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_fakes import CLASSES, records_of, simulate
+from plain_measures import top_k_accuracy
 
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions, write_predictions
 from skindx.evaluation.figures import FIGURES, measure_scores
-from skindx.metrics import top_k_accuracy
 from skindx_bench.harness.pooled_folds import pool, pool_answers
 
 

@@ -90,8 +90,15 @@ def test_only_a_class_can_be_confirmed_and_it_can_be_taken_back(book: Casebook) 
         book.confirm("", case, "Measles", "", KEYS, version=1)
     with pytest.raises(UserError, match="note has 5000"):
         book.confirm("", case, "Nevus", "x" * 5000, KEYS, version=1)
-    book.confirm("", case, "", "", KEYS, version=2)
-    assert book.all_cases("")[0].confirmed == ""
+    with pytest.raises(UserError, match="cannot be confirmed by 'a guess'"):
+        book.confirm("", case, "Nevus", "", KEYS, version=2, confirmed_by="a guess")
+    with pytest.raises(UserError, match="no diagnosis is named"):
+        book.confirm("", case, "", "", KEYS, version=2, confirmed_by="follow-up")
+    book.confirm("", case, "Melanoma", "", KEYS, version=2, confirmed_by="histopathology")
+    assert book.all_cases("")[0].confirmed_by == "histopathology"
+    book.confirm("", case, "", "", KEYS, version=3)
+    (kept,) = book.all_cases("")
+    assert (kept.confirmed, kept.confirmed_by) == ("", "")
 
 
 def test_of_two_edits_of_one_state_the_second_is_refused(book: Casebook) -> None:

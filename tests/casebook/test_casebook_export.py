@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def confirmed_cases(book: Casebook, patients: int) -> None:
                 train=True,
             )
             if number < patients - 1:
-                book.confirm("ann", case, KEYS[number % 2], "a private note", KEYS, version=1)
+                how = ("histopathology", "clinical opinion", "")[number % 3]
+                label, note = KEYS[number % 2], "a private note"
+                book.confirm("ann", case, label, note, KEYS, version=1, confirmed_by=how)
 
 
 def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
@@ -57,6 +60,8 @@ def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
     assert {record.label for record in records} == set(KEYS)
     assert {record.licence for record in records} == {LICENCE}
     assert {record.skin_type for record in records} == {None, 4}
+    # In a dataset an opinion alone confirms nothing.
+    assert Counter(record.confirmed_by for record in records) == {"histopathology": 8, "": 16}
     splits: dict[str, set[str]] = {}
     for record in records:
         splits.setdefault(record.group, set()).add(record.split)
@@ -74,6 +79,9 @@ def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> No
     for secret in ("P-0", "left arm", "private note", "ann"):
         assert secret not in text
     rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["confirmed_by"] for row in rows] == 2 * ["histopathology"] + 2 * [
+        "clinical opinion"
+    ]
     assert all("agrees" in row["consent"] and row["consented"] for row in rows)
     assert {row["laterality"] for row in rows} == {""}
     assert len({row["group"] for row in rows}) == 2

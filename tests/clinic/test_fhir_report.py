@@ -154,9 +154,9 @@ def test_the_risk_comes_with_both_errors_and_their_intervals() -> None:
         name: one["valueQuantity"]["value"] for name, one in parts.items() if "valueQuantity" in one
     }
     assert risk["valueQuantity"]["value"] == 0.08
-    assert value["urgent conditions missed, test split"] == 0.04
-    assert value["others called urgent, test split"] == 0.3
-    missed = parts["urgent conditions missed, test split, 95 % interval, 100 images"]["valueRange"]
+    assert value["urgent conditions missed, test images"] == 0.04
+    assert value["others called urgent, test images"] == 0.3
+    missed = parts["urgent conditions missed, test images, 95 % interval, 100 images"]["valueRange"]
     assert (missed["low"]["value"], missed["high"]["value"]) == (0.01, 0.09)
     assert risk["interpretation"][0]["coding"][0]["code"] == "A"
     below = observation(bundle(diagnosed(risk=0.01)), "urgent-risk")

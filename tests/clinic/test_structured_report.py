@@ -110,8 +110,8 @@ def test_public_tools_read_every_file_and_find_no_error(tmp_path: Path) -> None:
     text = checked("dsrdump", tmp_path / "sr.dcm", "+Pl")
     for part in (NOTICE, CANNOT_RULE_OUT, 'NUM:(,,"Probability")="46.0"', "(254701007,SCT,",
                  "(C44.91,I10C,", "bundle digest SHA-256 " + "cd" * 32,
-                 'NUM:(,,"urgent conditions missed, test split")="4.0"',
-                 'NUM:(,,"others called urgent, test split")="30.0"'):  # fmt: skip
+                 'NUM:(,,"urgent conditions missed, test images")="4.0"',
+                 'NUM:(,,"others called urgent, test images")="30.0"'):  # fmt: skip
         assert part in text
     assert text.index(NOTICE) < text.index('"Probability"')
 

@@ -17,9 +17,11 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantees import (
     guarantee,
+    risk_errors,
     risk_guarantee,
     shared,
     shown_share,
+    theory,
     with_measured_risk,
     with_measured_sets,
 )
@@ -116,6 +118,12 @@ def test_an_abstention_that_is_urgent_names_both_errors_too() -> None:
     by_risk = risk_guarantee(answered(urgent_risk=RECORD, **unsure).diagnosis)
     assert "miss at most 5 % of urgent lesions" in by_risk
     assert "100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent" in by_risk
+    short = risk_errors(answered(urgent_risk=RECORD, **unsure).diagnosis)
+    assert short.startswith(
+        "The threshold is set to miss at most 5 % of urgent conditions; it calls"
+    )
+    assert short.endswith("as this one may be, both errors can be much larger.")
+    assert by_risk in theory(answered(urgent_risk=RECORD, **unsure).diagnosis)
     by_set = risk_guarantee(answered(promise=PROMISE, **unsure).diagnosis)
     assert "Of those of other conditions, 50.0 %" in by_set
     assert risk_guarantee(answered(urgent_risk=RECORD, abstained="It cannot tell.").diagnosis) == ""

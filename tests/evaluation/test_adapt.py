@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import encode, paint
+from plain_measures import expected_calibration_error
 from small_dataset import SmallDataset
 from tiny_bundle import pack_tiny, pack_whole
 
@@ -20,7 +21,6 @@ from skindx.diagnosis.record_assembly import source_of
 from skindx.evaluation import adapt as adapting
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
-from skindx.metrics import expected_calibration_error
 from skindx.models.adaptation import FOLDS, LocalFit, LocalImages, Rules, folds
 from skindx.models.bundle.bundle import mix_of, open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics, add_provenance, would_forget

@@ -14,7 +14,7 @@ SECTIONS = (
     "Training data",
     "Thresholds, set on calibration images",
     "What could not be fitted",
-    "Measured on the test split",
+    "Measured on the test images",
     "Ethical considerations",
     "Caveats and recommendations",
 )

@@ -29,7 +29,6 @@ from skindx.evaluation.report_plots import (
     reliability_plot,
     risk_plot,
     sensitivity_plot,
-    top_confusions,
 )
 from skindx.evaluation.score import Evaluation
 from skindx.metrics import DetectionScore, Interval
@@ -150,7 +149,7 @@ def test_the_first_page_has_the_main_figures_and_the_limits() -> None:
     for figure in (at.sensitivity, at.specificity, at.here.ppv, at.here.npv, at.stated[0].npv):
         assert f"{percent(figure)} {bounds(figure)}" in text
     assert f"Top-1 {percent(evaluation.ensemble.top1)} {bounds(evaluation.ensemble.top1)}" in text
-    assert "60 images in 60 groups, 4 classes: " in text
+    assert "60 test images in 60 groups, 4 classes: " in text
     assert "fitted on other images, and nothing was chosen by these" in text
     assert "names no skin type, no age, no sex" in text
     assert [part.text for part in first.iter("h2")] == ["What was tested", "Main figures", "Limits"]
@@ -179,7 +178,7 @@ def test_one_member_and_no_mistake() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"detector": DetectionScore(0.71, 0.42, 9, 11)}, "mAP50 0.710, mAP50-95 0.420"),
+        ({"detector": DetectionScore(0.71, 0.42, 9, 11)}, "mAP50-95 0.420"),
         ({"has_detector": True}, "no image of this split has a drawn box"),
         ({}, "The bundle has no detector"),
     ],
@@ -218,8 +217,9 @@ def test_plots_stand_where_the_figures_say() -> None:
     for row in range(3):
         line = [cell for cell in cells if cell.row == row]
         assert sum(cell.share for cell in line) == pytest.approx(1)
-    counts = [cell.count for cell in top_confusions(evaluation)]
+    counts = [one.n for one in evaluation.confusions]
     assert counts == sorted(counts, reverse=True)
+    assert all(one.rate.low < one.rate.value < one.rate.high for one in evaluation.confusions)
     matrix = confusion_plot(evaluation)
     squares = {(int(s.get_x()), int(s.get_y())): s for s in matrix.axes.patches}
     assert set(squares) == {(cell.column, cell.row) for cell in cells}
@@ -404,13 +404,14 @@ def test_long_names_cut_no_interval_off() -> None:
 
 def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
     def row(name: str, n: int = 10, promised: float | None = None) -> SetScore:
-        return SetScore(name, n, Interval(0.9, 0.8, 1.0), 2.0, promised)
+        return SetScore(name, n, Interval(0.9, 0.8, 1.0), 2.0, Interval(2.0, 1.0, 3.0), promised)
 
     sets = SetScores(
         level=0.9,
         coverage=Interval(0.9, 0.8, 1.0),
         size=Interval(2.0, 1.0, 3.0),
         single=0.2,
+        one_class=Interval(0.2, 0.1, 0.3),
         by_group=(row("urgent classes"), row("other classes"), row("skin type 5")),
         urgent_missed=None,
         false_alarms=None,

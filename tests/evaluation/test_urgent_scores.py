@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from evaluation_fakes import (
     CLASSES,
+    TAXONOMY,
     FakePredictor,
     decode,
     prediction,
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers, read_predictions
-from skindx.evaluation.evaluate import evaluate_served
+from skindx.evaluation.evaluate import evaluate_served, served_conclusions
 from skindx.evaluation.evaluation_report import print_table
 from skindx.evaluation.guarantee_scores import UrgentRiskScores, urgent_scores
 from skindx.evaluation.predictor_comparison import compare
@@ -33,6 +34,7 @@ from skindx.models.bundle.model_card import measured_risk_lines
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+from skindx.taxonomy import SkinClass
 
 RISK = UrgentRiskRule(
     urgent_columns=(1, 2),
@@ -75,8 +77,22 @@ def test_misses_and_over_triage_are_counted_by_hand() -> None:
     assert types["VI"][1].raised == 1
     assert types["I"][1] is None
     assert (level.confidence, level.bound) == pytest.approx((0.785, 0.081), abs=1e-3)
-    counts = {step.name: dataclasses.astuple(step)[1:] for step in scores.steps}
+    counts = {step.name: dataclasses.astuple(step)[1:6] for step in scores.steps}
     assert counts == {"urgent classes": (4, 2, 1, 0, 1), "other classes": (3, 0, 0, 0, 3)}
+    # One group is half "urgent", so its two images count for one; no share of all is certain.
+    assert scores.steps[0].rates["urgent"] == share_interval(np.array([1, 0, 1, 0]), list("aabc"))
+    assert scores.steps[1].rates["routine"].low < 0.5
+
+
+@pytest.mark.parametrize(("classes", "step"), [(CLASSES, "routine"), (CLASSES[:2], "unknown")])
+def test_the_next_steps_of_a_report_follow_the_rule_of_the_page(
+    classes: tuple[SkinClass, ...], step: str
+) -> None:
+    """Without squamous cell carcinoma among the classes nothing may wait."""
+    table = [prediction((0.97, *[0.01] * (len(classes) - 1)))]
+    predictor = FakePredictor(table, taxonomy=TAXONOMY.model_copy(update={"classes": classes}))
+    [served] = served_conclusions(predictor, records_of(["nevus"]), table)
+    assert served.next_step.urgency == step
 
 
 def test_a_missed_image_whose_set_names_an_urgent_class_is_warned() -> None:

@@ -1,12 +1,14 @@
 import dataclasses
 from itertools import pairwise
 from math import sqrt
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from plain_measures import brier_score, expected_calibration_error, top_k_accuracy
 from scipy import stats
 from sklearn import metrics as peer
 
@@ -15,18 +17,15 @@ from skindx.metrics import (
     Statistic,
     balanced_accuracy,
     bootstrap_interval,
-    brier_score,
     confidence_interval,
     confusion_CC,
-    effective_size,
-    expected_calibration_error,
     mean_average_precision,
     paired_interval,
     proportion_interval,
     reliability_bins,
     share_interval,
-    top_k_accuracy,
 )
+from skindx.metrics.share_intervals import effective_size
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -110,7 +109,7 @@ def test_invariants(case: tuple[Floats, Ints]) -> None:
     confusion = confusion_CC(probabilities_NC, truth_N)
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(truth_N, minlength=classes))
     assert confusion.trace() / len(truth_N) == pytest.approx(top[0])
-    bins = reliability_bins(probabilities_NC, truth_N)
+    bins = reliability_bins(probabilities_NC, truth_N, np.arange(len(truth_N)))
     assert sum(part.n for part in bins) == len(truth_N)
     gap = sum(part.n * abs(part.accuracy - part.confidence) for part in bins if part.n)
     assert gap / len(truth_N) == pytest.approx(
@@ -345,6 +344,51 @@ def test_a_better_scored_false_alarm_halves_the_precision() -> None:
     score = mean_average_precision(truth, [[found(0, 10, 0.5)], [found(50, 60, 0.9)]])
     assert score is not None
     assert score.map50 == pytest.approx(0.5)
+
+
+def test_an_image_of_weight_two_counts_as_two_images() -> None:
+    """A draw of the bootstrap is pycocotools' own figure of the images that it holds."""
+    random = np.random.default_rng(3)
+
+    def boxes(many: int, *, scored: bool) -> list[Box]:
+        return [
+            found(x, x + 9, random.random() if scored else None, "ab"[i % 2])
+            for i, x in enumerate(random.integers(60, size=many).tolist())
+        ]
+
+    truth = [boxes(n, scored=False) for n in (3, 0, 2, 4, 1)]
+    right = [
+        [dataclasses.replace(box, score=random.random()) for box in some[1:]] for some in truth
+    ]
+    detected = [boxes(6, scored=True) + some for some in right]
+    weights_P = np.array([2, 1, 0, 3, 1])
+    rows = np.repeat(np.arange(5), weights_P)
+    wanted = mean_average_precision([truth[i] for i in rows], [detected[i] for i in rows])
+    score = mean_average_precision(truth, detected, np.arange(5), draws=40)
+    assert wanted
+    assert score
+    assert score.map50_interval
+    with patch("skindx.metrics.classification.bootstrap_intervals") as asked:
+        asked.return_value = [score.map50_interval] * 2
+        mean_average_precision(truth, detected, np.arange(5))
+    redraw = asked.call_args.args[0]
+    both = redraw(np.array([weights_P, np.ones(5)], dtype=float))
+    np.testing.assert_allclose(both[0], [wanted.map50, wanted.map50_95], atol=1e-12)
+    np.testing.assert_allclose(both[1], [score.map50, score.map50_95], atol=1e-12)
+    assert score.map50_interval.low < score.map50 < score.map50_interval.high
+    alone = mean_average_precision(truth, detected, np.zeros(5))
+    assert alone
+    assert alone.map50_interval
+    assert np.isnan(alone.map50_interval.low)
+
+
+def test_perfect_boxes_have_an_interval_with_a_width() -> None:
+    truth = [[Box(0, 0, 10, 10)] for _ in range(8)]
+    score = mean_average_precision(truth, [[found(0, 10, 0.9)]] * 8, np.arange(8) // 2, draws=40)
+    assert score
+    assert score.map50_interval
+    assert score.map50_interval.low < 0.7
+    assert score.map50_interval.high == 1
 
 
 def test_classes_are_averaged_and_a_strange_label_finds_nothing() -> None:

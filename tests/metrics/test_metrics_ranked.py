@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from plain_measures import auroc, macro_f1
 from scipy import stats
 from sklearn import metrics as peer
 
@@ -12,9 +13,7 @@ from skindx.metrics import (
     Measure,
     Ranked,
     Statistic,
-    auroc,
     bootstrap_interval,
-    macro_f1,
     mcnemar,
     paired_interval,
     risk_curve,
@@ -78,7 +77,7 @@ def test_hand_computed_areas() -> None:
     # By confidence: .8 right, .7 right, .6 wrong, .5 wrong: risks 0, 0, 1/3, 2/4.
     area = Ranked.selective_risk_area(HAND_NC, HAND_TRUTH_N).value
     assert area == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
-    points = risk_curve(HAND_NC, HAND_TRUTH_N, steps=4)
+    points = risk_curve(HAND_NC, HAND_TRUTH_N, np.arange(4), steps=4)
     assert [point.coverage for point in points] == [0.25, 0.5, 0.75, 1.0]
     assert [point.risk for point in points] == pytest.approx([0, 0, 1 / 3, 1 / 2])
     assert [point.confidence for point in points] == [0.8, 0.7, 0.6, 0.5]
@@ -90,7 +89,9 @@ def test_equal_confidence_is_answered_together() -> None:
     # The first is right; the other two come as one, of whose three one is wrong.
     assert Ranked.selective_risk_area(even_NC, truth_N).value == pytest.approx((0 + 2 / 3) / 3)
     order = [0, 2, 1]
-    assert risk_curve(even_NC, truth_N) == risk_curve(even_NC[order], truth_N[order])
+    one = risk_curve(even_NC, truth_N, np.arange(3))
+    assert one == risk_curve(even_NC[order], truth_N[order], np.arange(3)[order])
+    assert one[0].wrong.high > 0.9  # of one image
 
 
 @given(cases(), st.integers(0, 2**32))
@@ -129,7 +130,7 @@ def test_invariants(case: tuple[Floats, Ints], seed: int) -> None:
         assert same.value == 0
         assert np.isnan(same.low) or same.low <= 0 <= same.high
     # Probabilities that only rank the classes of an image alike change no area of the risk.
-    last = risk_curve(probabilities_NC, truth_N)[-1]
+    last = risk_curve(probabilities_NC, truth_N, np.arange(len(truth_N)))[-1]
     assert last.coverage == 1
     assert last.risk == pytest.approx(1 - Statistic.top_k(probabilities_NC, truth_N, 1).value)
 

@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from skindx.metrics import (
     Interval,
     decision_curve,
-    net_benefit,
     operating_curves,
     predictive_values,
     roc_figures,
 )
+from skindx.metrics.operating_curves import net_benefit
 
 SCORES = np.array([0.9, 0.8, 0.8, 0.6, 0.4, 0.4, 0.2, 0.1])
 POSITIVE = np.array([1, 1, 0, 1, 0, 1, 0, 0], dtype=bool)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from plain_measures import expected_calibration_error
 
-from skindx.metrics import expected_calibration_error
 from skindx.models.probability_correction import (
     COLDEST,
     HOTTEST,

@@ -118,5 +118,5 @@ def scored(
         Answers.of(records, table, classes, members),
         draws=draws,
         has_detector=any(answer.boxes is not None for answer in table),
-        detector=score_boxes(records, table),
+        detector=score_boxes(records, table, draws=draws),
     )

@@ -8,6 +8,7 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sklearn.metrics import f1_score, roc_auc_score, roc_curve, top_k_accuracy_s
 Array = NDArray[Any]
 CANCERS = ("Melanoma", "Squamous cell carcinoma", "Basal cell carcinoma")
 DRAWS = 50
+STEPS = ("urgent", "soon", "unknown", "routine")
 
 
 @dataclass
@@ -127,8 +129,20 @@ def all_figures(folder: Path) -> dict[str, Any]:
             [((truth_N == t) & (predicted_N == p)).sum() for p in range(len(table.keys))]
             for t in range(len(table.keys))
         ],
-        "reliability": _bins(confidence_N, right_N),
-        "risk_curve": _risk_curve(confidence_N, right_N),
+        "confusions": _commonest(table),
+        "reliability": [
+            one
+            | {
+                "right": table.share(
+                    right_N, (one["low"] < confidence_N) & (confidence_N <= one["high"])
+                )
+            }
+            for one in _bins(confidence_N, right_N)
+        ],
+        "risk_curve": [
+            one | {"wrong": table.share(~right_N, confidence_N >= one["confidence"])}
+            for one in _risk_curve(confidence_N, right_N)
+        ],
         "urgent": table.missed(~table.urgent_C[predicted_N], table.urgent_N),
         "cancers": [_cancer(table, name) for name in CANCERS],
         "sets": _sets(table),
@@ -239,6 +253,15 @@ def _risk_curve(confidence_N: Array, right_N: Array, steps: int = 20) -> list[di
     return made
 
 
+def _commonest(table: Table) -> list[dict[str, Any]]:
+    pairs = []
+    for truth, predicted in product(range(len(table.keys)), repeat=2):
+        of_N, seen_N = table.truth_N == truth, table.predicted_N == predicted
+        if truth != predicted and (n := (of_N & seen_N).sum()):
+            pairs.append({"n": n, "rate": table.share(seen_N, of_N)})
+    return sorted(pairs, key=lambda one: (-one["n"], -one["rate"].value))[:8]
+
+
 def _cancer(table: Table, cancer: str) -> dict[str, Any]:
     """The classes of the tests have no codes, and are known by their names."""
     kinds = [
@@ -266,7 +289,9 @@ def _sets(table: Table) -> dict[str, Any]:
     def some(among_N: Array, promised: float | None = None) -> dict[str, Any]:
         size = size_N[among_N].mean() if among_N.any() else None
         coverage = table.share(covered_N, among_N)
-        return {"n": among_N.sum(), "coverage": coverage, "size": size, "promised": promised}
+        sizes = table.share(size_N, among_N)
+        one = {"n": among_N.sum(), "coverage": coverage, "size": size, "promised": promised}
+        return one | {"mean_size": sizes}
 
     urgency_N = np.array([entry["urgency"] for entry in settings["classes"]])[truth_N]
     types_N = table.column("skin_type")
@@ -284,6 +309,7 @@ def _sets(table: Table) -> dict[str, Any]:
         "coverage": table.share(covered_N, every_N),
         "size": table.share(size_N, every_N),
         "single": (size_N == 1).mean(),
+        "one_class": table.share(size_N == 1, every_N),
         "by_group": by_group,
         "urgent_missed": table.missed(~warned_N, urgent_N),
         "false_alarms": table.missed(warned_N, ~urgent_N, "raised"),
@@ -355,10 +381,8 @@ def _risk(table: Table, question: str) -> dict[str, Any]:
         ],
         "steps": [
             {"n": of_N.sum()}
-            | {
-                name: (steps_N[of_N] == name).sum()
-                for name in ("urgent", "soon", "unknown", "routine")
-            }
+            | {name: (steps_N[of_N] == name).sum() for name in STEPS}
+            | {"rates": {name: table.share(steps_N == name, of_N) for name in STEPS}}
             for of_N in (urgent_N, ~urgent_N)
         ],
     }
@@ -527,38 +551,48 @@ def age_bands(ages_N: Array) -> Array:
 
 def _detector(table: Table) -> dict[str, Any]:
     """COCO: at most 100 boxes an image, best first; 101 points of recall."""
-    images = [
-        (np.array(json.loads(drawn), dtype=float).reshape(-1, 5), json.loads(detected))
-        for drawn, detected in zip(
-            table.column("boxes_drawn"), table.column("boxes_detected"), strict=True
-        )
-        if drawn and detected
-    ]
-    boxes = sum(len(truth) for truth, _ in images)
+    parts: dict[int, tuple[int, list[float], list[list[bool]]]] = {}
+    for row, (drawn, detected) in enumerate(
+        zip(table.column("boxes_drawn"), table.column("boxes_detected"), strict=True)
+    ):
+        if drawn and detected:
+            truth = np.array(json.loads(drawn), dtype=float).reshape(-1, 5)
+            best = sorted(json.loads(detected), key=lambda box: -box[4])[:100]
+            hits = [_hits(truth, best, least) for least in np.linspace(0.5, 0.95, 10)]
+            parts[row] = (len(truth), [box[4] for box in best], hits)
+    images = np.isin(np.arange(len(table.rows)), list(parts))
 
-    def precision(least: float) -> float:
-        scores, hits = [], []
-        for truth, detected in images:
-            free = np.ones(len(truth), dtype=bool)
-            for x1, y1, x2, y2, score in sorted(detected, key=lambda box: -box[4])[:100]:
-                wide = np.minimum(x2, truth[:, 2]) - np.maximum(x1, truth[:, 0])
-                high = np.minimum(y2, truth[:, 3]) - np.maximum(y1, truth[:, 1])
-                both = np.clip(wide, 0, None) * np.clip(high, 0, None)
-                areas = (truth[:, 2] - truth[:, 0]) * (truth[:, 3] - truth[:, 1])
-                overlap = np.where(free, both / ((x2 - x1) * (y2 - y1) + areas - both), -1)
-                hit = bool(len(truth) and overlap.max() >= least)
-                if hit:
-                    free[overlap.argmax()] = False
-                scores.append(score)
-                hits.append(hit)
-        found = np.cumsum(np.array(hits)[np.argsort(-np.array(scores), kind="stable")])
-        precisions = found / np.arange(1, len(found) + 1)
-        best = np.maximum.accumulate(precisions[::-1])[::-1]
-        at = np.searchsorted(found / boxes, np.linspace(0, 1, 101))
-        return float(np.mean([best[i] if i < len(best) else 0.0 for i in at]))
+    def both(rows: Array) -> Array:
+        several = [parts[row] for row in rows if row in parts]
+        score_N = np.array([score for _, scores, _ in several for score in scores])
+        boxes, order = sum(n for n, _, _ in several), np.argsort(-score_N, kind="stable")
+        each = []
+        for number in range(10):
+            hits_N = np.array([hit for _, _, hits in several for hit in hits[number]], dtype=bool)
+            found = np.cumsum(hits_N[order])
+            precisions = found / np.arange(1, len(found) + 1)
+            best = np.append(np.maximum.accumulate(precisions[::-1])[::-1], 0.0)
+            each.append(best[np.searchsorted(found / boxes, np.linspace(0, 1, 101))].mean())
+        return np.array([each[0], np.mean(each)])
 
-    each = [precision(least) for least in np.linspace(0.5, 0.95, 10)]
-    return {"map50": each[0], "map50_95": np.mean(each), "pictures": len(images), "boxes": boxes}
+    map50, map50_95 = table.figures(both)
+    figures = {"map50_interval": map50, "map50_95_interval": map50_95}
+    numbers = {"map50": map50.value, "map50_95": map50_95.value, "pictures": images.sum()}
+    return figures | numbers | {"boxes": sum(n for n, _, _ in parts.values())}
+
+
+def _hits(truth: Array, best: list[list[float]], least: float) -> list[bool]:
+    free, hits = np.ones(len(truth), dtype=bool), []
+    for x1, y1, x2, y2, _ in best:
+        wide = np.minimum(x2, truth[:, 2]) - np.maximum(x1, truth[:, 0])
+        high = np.minimum(y2, truth[:, 3]) - np.maximum(y1, truth[:, 1])
+        both = np.clip(wide, 0, None) * np.clip(high, 0, None)
+        areas = (truth[:, 2] - truth[:, 0]) * (truth[:, 3] - truth[:, 1])
+        overlap = np.where(free, both / ((x2 - x1) * (y2 - y1) + areas - both), -1)
+        hits.append(bool(len(truth) and overlap.max() >= least))
+        if hits[-1]:
+            free[overlap.argmax()] = False
+    return hits
 
 
 def _known_facts(table: Table) -> dict[str, Any]:
@@ -617,6 +651,8 @@ def _assisted(table: Table) -> dict[str, Any]:
         "without": both(every)[0],
         "assisted": both(every)[1],
         "difference": table.figure(lambda rows: both(rows)[1] - both(rows)[0]),
+        "without_interval": table.figure(lambda rows: both(rows)[0]),
+        "assisted_interval": table.figure(lambda rows: both(rows)[1]),
     }
 
 

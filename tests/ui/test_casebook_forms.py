@@ -34,7 +34,9 @@ def send(book: Casebook, case: str, version: int = 1, **form: str) -> str:
 
 def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     case = keep(book, 1)
-    html = send(book, case, other="Merkelzellkarzinom", note="histology")
+    form = {"note": "seen in May", "confirmed_by": "histopathology"}
+    html = send(book, case, other="Merkelzellkarzinom", **form)
+    assert "<option selected>histopathology</option>" in html
     assert "Merkelzellkarzinom (C4A.9) and the note are saved. It is no class" in html
     assert 'value="C4A.9"' in html
     assert '<option value="Merkel cell carcinoma">C4A.9</option>' in html

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import replace
+from datetime import datetime
+from html import unescape
 
 import pytest
 from painted_answers import jpeg, plain, rich
 from tiny_bundle import odd_taxonomy
 
 from skindx.data.publish.published_rows import web_address
+from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantees import guarantee, measured, risk_errors, risk_guarantee, theory
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, Share, UrgentRisk
@@ -15,6 +18,7 @@ from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
     followup_html,
+    ood_sentence,
     problem_html,
     result_html,
     scope_html,
@@ -36,7 +40,7 @@ CASE = Case((jpeg(80, 60),))
 
 def test_measured_figures_are_reported_with_their_intervals() -> None:
     assert measured(METRICS) == (
-        "Measured on its test split (1,312 images): likeliest condition is the true one "
+        "Measured on its 1,312 test images: likeliest condition is the true one "
         "81.2 % (95 % interval 77.0 to 85.0 %), gap between probability and truth 3.1 %."
     )
 
@@ -74,6 +78,16 @@ def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
     old = result_html(plain(), None)  # a record of an older version does not say
     assert "The model knows" not in old
     assert "among others" not in old
+
+
+def test_on_paper_an_answer_names_its_date_its_bundle_and_its_basis() -> None:
+    answer = rich(CASE)
+    html = result_html(answer, METRICS)
+    printed = unescape(html.partition('<footer class="sx-printed">')[2]).replace("\u00a0", " ")
+    assert f"Answered on {datetime.now().astimezone():%d %B %Y}, " in printed
+    assert f"digest {answer.diagnosis.source.digest[:16] or 'unknown'}" in printed
+    assert " ".join(basis(answer.diagnosis, METRICS)) in printed
+    assert ood_sentence(answer.diagnosis) in printed
 
 
 def test_what_is_known_stands_above_the_form() -> None:
@@ -120,11 +134,12 @@ def test_both_errors_stand_there_and_the_theory_folds_away() -> None:
         "it calls 31.0 % (95 % interval 28.0 to 34.0 %, 900 images) of other conditions urgent. "
         "On photos by another camera both errors can be much larger."
     )
-    # An abstention that warns says all of it, and there is nothing left to fold.
+    # An abstention that warns is as short, and names what its errors may not hold for.
     urgent = {"abstained": "It cannot tell.", "next_step": rich(CASE, "urgent").diagnosis.next_step}
     warned = diagnosis.model_copy(update=urgent)
-    assert risk_errors(warned) == risk_guarantee(warned) != ""
-    assert theory(warned) == ()
+    assert risk_errors(warned).startswith("The threshold misses 4.0 %")
+    assert risk_errors(warned).endswith("as this one may be, both errors can be much larger.")
+    assert theory(warned) == (risk_guarantee(warned),)
 
 
 def test_an_abstention_shows_no_set_no_guarantee_and_no_strong_bar() -> None:

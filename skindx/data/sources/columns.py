@@ -50,6 +50,7 @@ _CONFIRMED = {
     "single image expert consensus": "expert consensus",
 }
 """What data sets say of their labels (HAM10000's dx_type, the ISIC archive), in plain words."""
+CONFIRMATIONS = tuple(dict.fromkeys(_CONFIRMED.values()))
 
 UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
 SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}

@@ -7,7 +7,7 @@ can know is marked as for a person to write.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skindx.core.text import printable
+from skindx.core.text import markdown_environment, printable
 from skindx.data.manifest import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.modality import RATE
@@ -30,15 +30,15 @@ from skindx.models.urgent_risk import (
 )
 from skindx.taxonomy import SkinClass, Taxonomy
 
-_FIGURES = (
-    ("top1", "top-1"),
-    ("top_k", "top-k"),
-    ("balanced_accuracy", "balanced accuracy"),
-    ("macro_f1", "macro-F1"),
-    ("auroc", "AUROC"),
-    ("calibration_error", "expected calibration error"),
-    ("brier", "Brier score"),
-)
+_FIGURES = {
+    "top1": "top-1",
+    "top_k": "top-k",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro-F1",
+    "auroc": "AUROC",
+    "calibration_error": "expected calibration error",
+    "brier": "Brier score",
+}
 
 
 def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
@@ -90,8 +90,8 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         lines += _section("What could not be fitted", missing)
     if spec.adapted:
         lines += ["", "## Adapted to local images", "", *spec.adapted.card_lines()]
-    lines += ["", "## Measured on the test split", ""]
-    lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
+    lines += ["", "## Measured on the test images", ""]
+    lines.append(_measured(metrics) if metrics else "Not yet: run `skindx evaluate`.")
     lines += _section("Ethical considerations", _ETHICS)
     lines += _section("Caveats and recommendations", _CAVEATS)
     return "\n".join(lines) + "\n"
@@ -108,8 +108,9 @@ _ETHICS = (
     f"Consent and ethics approval of the sources: {_PERSON}",
 )
 _CAVEATS = (
-    "The figures hold for images like those of the test. Elsewhere expect lower ones: measure with "
-    "`skindx evaluate --external`, then fit the thresholds again on local images.",
+    "The figures hold for images like the test images. For other cameras, places and people they "
+    "are usually worse: measure them with `skindx evaluate --external`, then fit the thresholds "
+    "again on local images.",
     "The classes are a closed list: another disease is refused, or given one of these names.",
     "Images that made the bundle and their copies are left out of an evaluation; other images of "
     "the same people are not recognised.",
@@ -167,94 +168,14 @@ def _combined(spec: BundleSpec) -> str:
     )
 
 
-def _measured(metrics: dict[str, Any]) -> list[str]:
-    # An evaluation of an older version lacks the newer figures.
-    figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
-    origin = metrics.get("origin", {})
-    lines = [
-        f"{metrics['pictures']} images in {metrics['groups']} independent groups; "
-        f"{100 * metrics['level']:.0f} % intervals over groups.",
-        *_evaluation_data(metrics, origin),
-        "",
-        "| predictor | " + " | ".join(title for _, title in figures) + " |",
-        "|---" * (len(figures) + 1) + "|",
-    ]
-    for scores in (*metrics["members"], metrics["ensemble"]):
-        cells = [interval_text(scores[key]) for key, _ in figures]
-        lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
-    if known := metrics.get("known_facts"):
-        of = known["figures"]["balanced_accuracy"]
-        lines += [
-            "",
-            f"With age, sex and place, which {known['told']} of these images say, balanced "
-            f"accuracy is {interval_text(of['known'])}, by {interval_text(of['difference'])} more.",
-        ]
-    if misses := _misses(metrics):
-        lines += ["", *misses]
-    lines += ["", "| class | images | sensitivity | specificity |", "|---|---|---|---|"]
-    for row in metrics["classes"]:
-        specificity = interval_text(row["specificity"]) if "specificity" in row else "–"
-        lines.append(
-            f"| {row['name']} | {row['n']} | {interval_text(row['sensitivity'])} | {specificity} |"
-        )
-    lines += _by_group(metrics.get("breakdowns", ()))
-    if metrics["detector"]:
-        lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
-    return lines
-
-
-def _evaluation_data(metrics: dict[str, Any], origin: dict[str, Any]) -> list[str]:
-    """Return which images these are, and what was left out because the bundle knows it."""
-    if "manifest_sha256" not in origin:
-        return []
-    left_out = f"{metrics.get('seen', 0)} images left out because the bundle was made from them"
-    if copies := metrics.get("contamination"):
-        reason = copies["not_searched"]
-        left_out += f", {copies['near_copies']} as copies of such images"
-        left_out += f" (not looked for: {reason})" if reason else ""
-    return [
-        f"Split {origin['split']} of the manifest with SHA-256 {origin['manifest_sha256']}, "
-        f"{origin['date'][:10]}; {left_out}."
-    ]
-
-
-def _by_group(breakdowns: Sequence[dict[str, Any]]) -> list[str]:
-    rows = []
-    for breakdown in breakdowns:
-        for part in breakdown["parts"]:
-            urgent = _missed(part["urgent"]) if part["urgent"] else "–"
-            figures = (interval_text(part["top1"]), urgent)
-            cells = ("too few to say", "") if part.get("few") else figures
-            group = f"{breakdown['attribute']} {_safe(part['value'])}"
-            rows.append(f"| {group} | {part['n']} | {' | '.join(cells)} |")
-    if not rows:
-        return []
-    return ["", "| group | images | top-1 | urgent classes |", "|---|---|---|---|", *rows]
-
-
-def _misses(metrics: dict[str, Any]) -> list[str]:
-    """Return the miss rates of urgent classes and cancers, and the coverage of the sets."""
-    urgent, sets = metrics.get("urgent"), metrics.get("sets")
-    lines = []
-    if urgent:
-        lines.append(f"- urgent classes: {_missed(urgent)}")
-    lines += [
-        f"- {cancer['name']}: {_missed(cancer)}"
-        for cancer in metrics.get("cancers", ())
-        if cancer["n"]
-    ]
-    for question in QUESTIONS:
-        lines += measured_risk_lines(metrics.get(question), question)
-    if sets:
-        lines.append(
-            f"- conformal sets for {sets['level']:.0%}: {interval_text(sets['coverage'])} hold the "
-            f"true class, with {interval_text(sets['size'])} classes"
-        )
-    return lines
-
-
-def _missed(row: dict[str, Any]) -> str:
-    return f"{row['missed']} of {row['n']} images missed, {interval_text(row['rate'])}"
+def _measured(metrics: dict[str, Any]) -> str:
+    """Return what was measured; an evaluation of an older version lacks the newer figures."""
+    template = markdown_environment("skindx.models.bundle").get_template("measured.md.jinja")
+    risks = [line for one in QUESTIONS for line in measured_risk_lines(metrics.get(one), one)]
+    figures = {key: title for key, title in _FIGURES.items() if key in metrics["ensemble"]}
+    return template.render(
+        m=metrics, figures=figures, risks=risks, interval=interval_text, safe=_safe
+    ).rstrip("\n")
 
 
 def _sets(spec: BundleSpec) -> str:
@@ -394,8 +315,8 @@ def _threshold_lines(rule: UrgentRiskRule | None, question: Question) -> list[st
         if level.sent_on:
             sent = level.sent_on
             line += (
-                f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
-                f"[{sent.low:.1%}, {sent.high:.1%}] are {called} by it"
+                f"; it calls {sent.value:.1%} [{sent.low:.1%}, {sent.high:.1%}] of "
+                f"{sent.pictures} calibration images of other classes {called}"
             )
         groups = [group for group in level.thresholds if group != ALL]
         if groups:
@@ -427,6 +348,6 @@ def measured_risk_lines(
 
 def interval_text(value: dict[str, float | None]) -> str:
     """Return a measured figure with its interval, as the card writes it."""
-    figures = [value[key] for key in ("value", "low", "high")]
+    figures = [value.get(key) for key in ("value", "low", "high")]
     middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
     return f"{middle} [{low}, {high}]"

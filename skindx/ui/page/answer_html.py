@@ -13,6 +13,7 @@ from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
+from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
 from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import (
@@ -99,6 +100,8 @@ def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         set_errors=set_errors(diagnosis),
         knows=knows(diagnosis.known),
         lacks=lacks(diagnosis.unknown_urgent),
+        when=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
+        basis=basis(diagnosis, metrics),
         ood=ood_sentence(diagnosis),
         how_combined=how_combined(diagnosis),
         use_of_facts=diagnosis.use_of_facts,

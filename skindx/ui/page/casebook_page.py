@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.kept_case import CASE_CONSENTS, LIST, KeptCase, KeptScan, outside_of
+from skindx.casebook.kept_case import (
+    CASE_CONSENTS,
+    CONFIRMED_BY,
+    LIST,
+    KeptCase,
+    KeptScan,
+    outside_of,
+)
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer, percent
@@ -182,6 +189,7 @@ def _confirm(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[st
         taxonomy.keys,
         version=_version(sent.get("version", "")),
         outside=outside,
+        confirmed_by=sent.get("confirmed_by", ""),
     )
     if outside:
         return (
@@ -222,6 +230,7 @@ def casebook_html(
         alone=[case for case in cases if "compare" not in case.purposes],
         conditions=known_conditions(),
         consents=CASE_CONSENTS,
+        confirmed_by=CONFIRMED_BY,
         before=before,
         after=after,
         days=(after.taken - before.taken).days if before and after else 0,
