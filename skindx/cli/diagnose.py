@@ -1,9 +1,8 @@
 """`skindx diagnose`."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,7 +13,6 @@ from skindx.core.text import printable
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes the answer of a bundle that learned from it, else no answer"
 _TABLES = (".csv", ".parquet", ".jsonl")
-Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
 def diagnose(
@@ -94,18 +92,6 @@ def diagnose(
         Path | None,
         typer.Option(metavar="PAGE.html", help="Many photos: also a page, urgent ones first."),
     ] = None,
-    challenge: Annotated[
-        Challenge | None,
-        typer.Option("--format", help="Many photos: --out is a submission to this challenge, CSV."),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            metavar="CLASS=COLUMN",
-            help="--format: the column of a class; CLASS= leaves it out, =COLUMN is 0. Repeatable.",
-        ),
-    ] = None,
 ) -> None:
     """Diagnose photos of skin: the next step, the likely conditions, and why.
 
@@ -137,9 +123,7 @@ def diagnose(
         }
         one_case |= {"patient_id": patient_id, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
-        submission = (challenge, columns or []) if challenge else None
-        served = (bundle, expect, miss_rate, prevalence)
-        _many(photos, out, summary, unfit, served, submission=submission)
+        _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
         return
     from skindx.api.model import load
     from skindx.api.predictions import patient_of
@@ -172,12 +156,10 @@ def _many(
     summary: Path | None,
     unfit: list[str],
     served: tuple[Path, str | None, float | None, Path | None],
-    *,
-    submission: tuple[Challenge, list[str]] | None,
 ) -> None:
-    from skindx.api.answer_file import answer_photos, check_output, write_table
+    from skindx.api.answer_file import answer_photos, check_output
     from skindx.core.progress import progress_bars
-    from skindx.diagnosis.photo_list import columns_of, list_photos, write_submission
+    from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor
     from skindx.ui.answers_page import check_page, write_page
 
@@ -190,18 +172,11 @@ def _many(
             f"--{unfit[0].replace('_', '-')} is of one case; facts about many photos stand in "
             "columns of a table, and their answers in --out."
         )
-    if submission and out.suffix.lower() != ".csv":
-        raise UserError(f"{out} is no CSV, and a submission to {submission[0]} is one; correct it.")
     check_output(out)
     check_page(summary)
     listed = list_photos(sources[0])
     bundle, expect, miss_rate, prevalence = served
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
-    write: Callable[..., object] = write_table
-    if submission:
-        name, given = submission
-        columns = columns_of(name, predictor.taxonomy.keys, given)
-        write = lambda out, _, rows: write_submission(out, name, rows, columns)  # noqa: E731
     for note in listed.notes:
         print(printable(note))
     with progress_bars() as progress:
@@ -209,6 +184,6 @@ def _many(
         if summary:
             page = partial(write_page, summary, listed, predictor, table=out, progress=progress)
         counts = answer_photos(
-            listed, predictor, out, page=page, write=write, prevalence=prevalence, progress=progress
+            listed, predictor, out, page=page, prevalence=prevalence, progress=progress
         )
     print(f"{counts.text} Answers: {out}{f'; summary: {summary}' if summary else ''}.")

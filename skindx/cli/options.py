@@ -129,6 +129,9 @@ GONE = {
     "annotate": "use `skindx review --reason box`, and `skindx boxes propose` for --bundle",
     "screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review page "
     "shows what was left out, with the reasons",
+    "diagnose --format": "rename the columns probability_KEY of --out answers.csv as the challenge "
+    "has them",
+    "diagnose --column": "rename the columns probability_KEY of --out answers.csv",
     "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
     "--quality": "the build leaves out dark, blurred and blank images by the recipe's `screen`",
     "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",
@@ -139,8 +142,9 @@ GONE = {
 
 def _sentence(error: Any) -> str:
     name = getattr(error, "option_name", "")
-    if name in GONE:
-        return f"{name} is gone since 1.0: {GONE[name]}."
+    of_verb = f"{error.ctx.info_name} {name}" if error.ctx else ""
+    for gone in GONE.keys() & {name, of_verb}:
+        return f"{name} is gone since 1.0: {GONE[gone]}."
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message.replace(_NO_INTEGER, "it must be a whole number")
     message = message.replace(_NO_NUMBER, "it must be a number")
