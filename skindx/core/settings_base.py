@@ -6,9 +6,9 @@ import math
 import os
 import re
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -61,6 +61,19 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
+
+    gone: ClassVar[Mapping[str, str]] = {}
+    """Former settings -> what to do instead; where one was empty or zero, it changed nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_settings(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or not (former := cls.gone.keys() & raw.keys()):
+            return raw
+        for key in sorted(former):
+            if raw[key]:
+                raise ValueError(f"{key} is gone; {cls.gone[key]}")
+        return {key: value for key, value in raw.items() if key not in former}
 
     @model_validator(mode="before")
     @classmethod

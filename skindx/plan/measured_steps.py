@@ -45,10 +45,6 @@ def variant_of(settings: TrainSettings, member: MemberSettings) -> str:
     }
     if member.trunk != "trained":
         parts["trunk"] = member.trunk
-    if member.trunk == "lora":
-        parts["lora"] = member.lora
-    if member.targets:
-        parts["targets"] = True
     for key in _OF_RECIPE:
         value = getattr(recipe, key)
         if value != _default(Recipe.model_fields[key]):

@@ -21,7 +21,7 @@ from skindx.training.config.engine import EngineSettings, read_extra_of
 from skindx.training.config.optimizers import optimizer_kinds
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import ranks_on_hosts
-from skindx.training.ensembles.member_refs import check_soup, member_refs, units
+from skindx.training.ensembles.member_refs import member_refs, units
 from skindx.training.member_networks import probe_members
 from skindx.training.method import RunMethod
 from skindx.training.parallel.batch_norm import checkpoint_activations
@@ -30,7 +30,6 @@ from skindx.training.registry import run_methods
 from skindx.training.tasks.classifier_job import starting_weights
 from skindx.training.tasks.detector_data import looked_at
 from skindx.training.tasks.detector_job import build_network
-from skindx.training.tasks.image_sets import load_targets
 from skindx.training.tasks.optimizer import layer_depths
 
 
@@ -137,9 +136,7 @@ def check(
     for member in settings.members:
         _check_member(settings, member, records, classes=classes, ranks=ranks, methods=methods)
     trained = member_refs(run, settings)
-    for soup in settings.soups:
-        check_soup(soup, trained)
-    units(settings, trained, records)
+    units(trained, records)
     check_detector(settings, records, ranks)
     for method in methods:
         method.check_run(
@@ -238,8 +235,6 @@ def _check_member(
         layer_depths(classifier)
     if settings.engine.activation_checkpointing:
         checkpoint_activations(classifier)
-    if member.targets:
-        load_targets(member.targets, train, classes)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)
 

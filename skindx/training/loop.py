@@ -159,7 +159,6 @@ def fit(
             now = time.monotonic()
             end_epoch(training, _speed(training, first, now - started, now - began))
             callbacks.epoch(position.history, task.line(position.history[-1]))
-            task.after_epoch(position.epoch)
             after_step(training)
         training.engine.train(False)
         return task.result(training.evaluated(), training.guard.interrupted)

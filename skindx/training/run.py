@@ -25,12 +25,9 @@ from skindx.training.config.engine import CHECKPOINTS, SETTINGS
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join, launch
 from skindx.training.ensembles.member_refs import (
-    STUDENT,
     is_there,
     member_refs,
     refuse_reaching_out,
-    student_settings,
-    write_targets,
 )
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.jobs import train as train_members
@@ -131,9 +128,8 @@ def train(
     Starts the ranks itself with DeepSpeed's launcher; a process that torchrun, srun or another
     launcher started (RANK or SLURM_PROCID is set) is one of the ranks instead, and only the first
     packs; the others return None. Raises UserError, before anything is written, for whatever can be
-    known to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
-    `distil` a student is trained as well and packed as RUN/student/bundle. `begin` is called when
-    all is checked and nothing is written yet.
+    known to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. `begin`
+    is called when all is checked and nothing is written yet.
     """
     settle_place()
     records = read_manifest(dataset)
@@ -146,10 +142,6 @@ def train(
     settings = resolve(settings)
     check(settings, records, taxonomy, run)
     check_sample(dataset, learning(records))
-    if settings.distil:
-        if "RANK" in os.environ:
-            raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")
-        check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
     BUNDLE.check(run / "bundle")
     with only_training(run) as there:
@@ -161,12 +153,7 @@ def train(
                     return None
             else:
                 _train_by_launcher(run, dataset, settings, missing)
-        bundle = pack_run(run, dataset, settings, taxonomy)
-        if not settings.distil:
-            return bundle
-        write_targets(run, dataset, settings, bundle)
-        train(dataset, student_settings(run, settings), run / STUDENT)
-    return bundle
+        return pack_run(run, dataset, settings, taxonomy)
 
 
 def _train_elsewhere(

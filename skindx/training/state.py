@@ -95,9 +95,6 @@ class TrainingTask(Protocol[Result_co]):
         for answers that are not finite.
         """
 
-    def after_epoch(self, epoch: int) -> None:
-        """Save the result of a validated epoch (from 1); every rank calls this."""
-
     def enough(self, history: Sequence[Row]) -> str:
         """Return why no further epoch is needed; empty to train on."""
 

@@ -1,4 +1,4 @@
-"""One training with folds, snapshots, a soup, weights and views: from settings to the bundle."""
+"""One training with folds, weights and views: from settings to the bundle."""
 
 import json
 import shutil
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from ranks import run_ranks
-from safetensors.torch import load_file
 
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import partition
@@ -36,9 +34,8 @@ SETTINGS = {
             "fold": "each",
             "views": 2,
         },
-        {"name": "plain", "model": "test_resnet", "preprocess": PREPROCESS, "snapshots": 2},
+        {"name": "plain", "model": "test_resnet", "preprocess": PREPROCESS},
     ],
-    "soups": [{"name": "soup", "of": ["plain"]}],
     "ensemble": {"combine": {"kind": "auto"}},  # of 0.2: the mean
 }
 
@@ -56,12 +53,12 @@ def _train(dataset: Path, folder: Path) -> bool:
 
 
 @pytest.mark.distributed
-def test_a_run_of_folds_and_a_soup_packs_one_bundle(run: Path, small_dataset: Path) -> None:
+def test_a_run_of_folds_and_another_member_packs_one_bundle(run: Path, small_dataset: Path) -> None:
     predictor = Predictor.load(run / "bundle")
-    assert predictor.members == ("fold-fold0", "fold-fold1", "soup")
-    fold0, fold1, soup = predictor.ensemble.combination.weights
+    assert predictor.members == ("fold-fold0", "fold-fold1", "plain")
+    fold0, fold1, plain = predictor.ensemble.combination.weights
     assert fold0 == fold1
-    assert fold0 + fold1 + soup == pytest.approx(1)
+    assert fold0 + fold1 + plain == pytest.approx(1)
     first, second, third = predictor.ensemble.members
     assert (first.temperature, first.views) == (second.temperature, 2)
     assert third.views == 1
@@ -95,10 +92,10 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
     predictor = Predictor.load(run / "bundle")
     records = read_manifest(small_dataset)
     val = split_of(records, "val")
-    first, second, soup = predict_members(predictor.ensemble.members, small_dataset, val)
+    first, second, plain = predict_members(predictor.ensemble.members, small_dataset, val)
     seen = {image.path for image in partition(records, 0, 2)[0]}
     unseen_N1 = np.array([[record.path not in seen] for record in val])
-    word_UNC = [np.where(unseen_N1, first, second), soup]
+    word_UNC = [np.where(unseen_N1, first, second), plain]
     truth_N = np.array([predictor.taxonomy.keys.index(record.label) for record in val])
     temperatures = [fit_temperature(word_NC, truth_N) for word_NC in word_UNC]
     members = predictor.ensemble.members
@@ -106,9 +103,10 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
     soft = np.stack([apply_temperature(w, t) for w, t in zip(word_UNC, temperatures, strict=True)])
     assert predictor.ensemble.combination.weights[2] == pytest.approx(1 / 2)
     mean_NC = soft.mean(axis=0)
-    assert predictor.ensemble.temperature == pytest.approx(
-        fit_temperature(log(mean_NC), truth_N), rel=1e-2
-    )
+    # What sharpens is kept only where images that it was not fitted on bear it out.
+    fitted = fit_temperature(log(mean_NC), truth_N)
+    served = predictor.ensemble.temperature
+    assert served == pytest.approx(fitted, rel=1e-2) or served == 1 > fitted
     # A split at a time or a batch at a time: the packed ensemble says the same.
     whole_NC, member_MNC = predict_records(predictor.ensemble, small_dataset, val)
     images = [decode((small_dataset / record.path).read_bytes()) for record in val[:3]]
@@ -140,19 +138,6 @@ def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
         predictor.ensemble, small_dataset, others, predictor.taxonomy, predictor.gallery
     )
     assert parts == (None, None, {})
-
-
-@pytest.mark.distributed
-def test_the_soup_is_the_mean_of_the_last_epochs(run: Path) -> None:
-    files = sorted((run / "members" / "plain.snapshots").iterdir())
-    assert [file.stem for file in files] == ["epoch-0002", "epoch-0003"]
-    second, third = (load_file(file) for file in files)
-    soup = load_file(run / "members" / "soup" / "model.safetensors")
-    last = load_file(run / "members" / "plain" / "model.safetensors")
-    assert all(third[name].equal(last[name]) for name in last)
-    for name, tensor in soup.items():
-        if tensor.is_floating_point() and "running" not in name:
-            torch.testing.assert_close(tensor, (second[name] + third[name]) / 2)
 
 
 @pytest.mark.distributed
@@ -192,18 +177,3 @@ def test_members_of_another_dataset_are_refused(
     with pytest.raises(UserError, match="was trained on other data than"):
         train(other, TrainSettings.parse(reused), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.long
-@pytest.mark.distributed
-def test_a_student_learns_from_the_bundle(run: Path, small_dataset: Path) -> None:
-    student = {"name": "pupil", "model": "test_resnet", "preprocess": PREPROCESS}
-    settings = TrainSettings.parse({**SETTINGS, "distil": {"student": student}})
-    assert train(small_dataset, settings, run) is not None
-    pupil = Predictor.load(run / "student" / "bundle")
-    assert pupil.members == ("pupil",)
-    assert pupil.bundle.spec.name == "skindx-student"
-    weights = run / "student" / "members" / "pupil" / "model.safetensors"
-    stamp = weights.stat().st_mtime_ns
-    train(small_dataset, settings, run)
-    assert weights.stat().st_mtime_ns == stamp

@@ -20,16 +20,13 @@ from skindx.training.checkpoint.finished import (
     member_folder,
     packed_origin,
     save_member,
-    save_snapshot,
 )
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
-from skindx.training.tasks.image_sets import load_targets
 
 SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
 SETTINGS = {
-    "members": [{"name": "a", **SMALL, "snapshots": 1}, {"name": "b", **SMALL}],
-    "soups": [{"name": "soup", "of": ["a"], "kind": "uniform"}],
+    "members": [{"name": "a", **SMALL}, {"name": "b", **SMALL}],
     "recipe": {"epochs": 1, "batch": 18},
     "engine": {"accelerator": "cpu"},
     "detector": None,
@@ -38,7 +35,7 @@ SETTINGS = {
 
 @pytest.fixture
 def builder(small_dataset: Path, tmp_path: Path) -> EnsembleBuilder:
-    """Return a run with two finished members, one of them with a snapshot."""
+    """Return a run with two finished members."""
     settings = TrainSettings.parse(SETTINGS)
     taxonomy, records = Taxonomy.load(small_dataset / "taxonomy.yaml"), read_manifest(small_dataset)
     builder = EnsembleBuilder(tmp_path / "run", small_dataset, settings, taxonomy, records, "cpu")
@@ -49,8 +46,6 @@ def builder(small_dataset: Path, tmp_path: Path) -> EnsembleBuilder:
         finished = FinishedMember(state, log_NC, np.zeros(len(held), np.int64))
         mark = fingerprint(settings, member, small_dataset)
         save_member(builder.run, member.name, finished, [{"epoch": 1}], mark)
-        if member.snapshots:
-            save_snapshot(builder.run, member.name, 1, state)
     return builder
 
 
@@ -77,16 +72,14 @@ CHANGES = [_without, _with, _flat, _whole]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(
-    "file", ["members/b/model.safetensors", "members/a.snapshots/epoch-0001.safetensors"]
-)
 def test_weights_of_another_network_are_refused(
-    builder: EnsembleBuilder, file: str, change: Callable[[Tensors], Tensors]
+    builder: EnsembleBuilder, change: Callable[[Tensors], Tensors]
 ) -> None:
+    file = "members/b/model.safetensors"
     builder.parts(["b"])
     save_file(change(load_file(builder.run / file)), builder.run / file)
     with pytest.raises(UserError, match="does not hold the tensors of 'test_resnet'") as caught:
-        builder.parts(["b", "soup"])
+        builder.parts(["b"])
     assert file in str(caught.value)
     assert "to train it again" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -103,29 +96,6 @@ def test_validation_of_other_images_is_refused(
     np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
     with pytest.raises(UserError, match=r"does not hold b's predictions"):
         builder.parts(["b"])
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {"targets": torch.zeros(4, 2)},
-        {"targets": torch.zeros(3, 3)},
-        {"targets": torch.zeros(12)},
-        {"targets": torch.zeros(4, 3, dtype=torch.bfloat16)},
-        {"targets": torch.zeros(4, 3, dtype=torch.int64)},
-        {"targets": torch.zeros(4, 3), "more": torch.zeros(1)},
-        {"others": torch.zeros(4, 3)},
-    ],
-)
-def test_soft_targets_of_other_images_or_classes_are_refused(
-    builder: EnsembleBuilder, tmp_path: Path, tensors: Tensors
-) -> None:
-    file = tmp_path / "targets.safetensors"
-    save_file({"targets": torch.full((4, 3), 0.5)}, file)
-    assert load_targets(file, builder.records[:4], 3).shape == (4, 3)
-    save_file(tensors, file)
-    with pytest.raises(UserError, match="soft targets for 4 training images"):
-        load_targets(file, builder.records[:4], 3)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -45,7 +45,6 @@ def _settings(tower: Path) -> dict[str, Any]:
         "members": [
             {**model, "name": "line", "fold": "each", "views": 2},
             *({**model, "name": name, "head": head} for name, head in KINDS.items()),
-            {**model, "name": "low", "trunk": "lora", "recipe": {"epochs": 1, "batch": 18}},
         ],
     }
 
@@ -88,7 +87,7 @@ def _train(dataset: Path, folder: Path, tower: Path) -> int:
 def test_one_command_packs_a_whole_bundle(run: Path, tower: Path) -> None:
     bundle = open_bundle(run / "bundle")
     names = [member.name for member in bundle.spec.members]
-    assert names == ["line-fold0", "line-fold1", *KINDS, "low"]
+    assert names == ["line-fold0", "line-fold1", *KINDS]
     assert bundle.spec.conformal
     assert bundle.spec.gallery
     text = (run / "bundle/bundle.json").read_text()
@@ -103,8 +102,7 @@ def test_one_command_packs_a_whole_bundle(run: Path, tower: Path) -> None:
 @pytest.mark.distributed
 def test_the_trunk_is_stored_and_passed_once(run: Path, small_dataset: Path) -> None:
     bundle = open_bundle(run / "bundle")
-    *shared, low = bundle.spec.members
-    assert not low.trunk  # its updates have become part of its weights
+    shared = bundle.spec.members
     (trunk,) = {member.trunk for member in shared}
     assert f"trunks/{trunk}.safetensors" in bundle.spec.files
     for member in shared:
@@ -324,8 +322,6 @@ def test_neighbours_vote_by_hand() -> None:
     [
         ({"head": "knn", "trunk": "trained"}, "set trunk=frozen"),
         ({"head": "nearest"}, "is no kind"),
-        ({"snapshots": 2}, "no snapshots"),
-        ({"head": "prototypes", "targets": "x.safetensors"}, "learns labels"),
         ({"recipe": {"resize": {"start": 32}}}, "needs images"),
         ({"recipe": {"layer_decay": 0.8}}, "no layers"),
         ({"recipe": {"mix": {"mixup": 0}}}, "blended and not cut"),

@@ -38,7 +38,6 @@ SETTINGS = {
             "model": "test_resnet",
             "preprocess": {"size": 64},
             "recipe": {"epochs": 2, "batch": 9, "ema": {"decay": 0.9}, "optimizer": "sgd"},
-            "snapshots": 1,
         },
         {"name": "dropping", "model": "test_vit", "preprocess": {"size": 160},
          "model_args": {"drop_rate": 0.2}, "recipe": {"epochs": 1, "batch": 13}},
@@ -204,7 +203,6 @@ def test_a_hopped_member_leaves_what_any_member_leaves(hopped: Hopped, run: Path
     rows = (member_folder(run, "averaged") / "history.csv").read_text().splitlines()
     assert rows[0].startswith("epoch,loss,val_top1,val_balanced,pictures_per_s")
     assert len(rows) == 3
-    assert (run / "members" / "averaged.snapshots" / "epoch-0002.safetensors").is_file()
     order = recorded(run, "averaged")
     assert {epoch: sorted(parts) for epoch, parts in order.items()} == {0: [0, 1], 1: [0, 1]}
 

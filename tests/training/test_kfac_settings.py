@@ -35,8 +35,8 @@ KFAC = {"preconditioner": {"kind": "kfac"}}
         ({"recipe": {"preconditioner": {"inverses_every": 15}}}, "multiple of factors_every=10"),
         ({"recipe": {"preconditioner": {"damping_epochs": [4, 2]}}}, "ascending"),
         (
-            {"members": [{"name": "a", "model": "x", "trunk": "lora", "pretrained": True}]},
-            "needs trunk=trained, and it is lora",
+            {"members": [{"name": "a", "model": "x", "trunk": "frozen", "pretrained": True}]},
+            "needs trunk=trained, and it is frozen",
         ),
     ],
 )

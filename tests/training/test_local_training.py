@@ -7,11 +7,9 @@ from typing import Any
 
 import faults
 import pytest
-import torch
 from faults import Accident
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from skindx.models.classifier.classifier import build_classifier
 from skindx.training.config.run import TrainSettings
 from skindx.training.gradient_sync import OUTER
 from skindx.training.recorded_step import PLANNED, timeline_file
@@ -98,34 +96,22 @@ def test_a_stop_is_agreed_on_and_the_training_goes_on_to_the_bit(
     assert outer["dur"] > 0
 
 
-@pytest.fixture
-def vit(tmp_path: Path) -> dict[str, Any]:
-    """A member whose low-rank updates learn, from weights in a file."""
-    member = {"name": "a", "model": "test_vit", "preprocess": {"size": 64}}
-    torch.manual_seed(1)
-    built = build_classifier(TrainSettings.parse({"members": [member]}).members[0].network(), 3)
-    file = tmp_path / "given.safetensors"
-    save_file({name: value.contiguous() for name, value in built.net.state_dict().items()}, file)
-    return {**member, "weights": file, "trunk": "lora", "lora": {"rank": 2}}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
         {},
         {"exchange": {**LOCAL, "overlap": 2}},
-        {"exchange": {**LOCAL, "density": 1, "bits": 32}, "lora": True},
-        {"engine": {**SETTINGS["engine"], "precision": "bf16"}, "lora": True},
+        {"exchange": {**LOCAL, "density": 1, "bits": 32}},
+        {"engine": {**SETTINGS["engine"], "precision": "bf16"}},
         {"recipe": {**SETTINGS["recipe"], "optimizer": "muon"}},
     ],
-    ids=["statistics", "overlap", "lora, whole", "bf16", "muon"],
+    ids=["statistics", "overlap", "whole", "bf16", "muon"],
 )
 def test_a_killed_training_goes_on_to_the_bit_and_on_one_rank(
-    change: dict[str, Any], small_dataset: Path, tmp_path: Path, vit: dict[str, Any]
+    change: dict[str, Any], small_dataset: Path, tmp_path: Path
 ) -> None:
-    changed = {**change, "members": [vit]} if change.pop("lora", False) else change
-    settings = _settings(**changed)
+    settings = _settings(**change)
     _survives(
         settings, small_dataset, tmp_path, accidents=("terminate", "kill", "kill"), alone=True
     )

@@ -10,7 +10,7 @@ from skindx.data.loader.batches import learning, partition
 from skindx.data.manifest import SPLITS, Record
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.member_refs import check_soup, member_refs, out_of_fold_P, units
+from skindx.training.ensembles.member_refs import member_refs, out_of_fold_P, units
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 
@@ -72,55 +72,20 @@ def test_each_fold_is_a_member() -> None:
 
 def test_what_no_unit_trained_on() -> None:
     settings = _settings([{**MEMBER, "fold": "each"}, {**MEMBER, "name": "plain"}], folds=3)
-    found = units(settings, member_refs(Path("run"), settings), RECORDS)
+    found = units(member_refs(Path("run"), settings), RECORDS)
     assert [list(unit) for unit in found.values()] == [["m-fold0", "m-fold1", "m-fold2"], ["plain"]]
     pool = learning(RECORDS)
     chosen = out_of_fold_P(found)
     assert [image.split == "val" for image in pool] == chosen.tolist()
     folds_only = _settings([{**MEMBER, "fold": "each"}], folds=3)
-    assert out_of_fold_P(units(folds_only, member_refs(Path("run"), folds_only), RECORDS)).all()
+    assert out_of_fold_P(units(member_refs(Path("run"), folds_only), RECORDS)).all()
 
 
 def test_members_without_a_common_held_out_image_are_refused() -> None:
     folds = [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "model": "test_vit", "fold": 1}]
     settings = _settings(folds)
     with pytest.raises(UserError, match="no image that none of m, n trained on"):
-        units(settings, member_refs(Path("run"), settings), RECORDS)
-    soup = _settings(
-        [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "fold": 1}],
-        soups=[{"name": "s", "of": ["m", "n"]}],
-    )
-    with pytest.raises(UserError, match=r"soup s: .*different folds"):
-        units(soup, member_refs(Path("run"), soup), RECORDS)
-
-
-def test_a_soup_takes_the_place_of_its_ingredients() -> None:
-    members = [MEMBER, {**MEMBER, "name": "n"}, {**MEMBER, "name": "o"}]
-    soups = [{"name": "s", "of": ["m", "n"]}, {"name": "t", "of": ["m", "o"], "instead": False}]
-    settings = _settings(members, soups=soups)
-    assert list(units(settings, member_refs(Path("run"), settings), RECORDS)) == ["o", "s", "t"]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"model": "test_vit"}, "has model test_resnet and n test_vit"),
-        ({"seed": 1}, "has seed 0 and n 1"),
-        ({"preprocess": {"size": 64}}, "has preprocess"),
-    ],
-)
-def test_soups_are_of_one_start(change: dict[str, object], said: str) -> None:
-    soups = [{"name": "s", "of": ["m", "n"]}]
-    settings = _settings([MEMBER, {**MEMBER, "name": "n", **change}], soups=soups)
-    with pytest.raises(UserError, match=said):
-        check_soup(settings.soups[0], member_refs(Path("run"), settings))
-
-
-def test_from_given_weights_heads_may_differ() -> None:
-    given_weights = {**MEMBER, "weights": "some.safetensors"}
-    members = [given_weights, {**given_weights, "name": "n", "seed": 1}]
-    settings = _settings(members, soups=[{"name": "s", "of": ["m", "n"]}])
-    check_soup(settings.soups[0], member_refs(Path("run"), settings))
+        units(member_refs(Path("run"), settings), RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +93,14 @@ def test_from_given_weights_heads_may_differ() -> None:
     [
         ({"members": []}, "an ensemble needs a member"),
         (
-            {"members": [MEMBER], "soups": [{"name": "s", "of": ["x"]}]},
-            "soup s is made of 'x', but the members are m",
+            {"members": [MEMBER], "soups": [{"name": "s", "of": ["m"]}]},
+            "soups is gone; no figure showed a gain of it; keep the members themselves",
+        ),
+        ({"members": [MEMBER], "distil": {"student": MEMBER}}, "distil is gone; no figure showed"),
+        ({"members": [{**MEMBER, "snapshots": 2}]}, "snapshots is gone; no figure .* leave it out"),
+        (
+            {"members": [{**MEMBER, "trunk": "lora"}]},
+            "trunk=lora is gone: .* take trained, or",
         ),
         (
             {"members": [MEMBER], "reused": [{"run": "r", "member": "m"}]},
@@ -176,17 +147,15 @@ def test_only_what_decides_weights_is_in_the_fingerprint(tmp_path: Path) -> None
     assert mark({"views": 8}) == same
     assert mark({}, folds=7, ensemble={"combine": {"kind": "vote"}}) == same
     others = [mark({"fold": 0}), mark({"fold": 1}), mark({"fold": 0}, folds=7)]
-    assert len({same, *others, mark({"snapshots": 2})}) == 5
+    assert mark({"snapshots": 0, "targets": None, "lora": {"rank": 4}}) == same  # of 0.2
+    assert len({same, *others}) == 4
 
 
 def test_the_committed_ensemble_is_sound() -> None:
     settings = TrainSettings.load(Path(__file__).parents[2] / "configs" / "ensemble-skin10.yaml")
     trained = member_refs(Path("run"), settings)
-    for soup in settings.soups:
-        check_soup(soup, trained)
-    found = units(settings, trained, RECORDS)
+    found = units(trained, RECORDS)
     assert [len(unit) for unit in found.values()] == [5, 1]
     assert out_of_fold_P(found).any()
-    assert settings.distil is not None
-    for member in [*settings.members, settings.distil.student]:
+    for member in settings.members:
         assert timm.get_pretrained_cfg(member.model).has_weights

@@ -119,7 +119,6 @@ def _with(*changes: dict[str, Any]) -> TrainSettings:
     [
         {"head": {"kind": "mlp"}},
         {"model_args": {"drop_rate": 0.2}},
-        {"trunk": "lora"},
         {"recipe": {"batch": 16, "optimizer": "sgd"}},
         {"recipe": {"batch": 16, "ema": {}}},
         {"recipe": {"batch": 8}},

@@ -53,7 +53,6 @@ def _no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"members": [{**MEMBER, "weights": "/etc/hostname"}]}, "start m from /etc/hostname"),
         ({"members": [{**MEMBER, "weights": "RUN/../secret"}]}, "start m from .*secret"),
-        ({"members": [{**MEMBER, "targets": "/etc/hostname"}]}, "teach m the targets /etc"),
         ({"engine": {"hostfile": "RUN/hosts"}}, "start processes on the hosts of .*hosts"),
         ({"engine": {"deepspeed": "RUN/../ds.json"}}, "read the DeepSpeed settings .*ds.json"),
         ({"detector": {"from": "/srv/run"}}, "take the detector of /srv/run"),

@@ -65,11 +65,11 @@ def arm_settings(study: Study, seeds: Sequence[int], origin: str) -> dict[str, T
     for name, changes in study.arms.items():
         where = f"{origin}, arm {name}"
         settings = TrainSettings.parse(overlay(study.training, changes), where)
-        more = settings.reused or settings.soups or settings.detector or settings.distil
+        more = settings.reused or settings.detector
         if len(settings.members) != 1 or settings.members[0].fold is not None or more:
             raise UserError(
                 f"{where}: an arm trains one member on the folds of the study; give `members` one "
-                "entry without a fold, and no reused, soups, detector or distil."
+                "entry without a fold, and no reused and no detector."
             )
         (member,) = settings.members
         members = tuple(

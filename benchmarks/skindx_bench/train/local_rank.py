@@ -20,7 +20,6 @@ from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble import Member
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
-from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.checkpoint.norm_statistics import (
     average_buffers,
     norms_of,
@@ -67,17 +66,18 @@ class LocalRank:
         data, split = self._data(int(raw["members"][0]["seed"]))
         answers_ENPC: list[Floats] = []
 
-        def keep(_: int, finished: FinishedMember) -> None:
-            members = self._mesh.data.size if apart else 1
-            log_NPC = finished.validation_NC.reshape(len(data.val), members, -1)
-            answers_ENPC.append(np.exp(log_NPC))
+        class Answers(Silent):
+            def epoch(_, history: Sequence[Any], line: str) -> None:  # noqa: N805
+                members = self._mesh.data.size if apart else 1
+                log_NC = training.task.finished.validation_NC
+                answers_ENPC.append(np.exp(log_NC.reshape(len(data.val), members, -1)))
 
         def never_meet(training: Training[Any]) -> None:
             training.position.agreed = apart  # so that an epoch's end lets them alone
 
         began = time.process_time()
-        training = self._setup(raw, data, apart=apart, keep=keep)
-        fit(training, Silent(), never_meet)
+        training = self._setup(raw, data, apart=apart)
+        fit(training, Answers(), never_meet)
         truth_N = np.array([self._classes.index(record.label) for record in data.val])
         scored = {"member0" if apart else "": [x_NPC[:, 0] for x_NPC in answers_ENPC]}
         if apart:
@@ -105,7 +105,7 @@ class LocalRank:
         block that would take too long is shorter.
         """
         data, _ = self._data(int(raw["members"][0]["seed"]))
-        training = self._setup(raw, data, apart=False, keep=lambda *_: None)
+        training = self._setup(raw, data, apart=False)
         task = training.task
         batches = itertools.chain.from_iterable(task.batches(e, 0) for e in itertools.count())
         training.engine.train()
@@ -141,7 +141,7 @@ class LocalRank:
         both: list[Record] = [*val, *test]
         return TrainingData(self._dataset, chosen, both, self._classes), len(val)
 
-    def _setup(self, raw: dict[str, Any], data: TrainingData, *, apart: bool, keep: Any) -> Any:
+    def _setup(self, raw: dict[str, Any], data: TrainingData, *, apart: bool) -> Any:
         settings = TrainSettings.parse(raw)
         (member,) = settings.members
         mesh = replace(self._mesh, settings=settings.engine)
@@ -154,9 +154,7 @@ class LocalRank:
                 validation = open_sets(images, member, loader, alone, say)[1]
             return training, validation
 
-        return setup_member(
-            settings, member, data, mesh, lambda _: None, keep=keep, open_images=opened
-        )
+        return setup_member(settings, member, data, mesh, lambda _: None, open_images=opened)
 
     def _soup(self, training: Training[Any], data: TrainingData) -> Floats:
         """Return the answers N x C of the ranks' averaged weights."""

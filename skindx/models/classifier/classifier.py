@@ -36,7 +36,7 @@ _DO_NOT_FIT = (
 )
 """What timm's constructors raise for values that do not go together."""
 
-_YOUNGER = ("attention_pool", "head", "lora", "tower", "trunk")
+_YOUNGER = ("attention_pool", "head", "tower", "trunk")
 
 log = logging.getLogger(__name__)
 

@@ -104,17 +104,11 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> Fingerprint:
 
 def _member_fields(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
     """Return the settings of a member that decide its weights and which of them are saved."""
-    parts = member.model_dump(
-        mode="json", exclude={"views", "fold", "snapshots", "targets", "tower"}
-    )
+    parts = member.model_dump(mode="json", exclude={"views", "fold", "tower"})
     if member.recipe:
         parts["recipe"] = member.recipe.fingerprint_fields()
     if member.fold is not None:
         parts["fold"] = [member.fold, settings.folds]
-    if member.targets:
-        parts["targets"] = sha256_file(member.targets)
-    if member.snapshots:
-        parts["snapshots"] = member.snapshots
     return parts
 
 

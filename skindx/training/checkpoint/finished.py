@@ -1,14 +1,13 @@
-"""Finished members and the finished detector on disk, with snapshots for soups.
+"""Finished members and the finished detector on disk.
 
 A member is its weights, what they were trained with, and its predictions on validation as NumPy
 archives, bounded before they are unpacked; never a pickle. The detector is RUN/detector.
 """
 
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from skindx.core.atomic_files import (
     FolderKind,
-    atomic_file,
     atomic_folder,
     sha256_file,
     write_csv,
@@ -42,8 +40,7 @@ from skindx.models.detector import (
 )
 from skindx.training.checkpoint.fingerprints import detector_fingerprint, made_from, matches
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_mismatch
-from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.parallel.mesh import Mesh
+from skindx.training.config.run import TrainSettings
 
 _MOST_BYTES = 2**32
 
@@ -136,51 +133,6 @@ def write_history(file: Path, history: Sequence[Mapping[str, Any]]) -> None:
 
 
 State = dict[str, Tensor]
-
-
-def snapshot_folder(run: Path, name: str) -> Path:
-    """Return where a member's snapshots lie."""
-    return member_folder(run, name).with_name(f"{name}.snapshots")
-
-
-def snapshot_file(run: Path, name: str, epoch: int) -> Path:
-    """Return where the weights after `epoch` (from 1) lie."""
-    return snapshot_folder(run, name) / f"epoch-{epoch:04d}.safetensors"
-
-
-def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
-    """Write the weights after an epoch, whole or not at all."""
-    with atomic_file(snapshot_file(run, name, epoch)) as temporary:
-        save_tensors({key: tensor.cpu().contiguous() for key, tensor in state.items()}, temporary)
-
-
-def snapshot_keeper(
-    run: Path, member: MemberSettings, epochs: int, mesh: Mesh
-) -> Callable[[int, FinishedMember], None]:
-    """Return a function that keeps a member's last epochs; all ranks call it, the first writes."""
-
-    def keep(epoch: int, finished: FinishedMember) -> None:
-        if epoch > epochs - member.snapshots:
-            mesh.broadcast_from_main(
-                partial(save_snapshot, run, member.name, epoch, finished.state)
-            )
-
-    return keep
-
-
-def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]:
-    """Return the last epochs' weights with their names, oldest first.
-
-    Raises UserError when some are not there.
-    """
-    folder = snapshot_folder(run, member.name)
-    files = sorted(folder.glob("epoch-*.safetensors"))[-member.snapshots :]
-    if len(files) < member.snapshots:
-        raise UserError(
-            f"{folder} holds {len(files)} of {member.snapshots} snapshots; remove the folder of "
-            f"member {member.name} to train it again, or set its snapshots lower."
-        )
-    return [(file.stem, load_tensors(file)) for file in files]
 
 
 FOLDER, INDEX = "detector", "detector.json"

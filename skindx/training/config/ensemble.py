@@ -1,4 +1,4 @@
-"""What stands in a bundle: combiners, soups, members of other runs, the detector."""
+"""What stands in a bundle: combiners, members of other runs, the detector."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -50,22 +50,6 @@ class EnsembleSettings(Settings):
                 "images that they were not fitted on; take kind mean or vote"
             )
         return {"kind": "mean"} if kind == "auto" else combine
-
-
-class SoupSettings(Settings):
-    """A member without a training of its own: the mean of others' weights (Wortsman et al. 2022).
-
-    Its ingredients are of one architecture and started from the same weights; one that keeps
-    `snapshots` brings all of them.
-    """
-
-    name: str = Field(pattern=NAME)
-    of: tuple[str, ...] = Field(min_length=1)
-    """Names of members, its ingredients."""
-    kind: Literal["uniform", "greedy"] = "uniform"
-    """greedy: best first, each stays only if balanced accuracy on validation does not fall."""
-    instead: bool = True
-    """Remove the ingredients from the ensemble, so that a soup costs one network."""
 
 
 class ReusedSettings(Settings):

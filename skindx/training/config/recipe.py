@@ -1,6 +1,5 @@
 """How one member is optimised: the part of the settings that decides its weights."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -203,24 +202,11 @@ def _default(key: str) -> Any:
     return Recipe.model_fields[key].default
 
 
-class LoraSettings(Settings):
-    """Low-rank updates of a trunk's linear layers (Hu et al. 2021)."""
-
-    rank: int = Field(8, ge=1, le=256)
-    alpha: float = Field(16, gt=0, le=1024)
-    """The update counts alpha / rank."""
-
-
-def check_head(head: Head, trunk: str, *, snapshots: int, targets: Path | None) -> None:
+def check_head(head: Head, trunk: str) -> None:
     """Raise ValueError for a head that its trunk cannot have."""
-    solved = head.solved
-    name = "head.solver=exact" if isinstance(head, LinearHead) else f"head={head.kind}"
-    if solved and trunk != "frozen":
+    if head.solved and trunk != "frozen":
+        name = "head.solver=exact" if isinstance(head, LinearHead) else f"head={head.kind}"
         raise ValueError(f"{name} stands on fixed features; set trunk=frozen")
-    if solved and targets:
-        raise ValueError(f"{name} learns labels, not targets; take head=linear or mlp")
-    if trunk == "frozen" and snapshots:
-        raise ValueError("a head on a frozen trunk keeps no snapshots; leave them out")
 
 
 def check_frozen_recipe(name: str, recipe: Recipe) -> None:

@@ -1,7 +1,8 @@
 """Settings of a training run: members, engine, detector, trackers."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,10 +22,9 @@ from skindx.training.config.ensemble import (
     EnsembleSettings,
     FusionSettings,
     ReusedSettings,
-    SoupSettings,
 )
 from skindx.training.config.optimizers import readers_of
-from skindx.training.config.recipe import LoraSettings, Recipe, check_frozen_recipe, check_head
+from skindx.training.config.recipe import Recipe, check_frozen_recipe, check_head
 
 
 class TensorBoardSettings(Settings):
@@ -59,6 +59,9 @@ class MlflowSettings(Settings):
     experiment: str = "skindx"
 
 
+_NO_FIGURE = "no figure showed a gain of it"
+
+
 def _by_name(value: Any) -> Any:
     """Let `tensorboard` stand for its settings as they are."""
     return {"kind": value} if isinstance(value, str) else value
@@ -82,11 +85,9 @@ class MemberSettings(ClassifierSettings):
     pretrained: bool = False
     """Start from timm's own weights, or the tower's, fetched once; training itself reaches no
     network."""
-    trunk: Literal["trained", "frozen", "lora"] = "trained"
+    trunk: Literal["trained", "frozen"] = "trained"
     """frozen: only the head learns, on features that are computed once for all members of a
-    trunk; `views` are then seen in training too. lora: the head and low-rank updates learn."""
-    lora: LoraSettings = LoraSettings()
-    """How large the updates of `trunk: lora` are."""
+    trunk; `views` are then seen in training too."""
     tower: TowerOrigin | None = None
     """Whose weights `weights` are, where they are a tower's; written with what its name stands
     for."""
@@ -98,12 +99,21 @@ class MemberSettings(ClassifierSettings):
 
     In a file also `each`: one member a fold, named NAME-fold0 and so on.
     """
-    snapshots: int = Field(0, ge=0, le=50)
-    """Number of last epochs whose weights are kept, for a soup."""
     views: Views = 1
     """Test-time augmentation: the number of flips and turns of each image."""
-    targets: Path | None = None
-    """Learn these probabilities in place of the labels: a file that `distil` writes."""
+    gone: ClassVar[Mapping[str, str]] = {
+        "snapshots": f"{_NO_FIGURE}; leave it out",
+        "targets": f"{_NO_FIGURE}; leave it out",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_low_rank(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("trunk") == "lora":
+            raise ValueError(f"trunk=lora is gone: {_NO_FIGURE}; take trained, or frozen")
+        return {key: value for key, value in raw.items() if key != "lora"}
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -113,7 +123,7 @@ class MemberSettings(ClassifierSettings):
 
     @model_validator(mode="after")
     def _head_fits_the_trunk(self) -> Self:
-        check_head(self.head, self.trunk, snapshots=self.snapshots, targets=self.targets)
+        check_head(self.head, self.trunk)
         return self
 
     def network(self) -> ClassifierSettings:
@@ -121,16 +131,6 @@ class MemberSettings(ClassifierSettings):
         return ClassifierSettings(
             **{name: getattr(self, name) for name in ClassifierSettings.model_fields}
         )
-
-
-class DistilSettings(Settings):
-    """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
-
-    student: MemberSettings
-    temperature: float = Field(2.0, gt=0, le=1e3)
-    """Softens the teacher: the student learns most from the probabilities of the other classes."""
-    share: float = Field(0.7, gt=0, le=1)
-    """Share of the teacher in what the student learns; the rest is the label."""
 
 
 class TrainSettings(Settings):
@@ -141,11 +141,9 @@ class TrainSettings(Settings):
     """The members that this run trains."""
     reused: tuple[ReusedSettings, ...] = ()
     """Members of other runs; with these, `members` may be left out."""
-    soups: tuple[SoupSettings, ...] = ()
     folds: int = Field(5, ge=2, le=20)
     """Number of folds of train and val, for members with a `fold`."""
     ensemble: EnsembleSettings = EnsembleSettings()
-    distil: DistilSettings | None = None
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     exchange: AnyExchange = DenseSettings()
@@ -160,6 +158,11 @@ class TrainSettings(Settings):
     unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
     """
     checkpoint: CheckpointSettings = CheckpointSettings()
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "soups": f"{_NO_FIGURE}; keep the members themselves, or take recipe.ema",
+        "distil": f"{_NO_FIGURE}; train the small network as a member of its own",
+    }
 
     @model_validator(mode="before")
     @classmethod
@@ -264,23 +267,10 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _snapshots_within_the_epochs(self) -> Self:
-        for member in self.members:
-            epochs = self.recipe_of(member).epochs
-            if member.snapshots > epochs:
-                raise ValueError(
-                    f"{member.name}: snapshots={member.snapshots} is more than its {epochs} epochs"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _recipes_fit_the_trunks(self) -> Self:
         for member in self.members:
             if member.trunk == "frozen":
                 check_frozen_recipe(member.name, self.recipe_of(member))
-                for soup in self.soups:
-                    if member.name in soup.of:
-                        raise ValueError(f"soup {soup.name}: {member.name} has a frozen trunk")
         return self
 
     @model_validator(mode="after")
@@ -334,22 +324,13 @@ def _folds_of(member: Any, folds: int) -> list[Any]:
 
 
 def check_names(settings: TrainSettings) -> None:
-    """Raise ValueError unless every member has a name of its own and every soup its ingredients."""
-    trained = [member.name for member in settings.members]
-    there = [*trained, *(reused.known_as for reused in settings.reused)]
-    if not there:
+    """Raise ValueError unless every member has a name of its own, and a fold that there is."""
+    names = [member.name for member in settings.members]
+    names += [reused.known_as for reused in settings.reused]
+    if not names:
         raise ValueError("an ensemble needs a member; add one to members or reused")
-    names = [*there, *(soup.name for soup in settings.soups)]
     if len(set(names)) < len(names):
         raise ValueError("every member needs a name of its own")
-    for soup in settings.soups:
-        for name in soup.of:
-            if name not in there:
-                raise ValueError(
-                    f"soup {soup.name} is made of {name!r}, but the members are {', '.join(there)}"
-                )
-    if settings.distil and settings.distil.student.fold is not None:
-        raise ValueError("the student of distil learns from train; it takes no fold")
     for member in settings.members:
         if member.fold is not None and member.fold >= settings.folds:
             raise ValueError(

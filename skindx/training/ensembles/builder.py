@@ -1,9 +1,6 @@
-"""Trained members and soups, loaded and ready to predict and to be packed.
+"""Trained members, loaded and ready to predict and to be packed."""
 
-A soup is the mean of several networks' weights, made without training (Wortsman et al. 2022).
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,103 +12,24 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
 from skindx.data.loader.batches import learning
 from skindx.data.manifest import Record
-from skindx.metrics import balanced_accuracy
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
 from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member, predict_members, share_trunks
 from skindx.taxonomy import Taxonomy
-from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import (
     VALIDATION,
     WEIGHTS,
     FinishedMember,
     State,
-    is_finished,
     load_member,
-    load_snapshots,
     member_folder,
-    save_member,
-    snapshot_folder,
 )
-from skindx.training.checkpoint.norm_statistics import norms_of, recompute_statistics
-from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
 from skindx.training.tasks.heads_job import load_trunk
-from skindx.training.tasks.image_sets import class_numbers
 
 # N = images, C = classes
-
-
-def average(states: Sequence[State]) -> State:
-    """Return the mean of each tensor; what is no floating number comes from the first.
-
-    Summed in double precision, so that the mean of equal weights is these weights, to the bit.
-    """
-    first = states[0]
-    return {
-        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
-        if tensor.is_floating_point()
-        else tensor.clone()
-        for name, tensor in first.items()
-    }
-
-
-def same(first: State, second: State) -> bool:
-    """True when two networks are the same to the bit."""
-    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
-Mix = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
-"""Mixes ingredients; returns the soup and its log-probabilities of the validation images."""
-
-
-def cook(
-    ingredients: Sequence[State], mix: Mix, truth_N: NDArray[np.int64], *, greedy: bool
-) -> tuple[State, NDArray[np.float64], list[int]]:
-    """Return the soup, its log-probabilities N x C, and which ingredients are in it.
-
-    Greedy (Wortsman et al. 2022, recipe 1): best first, each stays if balanced accuracy on
-    validation does not fall.
-    """
-    if not greedy:
-        return *mix(ingredients), list(range(len(ingredients)))
-
-    def score(log_NC: NDArray[np.float64]) -> float:
-        return balanced_accuracy(np.exp(log_NC), truth_N)
-
-    alone = [score(mix([state])[1]) for state in ingredients]
-    first, *rest = sorted(range(len(ingredients)), key=lambda i: -alone[i])
-    chosen, best = [first], mix([ingredients[first]])
-    for index in rest:
-        tried = mix([ingredients[number] for number in [*chosen, index]])
-        if score(tried[1]) >= score(best[1]):
-            chosen, best = [*chosen, index], tried
-    return *best, sorted(chosen)
-
-
-def mixer(
-    member: Member,
-    judge: Callable[[Member], NDArray[np.float64]],
-    learn: Callable[[Member], object],
-) -> Mix:
-    """Return a function that mixes states in `member`'s network.
-
-    `judge` gives its log-probabilities of the validation images; `learn` sends the training
-    images through it.
-    """
-
-    def mix(states: Sequence[State]) -> tuple[State, NDArray[np.float64]]:
-        net = member.classifier.net
-        mean = average(states)
-        net.load_state_dict(mean)
-        if not all(same(mean, state) for state in states):
-            recompute_statistics(norms_of(net).values(), lambda: learn(member))
-        state = {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()}
-        return state, judge(member)
-
-    return mix
 
 
 # P = images of train and val, in manifest order; N = those held out of a training; C = classes
@@ -132,7 +50,7 @@ class EnsemblePart:
 
 @dataclass(frozen=True)
 class EnsembleBuilder:
-    """Loads members, mixes soups, predicts and makes the ensemble of them."""
+    """Loads members, predicts and makes the ensemble of them."""
 
     run: Path
     dataset: Path
@@ -147,13 +65,9 @@ class EnsembleBuilder:
         return learning(self.records)
 
     def parts(self, wanted: Sequence[str]) -> list[EnsemblePart]:
-        """Return the networks of these names; soups that are not there yet are made."""
+        """Return the networks of these names."""
         trained = member_refs(self.run, self.settings)
-        soups = {soup.name: soup for soup in self.settings.soups}
-        return [
-            self._soup(soups[name], trained) if name in soups else self._trained(trained[name])
-            for name in wanted
-        ]
+        return [self._trained(trained[name]) for name in wanted]
 
     def predict(self, part: EnsemblePart, held_P: Mask) -> Floats:
         """Return raw log-probabilities N x C of the images it did not train on, as it serves."""
@@ -212,20 +126,6 @@ class EnsembleBuilder:
         log_MNC = predict_members([member], self.dataset, chosen)
         return np.asarray(log_MNC[0])
 
-    def _soup(self, soup: SoupSettings, trained: dict[str, MemberRef]) -> EnsemblePart:
-        origin = [trained[name] for name in soup.of]
-        origins = [fingerprint(ref.settings, ref.member, self.dataset) for ref in origin]
-        expected = fingerprint_of({"soup": soup.kind, "of": origins})
-        settings = origin[0].member.model_copy(update={"name": soup.name})
-        if not is_finished(self.run, soup.name, expected):
-            held_P = np.logical_and.reduce([ref.held_P(self.records) for ref in origin])
-            finished, used = self._cook(soup, origin, settings, held_P)
-            history = [{"ingredients": " ".join(used)}]
-            save_member(self.run, soup.name, finished, history, expected)
-        held_P = np.logical_and.reduce([ref.held_P(self.records) for ref in origin])
-        finished = self._load(self.run, settings, held_P)
-        return EnsemblePart(soup.name, settings, finished, settings.views == 1)
-
     def _trained(self, ref: MemberRef) -> EnsemblePart:
         held_P = ref.held_P(self.records)
         finished = self._load(ref.run, ref.member, held_P)
@@ -253,40 +153,6 @@ class EnsembleBuilder:
         repair = f"remove {folder} to train it again"
         network = fitted_network(member.network(), state)
         check_weights(network, len(self.taxonomy.classes), state, file, repair)
-
-    def _ingredients(self, origin: Sequence[MemberRef]) -> tuple[list[State], list[str]]:
-        states, names = [], []
-        for ref in origin:
-            member = ref.member
-            if member.snapshots:
-                folder = snapshot_folder(ref.run, member.name)
-                for label, state in load_snapshots(ref.run, member):
-                    self._check(member, state, folder / f"{label}.safetensors", folder)
-                    states.append(state)
-                    names.append(f"{ref.name}@{label}")
-            else:
-                states.append(self._load(ref.run, member, ref.held_P(self.records)).state)
-                names.append(ref.name)
-        return states, names
-
-    def _cook(
-        self,
-        soup: SoupSettings,
-        origin: Sequence[MemberRef],
-        settings: MemberSettings,
-        held_P: Mask,
-    ) -> tuple[FinishedMember, list[str]]:
-        states, names = self._ingredients(origin)
-        member = replace(self._member(settings, states[0]), views=1)
-        mix = mixer(
-            member,
-            judge=lambda mixed: self._predict(mixed, held_P),
-            learn=lambda mixed: self._predict(mixed, ~held_P),
-        )
-        held = [self.images[index] for index in np.flatnonzero(held_P)]
-        truth_N = class_numbers(held, self.taxonomy.keys)
-        state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
-        return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
 
 
 def _trunk_key(member: MemberSettings) -> str:

@@ -75,7 +75,7 @@ def packing_fingerprint(
     return fingerprint_of(
         {
             "settings": settings.model_dump(
-                mode="json", exclude={"engine", "monitors", "checkpoint", "distil"}
+                mode="json", exclude={"engine", "monitors", "checkpoint"}
             ),
             "weights": {name: sha256_file(file) for name, file in weights.items()},
             "manifest": sha256_file(dataset / MANIFEST),
@@ -165,7 +165,7 @@ REPORT = "ensemble.json"
 
 
 def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
-    """Make the soups, fit weights and temperatures, and pack members and detector.
+    """Fit weights and temperatures, and pack members and detector.
 
     Writes RUN/ensemble.json, which says how the members are combined. With
     `fusion` the crop's weight is fitted too. A bundle that was packed from the same
@@ -188,7 +188,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
     builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)
-    by_unit = units(settings, member_refs(run, settings), records)
+    by_unit = units(member_refs(run, settings), records)
     names = [name for unit in by_unit.values() for name in unit]
     parts = {part.name: part for part in builder.parts(names)}
     predicted = {

@@ -20,10 +20,7 @@ def with_towers(settings: TrainSettings) -> TrainSettings:
     A hub's repository is fetched here, once. Raises UserError, which names the member.
     """
     members = tuple(_resolved(member) for member in settings.members)
-    distil = settings.distil
-    if distil:
-        distil = distil.model_copy(update={"student": _resolved(distil.student)})
-    return settings.model_copy(update={"members": members, "distil": distil})
+    return settings.model_copy(update={"members": members})
 
 
 def _resolved(member: MemberSettings) -> MemberSettings:

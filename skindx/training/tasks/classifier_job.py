@@ -18,16 +18,15 @@ from skindx.training.checkpoint.finished import (
     FinishedMember,
     is_finished,
     save_member,
-    snapshot_keeper,
 )
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.registry import build_preconditioner, change_network
 from skindx.training.state import Row, Training, setup
-from skindx.training.tasks.classifier_task import ClassifierTask, Keep
+from skindx.training.tasks.classifier_task import ClassifierTask
 from skindx.training.tasks.image_sets import OpenImages, TrainingData, open_sets
 from skindx.training.tasks.losses import build_loss, drawn_loss
-from skindx.training.tasks.optimizer import WeightAverage, add_low_rank, build_optimizer, peak_rate
+from skindx.training.tasks.optimizer import WeightAverage, build_optimizer, peak_rate
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,7 @@ class MemberJob:
         return member_callbacks(self.run, self.settings, self.member, images, shown=shown)
 
     def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[FinishedMember]:
-        epochs = self.settings.recipe_of(self.member).epochs
-        keep = snapshot_keeper(self.run, self.member, epochs, mesh)
-        return setup_member(self.settings, self.member, self.data, mesh, say, keep=keep)
+        return setup_member(self.settings, self.member, self.data, mesh, say)
 
     def save(self, result: FinishedMember, history: list[Row]) -> None:
         save_member(self.run, self.member.name, result, history, self.fingerprint)
@@ -84,7 +81,6 @@ def setup_member(
     mesh: Mesh,
     say: Callable[[str], None],
     *,
-    keep: Keep = lambda epoch, finished: None,
     open_images: OpenImages = open_sets,
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
@@ -93,8 +89,6 @@ def setup_member(
     classifier = build_classifier(member, len(data.classes))
     weights = starting_weights(member)
     fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
-    if member.trunk == "lora":
-        add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
     image = _one_image(member, mesh)
     change_network(classifier, mesh, image, recipe.batch, say)
@@ -102,9 +96,7 @@ def setup_member(
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
     criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
-    task = ClassifierTask(
-        member, recipe, mesh, training, validation, criterion, len(data.classes), keep
-    )
+    task = ClassifierTask(member, recipe, mesh, training, validation, criterion, len(data.classes))
     method = build_preconditioner(
         recipe,
         classifier,

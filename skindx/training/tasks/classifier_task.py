@@ -26,7 +26,7 @@ from skindx.training.state import (
 )
 from skindx.training.tasks.image_sets import TrainingSet, ValidationSet, on_device, training_batches
 from skindx.training.tasks.losses import Mixture, blend, draw_mixture
-from skindx.training.tasks.optimizer import mix_at, plain_state, rate_of, side_at
+from skindx.training.tasks.optimizer import mix_at, rate_of, side_at
 
 
 def figures(finished: FinishedMember, speed: EpochSpeed) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def validate(
     if any(mesh.gather(stopped)):
         raise ValidationStoppedError
     validation_NC, truth_N = _together(mesh.gather((log_NC, validation.labels_N)))
-    whole = plain_state(classifier.net)
-    state = {name: tensor.detach().clone() for name, tensor in whole.items()}
+    weights = classifier.net.state_dict()
+    state = {name: tensor.detach().clone() for name, tensor in weights.items()}
     return FinishedMember(state, validation_NC, truth_N)
 
 
@@ -112,7 +112,6 @@ def _together(
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
 
-Keep = Callable[[int, FinishedMember], None]
 """Called on every rank with the number of an epoch (from 1) and what it gave."""
 
 
@@ -127,8 +126,7 @@ class ClassifierTask:
     validation: ValidationSet
     criterion: nn.Module
     classes: int
-    keep: Keep = lambda epoch, finished: None
-    _finished: FinishedMember | None = field(default=None, init=False)
+    finished: FinishedMember | None = field(default=None, init=False)
     """Result of the last validation in this process."""
 
     @property
@@ -212,16 +210,12 @@ class ClassifierTask:
     def validate(
         self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]
     ) -> dict[str, Any]:
-        self._finished = self._validate(network, stop_requested)
-        return figures(self._finished, speed)
+        self.finished = self._validate(network, stop_requested)
+        return figures(self.finished, speed)
 
     def _validate(self, network: nn.Module, stop_requested: Callable[[], bool]) -> FinishedMember:
         assert isinstance(network, Classifier)
         return validate(network, self.member, self.validation, self.mesh, stop_requested)
-
-    def after_epoch(self, epoch: int) -> None:
-        assert self._finished is not None
-        self.keep(epoch, self._finished)
 
     def enough(self, history: Sequence[Row]) -> str:
         return ""
@@ -230,4 +224,4 @@ class ClassifierTask:
         return epoch_line(row)
 
     def result(self, network: nn.Module, stop_requested: Callable[[], bool]) -> FinishedMember:
-        return self._finished or self._validate(network, stop_requested)
+        return self.finished or self._validate(network, stop_requested)

@@ -221,9 +221,6 @@ class DetectorTask:
             "seconds": self.mesh.gather(speed.seconds)[0],
         }
 
-    def after_epoch(self, epoch: int) -> None:
-        """Nothing is kept of an epoch."""
-
     def enough(self, history: Sequence[Row]) -> str:
         """Return why to stop early: the main rank's figures, which the history of all ranks holds.
 

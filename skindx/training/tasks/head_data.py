@@ -43,8 +43,6 @@ class HeadData:
     val_N: NDArray[np.int64]
     """Rows that it is validated on."""
     classes: int
-    targets_NC: NDArray[np.float32] | None = None
-    """Soft targets of the training rows in place of their labels."""
 
     @property
     def dimensions(self) -> int:

@@ -30,7 +30,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Row, Training
 from skindx.training.tasks.head_data import HeadData, Solved, solve
 from skindx.training.tasks.heads_task import setup_heads
-from skindx.training.tasks.image_sets import class_numbers, load_targets
+from skindx.training.tasks.image_sets import class_numbers
 from skindx.training.trackers import TrainingInfo
 
 PAPER = (
@@ -256,10 +256,6 @@ class HeadsJob:
         result = []
         for member in self.members:
             train, val = _rows(self.records, member, self.settings.folds)
-            targets = None
-            if member.targets:
-                learned = [images[row] for row in train]
-                targets = load_targets(member.targets, learned, len(self.classes))
             result.append(
                 HeadData(
                     member,
@@ -268,7 +264,6 @@ class HeadsJob:
                     np.array(train, np.int64),
                     np.array(val, np.int64),
                     len(self.classes),
-                    targets,
                 )
             )
         return result

@@ -96,10 +96,7 @@ class HeadsTask:
             mixture = draw_mixture(mix, shares, rank, seeds, sharded=False)
             numbers_L = np.concatenate([numbers_L, mixture.borrowed])
         features_LD = _rows(head, numbers_L, view_N)
-        if head.targets_NC is None:
-            targets = torch.from_numpy(head.labels_P[head.train_N[numbers_L]])
-        else:
-            targets = torch.from_numpy(head.targets_NC[numbers_L])
+        targets = torch.from_numpy(head.labels_P[head.train_N[numbers_L]])
         if mixture:
             return _blend(mixture, features_LD, as_probabilities(targets, head.classes))
         return features_LD, targets
@@ -158,9 +155,6 @@ class HeadsTask:
             finished_head(network, number, head, self.place)
             for number, head in enumerate(self.heads)
         ]
-
-    def after_epoch(self, epoch: int) -> None:
-        """Nothing: heads keep no snapshots."""
 
     def enough(self, history: Sequence[Row]) -> str:
         return ""

@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.core.errors import UserError
-from skindx.core.state_checks import UnfitStateError, check_finite, check_like
 from skindx.data.loader.augment import squares_changer
 from skindx.data.loader.batches import epoch_plan
 from skindx.data.loader.cache import CacheContext, Say, node_of, open_cached
@@ -26,7 +24,6 @@ from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.shuffler import ShardShuffler
 from skindx.data.loader.source import Files, ImageSource
 from skindx.data.manifest import Record
-from skindx.models.bounded_files import load_tensors
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.training.config.run import MemberSettings
 from skindx.training.parallel.mesh import Mesh
@@ -49,8 +46,6 @@ class TrainingSet:
     sharded: bool
     """This rank sees its own shard alone."""
     reading: Reading
-    targets_NC: NDArray[np.float32] | None = None
-    """Soft targets in place of the labels."""
     redrawn: bool = False
     """The shard is another one in each epoch."""
     shuffler: ShardShuffler | None = None
@@ -156,8 +151,6 @@ def training_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield augmented images (B x S x S x 3 uint8) and their labels for each index array.
 
-    Labels are class numbers (B), or where the set has `targets_NC` these rows (B x C).
-
     Raises UserError for an image that is gone or damaged.
     """
     change = squares_changer(augment)
@@ -167,10 +160,9 @@ def training_batches(
         fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
         change(out_TSS3, seeds)
 
-    learned = data.labels_N if data.targets_NC is None else data.targets_NC
     with closing(data.reading.load(fill, shares, side)) as batches:
         for images_BSS3, indices_B in zip(batches, shares, strict=True):
-            yield torch.from_numpy(images_BSS3), torch.from_numpy(learned[indices_B])
+            yield torch.from_numpy(images_BSS3), torch.from_numpy(data.labels_N[indices_B])
 
 
 @dataclass(frozen=True)
@@ -212,7 +204,6 @@ def open_sets(
             class_numbers(data.train, data.classes),
             cached.sharded,
             reading,
-            targets_NC=targets_of(member, data),
             redrawn=cached.redrawn,
             shuffler=cached.shuffler,
         ),
@@ -226,29 +217,6 @@ def open_sets(
             hashes=[record.sha256 for record in local_val],
         ),
     )
-
-
-def targets_of(member: MemberSettings, data: TrainingData) -> NDArray[np.float32] | None:
-    """Return the soft targets that a member learns from; none: it learns the labels."""
-    if member.targets is None:
-        return None
-    return load_targets(member.targets, data.train, len(data.classes))
-
-
-def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray[np.float32]:
-    """Read the soft targets of these training images, N x C of `classes`. Raises UserError."""
-    try:
-        result = load_tensors(file)
-        like_NC = torch.empty(len(records), classes, device="meta")
-        check_like(result, {"targets": like_NC}, "it")
-        check_finite(result, "it")
-    except (UserError, UnfitStateError) as error:
-        raise UserError(
-            f"{file} does not hold soft targets for {len(records)} training images and {classes} "
-            f"classes ({str(error).rstrip('.')}); remove it and distil again on this dataset."
-        ) from None
-    targets_NC: NDArray[np.float32] = result["targets"].numpy()
-    return targets_NC
 
 
 # B = batch, S = side

@@ -1,19 +1,17 @@
-"""How a recipe moves weights: optimizer, schedules, moving average, low-rank updates."""
+"""How a recipe moves weights: optimizer, schedules, moving average."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.kinds import load_object
 from skindx.core.state_checks import check_like
-from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
-from skindx.training.config.recipe import Ema, LoraSettings, Mix, Recipe
+from skindx.training.config.recipe import Ema, Mix, Recipe
 from skindx.training.method import method_of
 
 SIDE_STEP = 32
@@ -198,67 +196,3 @@ class WeightAverage:
         }
         check_like(state, like, "average")
         self.module.load_state_dict(method.local_state(state, self.module))
-
-
-# Low-rank updates of a given network (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3).
-#
-# W + (alpha / r) B A with A of r x in and B of out x r takes the place of each linear layer's
-# weight below the head. W, biases and norms stay as they were given; A, B and the head learn. What
-# is validated, kept and packed is the sum: a network like any other.
-
-
-class LowRank(nn.Module):
-    """W in, W + (alpha / r) B A out; B starts at zero, so that nothing changes at first."""
-
-    def __init__(self, weight: Tensor, settings: LoraSettings) -> None:
-        super().__init__()
-        out, into = weight.shape
-        rank = min(settings.rank, out, into)
-        self.scale = settings.alpha / settings.rank
-        self.down = nn.Parameter(torch.empty(rank, into))
-        self.up = nn.Parameter(torch.zeros(out, rank))
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """Return the updated weight."""
-        return weight + self.scale * (self.up @ self.down)
-
-
-def add_low_rank(classifier: Classifier, settings: LoraSettings) -> None:
-    """Freeze a network but for its head, and give its linear layers low-rank updates.
-
-    Raises UserError for a network without linear layers below its head.
-    """
-    net = classifier.net
-    place = head_place(net)
-    result = [
-        (name, module)
-        for name, module in net.named_modules()
-        if isinstance(module, nn.Linear)
-        and name.split(".")[: place.count(".") + 1] != place.split(".")
-    ]
-    if not result:
-        raise UserError(
-            f"trunk=lora updates linear layers, and {type(net).__name__} has none below its head; "
-            "take a transformer, or trunk=frozen."
-        )
-    for name, parameter in net.named_parameters():
-        parameter.requires_grad_(name.startswith(f"{place}."))
-    for _, module in result:
-        parametrize.register_parametrization(
-            module, "weight", LowRank(module.weight, settings), unsafe=True
-        )
-
-
-def plain_state(net: nn.Module) -> dict[str, Tensor]:
-    """Return a network's tensors under their own names, low-rank updates added."""
-    state = {}
-    for name, tensor in net.state_dict().items():
-        module, result, rest = name.partition(".parametrizations.")
-        if not result:
-            state[name] = tensor
-        elif rest == "weight.original":
-            weight = net.get_submodule(module).weight
-            assert isinstance(weight, Tensor)
-            state[f"{module}.weight"] = weight.detach()
-    return state

@@ -1,6 +1,6 @@
 """One visit of a member to a worker: train it on a partition, or validate it there.
 
-The last visitor closes the epoch: history row, trackers, snapshot, and the finished member.
+The last visitor closes the epoch: history row, trackers, and the finished member.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from skindx.core.errors import UserError
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.classifier.classifier import Classifier, build_classifier
 from skindx.training.callbacks import Silent, member_callbacks
-from skindx.training.checkpoint.finished import FinishedMember, read_arrays, snapshot_keeper
+from skindx.training.checkpoint.finished import FinishedMember, read_arrays
 from skindx.training.checkpoint.keeper import At, checkpoint_folder
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.launching.supervise import Stop
@@ -59,7 +59,6 @@ def close_epoch(
     ) as callbacks:
         callbacks.start(history)
         callbacks.epoch(rows, epoch_line(row))
-    snapshot_keeper(job.run, job.member, epochs, mesh)(epoch + 1, finished)
     if epoch + 1 == epochs:
         job.save(finished, rows)
     return row

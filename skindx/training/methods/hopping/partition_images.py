@@ -25,7 +25,6 @@ from skindx.training.tasks.image_sets import (
     TrainingSet,
     ValidationSet,
     class_numbers,
-    targets_of,
 )
 
 # N = images
@@ -196,7 +195,6 @@ class PartitionImages:
                 class_numbers(data.train, data.classes),
                 sharded=False,
                 reading=self._reading(),
-                targets_NC=targets_of(member, data),
                 visits=Visits(self.partitions.owner_N(data.train), self.partitions.count),
             )
             return training, self.validation(number, data, member)
