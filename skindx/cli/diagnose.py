@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import printable
 
 _UNUSED = "printed in the report, changes no answer"
-_MAYBE = "changes the answer of a bundle that learned from it, else no answer"
+_MAYBE = "changes answers if the bundle learned from it"
 _TABLES = (".csv", ".parquet", ".jsonl")
 
 
@@ -113,6 +113,8 @@ def diagnose(
         "duration": duration,
         "skin_type": skin_type,
     }
+    if swapped := next((path for path in photos if (path / "bundle.json").is_file()), None):
+        raise UserError(f"{swapped} is a bundle; it comes first: skindx diagnose {swapped} PHOTO.")
     if out or summary or any(path.is_dir() or path.suffix in _TABLES for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
         one_case: dict[str, object] = {

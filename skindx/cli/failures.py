@@ -96,11 +96,6 @@ def one_sentence() -> Iterator[None]:
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         sys.exit(130)
-    except SystemExit as stop:
-        # typer ends a verb by it at Ctrl-C, without a word.
-        if isinstance(getattr(stop.__context__, "__cause__", None), KeyboardInterrupt):
-            print(STOPPED, file=sys.stderr)
-        raise
 
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABGKJ]|\x1b\[\?25[lh]|[\n\r\t])")

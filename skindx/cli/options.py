@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from skindx.core.errors import UserError
+from skindx.core.startup import STOPPED
 from skindx.core.text import printable
 
 if TYPE_CHECKING:
@@ -85,7 +86,14 @@ _TAG = re.compile(r"\[(?=[a-zA-Z/@#])")
 
 
 class _PlainHelp:
-    """Help in which a flag stands without a type: it takes no value."""
+    """Help in which a flag stands without a type: it takes no value; errors know their verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except _UNREADABLE as error:
+            error.ctx = getattr(error, "ctx", None) or ctx
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
@@ -101,6 +109,13 @@ class PlainCommand(_PlainHelp, TyperCommand):
 class PlainGroup(_PlainHelp, TyperGroup):
     """A group of verbs; a command line that cannot be read is one sentence, without a box."""
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which typer makes an exit without a word
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
+
     def main(self, *args: Any, **more: Any) -> Any:
         """Run a command line as typer does."""
         more, exits = {**more, "standalone_mode": False}, more.get("standalone_mode", True)
@@ -108,8 +123,10 @@ class PlainGroup(_PlainHelp, TyperGroup):
             return super().main(*args, **more)
         try:
             code = super().main(*args, **more)
-        except typer.Abort:
-            sys.exit("Aborted.")
+        except typer.Abort as error:  # at a question
+            asked = isinstance(error.__context__, KeyboardInterrupt)
+            print(STOPPED if asked else "Aborted.", file=sys.stderr)
+            sys.exit(130 if asked else 1)
         except _UNREADABLE as error:
             if type(error).__name__ != "NoArgsIsHelpError":  # then the help was printed
                 print(f"error: {_sentence(error)}", file=sys.stderr)
@@ -146,7 +163,7 @@ def _sentence(error: Any) -> str:
     for gone in GONE.keys() & {name, of_verb}:
         return f"{name} is gone since 1.0: {GONE[gone]}."
     message = " ".join(error.format_message().split()).rstrip(".")
-    message = message.replace(_NO_INTEGER, "it must be a whole number")
+    message = message.replace("Value error, ", "").replace(_NO_INTEGER, "it must be a whole number")
     message = message.replace(_NO_NUMBER, "it must be a number")
     verb = "skindx"
     if error.ctx:  # `python -m skindx` is skindx too

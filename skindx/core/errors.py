@@ -23,6 +23,28 @@ class UserError(ValueError):
     """
 
 
+_FOLDERS = {
+    "bundle": ("bundle.json", "a bundle", "RUN/bundle, which `skindx train` wrote"),
+    "data": ("manifest.parquet", "a dataset", "a folder that `skindx build` wrote"),
+}
+"""Usual name in a run -> the file by which it is known, what it is called, and what makes it."""
+
+
+def instead_of(path: Path, wanted: str) -> str:
+    """Return what to give in place of a path that is no bundle, or no dataset ("data").
+
+    The folder around it, in it or beside it if that is one; or else what the path is; or "".
+    """
+    mark, _, made = _FOLDERS[wanted]
+    nearest = [path.parent] if path.name == mark else [path / wanted, path.parent / wanted]
+    if near := next((folder for folder in nearest if (folder / mark).is_file()), None):
+        return f"give {near}"
+    others = (called for other, called, _ in _FOLDERS.values() if (path / other).is_file())
+    if is_one := "a file" if path.is_file() else next(others, ""):
+        return f"it is {is_one}; give {made}"
+    return ""
+
+
 class JobError(RuntimeError):
     """A process that was started for the user failed; see its error above this sentence.
 

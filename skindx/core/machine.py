@@ -91,8 +91,9 @@ def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") 
     `purpose` begins the sentence ("the server"), `otherwise` ends it (", or set detector=null").
     """
     if missing := missing_modules(*modules):
+        be = "is" if len(missing) == 1 else "are"
         raise UserError(
-            f"{purpose} needs {', '.join(missing)}, which is not installed; "
+            f"{purpose} needs {', '.join(missing)}, which {be} not installed; "
             f"run {how_to_install(extra)}{otherwise}."
         )
 

@@ -290,8 +290,13 @@ def _sentence(
     remaining = [item for item in remaining if _where(item["loc"]) != where]
     more = f" ({len(remaining)} more after this one)" if remaining else ""
     if first["type"] == "extra_forbidden":
+        unknown = {item["loc"] for item in errors if item["type"] == "extra_forbidden"}
+        if other := next((file for key, file in _FILES.items() if (key,) in unknown), ""):
+            needed = next((file for key, file in _FILES.items() if key in cls.model_fields), "")
+            return f"{origin} holds {other}; give {needed or 'another file'}."
         valid = _keys(cls, loc[:-1])
-        hint = _nearest(str(loc[-1]), valid)
+        below = [f"{key}.{loc[-1]}" for key in valid if loc[-1] in _keys(cls, (*loc[:-1], key))]
+        hint = f"did you mean {below[0]!r}? " if below else _nearest(str(loc[-1]), valid)
         return f"{origin}: unknown key {where!r}; {hint}Valid: {', '.join(valid)}.{more}"
     if first["type"] == "missing":
         return f"{origin}: {where!r} is missing; add it.{more}"
@@ -329,6 +334,8 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+_FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
+"""The key by which each is known."""
 _LIST = "it must be a list: [a, b], or lines that begin with `- `"
 _MAPPING = "it must hold `key: value` lines"
 _SENTENCES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from skindx.core.atomic_files import atomic_file, read_parquet
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, instead_of
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST, is_inside, recover, stored_file
 
@@ -212,6 +212,7 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
 
     recover(path.parent)
     if not path.exists():
+        advice = instead_of(path.parent, "data") or advice
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:
         table = read_parquet(path)

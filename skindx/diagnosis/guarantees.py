@@ -78,18 +78,20 @@ def set_errors(diagnosis: Diagnosis) -> str:
 
 def risk_errors(diagnosis: Diagnosis) -> str:
     """Return both errors of the thresholds, or all of `risk_guarantee` where it is no more."""
-    abstained = bool(diagnosis.abstained)
-    risks: list[tuple[Question, UrgentRisk]] = []
-    if diagnosis.urgent_risk and (not abstained or diagnosis.next_step.urgency == "urgent"):
-        risks.append(("urgent_risk", diagnosis.urgent_risk))
-        if diagnosis.soon_risk and not abstained:
-            risks.append(("soon_risk", diagnosis.soon_risk))
-    if not risks:
+    if not (risks := _risks(diagnosis)):
         return risk_guarantee(diagnosis)
-    measured_here = any(risk.measured_missed for _, risk in risks)
-    elsewhere = _UNLIKE if abstained else _ELSEWHERE if measured_here else ""
-    both = (_both_errors(risk, question) for question, risk in risks)
-    return " ".join((*both, elsewhere)).strip()
+    measured_here = any(risk.measured_missed for risk, _ in risks)
+    elsewhere = _UNLIKE if diagnosis.abstained else _ELSEWHERE if measured_here else ""
+    return " ".join((*(_both_errors(*risk) for risk in risks), elsewhere)).strip()
+
+
+def _risks(diagnosis: Diagnosis) -> list[tuple[UrgentRisk, Question]]:
+    """Return the risks whose errors an answer names: one that abstains only those of a warning."""
+    abstained, soon_risk = bool(diagnosis.abstained), diagnosis.soon_risk
+    if diagnosis.urgent_risk is None or (abstained and diagnosis.next_step.urgency != "urgent"):
+        return []
+    risks: list[tuple[UrgentRisk, Question]] = [(diagnosis.urgent_risk, "urgent_risk")]
+    return risks if abstained or not soon_risk else [*risks, (soon_risk, "soon_risk")]
 
 
 def _both_errors(risk: UrgentRisk, question: Question) -> str:
@@ -105,11 +107,22 @@ def _both_errors(risk: UrgentRisk, question: Question) -> str:
 
 def theory(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return what the short sentences leave out: how threshold and set were fitted and measured."""
-    full = {
-        risk_guarantee(diagnosis): risk_errors(diagnosis),
-        guarantee(diagnosis): set_errors(diagnosis),
-    }
-    return tuple(text for text, short in full.items() if text != short)
+    fitted = [
+        _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate)
+        if diagnosis.abstained
+        else _fitted(risk, question) + _predictive(risk, question)
+        for risk, question in _risks(diagnosis)
+    ]
+    if (promise := diagnosis.promise) and not diagnosis.abstained:
+        by_kind = _by_kind(promise.measured) if promise.measured else []
+        if by_kind and promise.measured:
+            sets = f"Sets held the true condition, on the {promise.measured.split} images:"
+            fitted.append(f"{sets} {'; '.join(by_kind)}.")
+        elif not promise.measured:
+            urgent, apart = _urgent_level(promise)
+            holds = urgent and f"; of 100 photos{urgent[1:]} have their condition in it"
+            fitted.append(f"The set was {_fitted_on(promise)}{holds}.{apart}")
+    return tuple(fitted)
 
 
 def _these(count: int) -> str:
@@ -121,13 +134,19 @@ def coverage(promise: Promise, count: int) -> str:
     these = _these(count)
     if promise.measured:
         return f"{these} the set. {measured_coverage(promise.measured)}"
+    urgent, apart = _urgent_level(promise)
+    return f"{these} the set: {set_holds(promise.level)}{urgent} ({_fitted_on(promise)}).{apart}"
+
+
+def _fitted_on(promise: Promise) -> str:
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
-    urgent = apart = ""
-    if promise.urgent_level is not None and promise.urgent_apart:
-        urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
-        apart = f" {_URGENT_APART}"
-    fitted = f"fitted on {counted(promise.pictures, 'image')}{whose}"
-    return f"{these} the set: {set_holds(promise.level)}{urgent} ({fitted}).{apart}"
+    return f"fitted on {counted(promise.pictures, 'image')}{whose}"
+
+
+def _urgent_level(promise: Promise) -> tuple[str, str]:
+    if promise.urgent_level is None or not promise.urgent_apart:
+        return "", ""
+    return f", of urgent conditions about {100 * promise.urgent_level:.0f}", f" {_URGENT_APART}"
 
 
 def measured_coverage(sets: MeasuredSets) -> str:
@@ -135,12 +154,14 @@ def measured_coverage(sets: MeasuredSets) -> str:
 
     The condition that they held least often is named.
     """
-    urgent = f"; of urgent conditions {shown_share(sets.urgent)}" if sets.urgent else ""
-    least = f"; least often of {sets.least_name}: {shown_share(sets.least)}" if sets.least else ""
-    return (
-        f"Measured on the {sets.split} images, such sets held the true condition for "
-        f"{shown_share(sets.coverage)}{urgent}{least}."
-    )
+    held = f"such sets held the true condition for {shown_share(sets.coverage)}"
+    return f"Measured on the {sets.split} images, {'; '.join((held, *_by_kind(sets)))}."
+
+
+def _by_kind(sets: MeasuredSets) -> list[str]:
+    urgent = f"of urgent conditions {shown_share(sets.urgent)}" if sets.urgent else ""
+    least = f"least often of {sets.least_name}: {shown_share(sets.least)}" if sets.least else ""
+    return [text for text in (urgent, least) if text]
 
 
 def errors(promise: Promise) -> str:
@@ -218,6 +239,10 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
 
 
 def _kept_to(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
+    return f"{_fitted(risk, question)}{_errors_of(risk, question)}"
+
+
+def _fitted(risk: UrgentRisk, question: Question) -> str:
     condition, called = QUESTION_WORDS[question]
     whose = "" if risk.group == "all" else f" of {risk.group}"
     return (
@@ -225,7 +250,7 @@ def _kept_to(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
         f"{counted(risk.lesions, 'calibration lesion')}{whose} with an {condition} condition: of "
         f"100 such lesions, at most {100 * risk.miss_rate:g} are expected below it (confidence "
         f"that it keeps to this rate: {100 * risk.confidence:.0f} %; with 95 % confidence at most "
-        f"{100 * risk.bound:.1f} are below it).{_errors_of(risk, question)}"
+        f"{100 * risk.bound:.1f} are below it)."
     )
 
 
@@ -267,13 +292,18 @@ def _errors_of(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
             f" Measured on the {risk.measured_on} images, it calls {shown_share(sent_on)} of "
             f"other conditions {called}."
         )
-    if risk.prevalence is not None and risk.ppv is not None and risk.npv is not None:
-        text += (
-            f" Where {percent(risk.prevalence)} of the photos show an {condition} condition, "
-            f"{percent(risk.ppv)} of those called {called} do (positive predictive value), and "
-            f"{percent(risk.npv)} of the others do not (negative predictive value)."
-        )
-    return text
+    return text + _predictive(risk, question)
+
+
+def _predictive(risk: UrgentRisk, question: Question) -> str:
+    if risk.prevalence is None or risk.ppv is None or risk.npv is None:
+        return ""
+    condition, called = QUESTION_WORDS[question]
+    return (
+        f" Where {percent(risk.prevalence)} of the photos show an {condition} condition, "
+        f"{percent(risk.ppv)} of those called {called} do (positive predictive value), and "
+        f"{percent(risk.npv)} of the others do not (negative predictive value)."
+    )
 
 
 def measured(metrics: dict[str, Any] | None) -> str:

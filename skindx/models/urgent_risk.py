@@ -59,10 +59,7 @@ def why_no_threshold(classes: Iterable[SkinClass]) -> str:
         unknown = " and the urgency of some is unknown" if "unknown" in tiers else ""
         return f"none of its classes is urgent{unknown}, so there is no such risk to estimate"
     least = rank_needs(max(MISS_RATES))
-    return (
-        f"it takes {least} calibration lesions with an urgent condition, and there were fewer "
-        "(or the bundle is of an older version)"
-    )
+    return f"it takes {least} calibration lesions with an urgent condition, and fewer were used"
 
 
 def rank_needs(miss_rate: float) -> int:

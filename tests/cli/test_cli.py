@@ -12,6 +12,7 @@ import typer
 from command_line import Skindx
 
 from skindx import cli
+from skindx.cli.options import lay_out
 
 
 def _images(folder: Path, count: int, seed: int = 0) -> None:
@@ -88,6 +89,8 @@ def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: P
         (("serve", "bundle", "--port", "abc"), "'--port': it must be a whole number; `skindx"),
         (("plan", "make", "--outt", "x"), "`skindx plan make --help`"),
         (("build", "recipe.yaml", "--out", "data"), "recipe.yaml"),
+        (("doctor", "--upgrade"), "requires an argument; `skindx doctor --help`"),
+        (("new", "x", "--effort", "fast"), "'--effort': 'fast' is not one of"),
     ],
 )
 def test_bad_arguments(
@@ -101,6 +104,30 @@ def test_bad_arguments(
     code, _, err = skindx(*arguments)
     _one_sentence(code, err, said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_folder_is_named_and_the_right_one_too(
+    skindx: Skindx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("run")
+    for file in ("run/bundle/bundle.json", "run/data/manifest.parquet", "lone/bundle.json"):
+        Path(file).parent.mkdir(parents=True)
+        Path(file).touch()
+    bundle, data, photo = run / "bundle", run / "data", Path("photo.jpg")
+    photo.touch()
+    for words, said in (
+        (("diagnose", run, photo), f"give {bundle}."),
+        (("diagnose", bundle / "bundle.json", photo), f"give {bundle}."),
+        (("diagnose", data, photo), f"give {bundle}."),
+        (("diagnose", photo, bundle), f"{bundle} is a bundle; it comes first"),
+        (("review", run), f"give {data}."),
+        (("review", data / "manifest.parquet"), f"give {data}."),
+        (("review", bundle), f"give {data}."),
+        (("review", "lone"), "it is a bundle; give a folder that `skindx build` wrote."),
+        (("review", photo), "it is a file; give a folder that `skindx build` wrote."),
+    ):
+        _one_sentence(*skindx(*words)[::2], said)
 
 
 def commands(of: typer.Typer) -> Iterator[Any]:
@@ -163,12 +190,21 @@ def test_ctrl_c_in_a_verb_says_how_to_go_on(
 ) -> None:
     commands = typer.Typer()
 
-    @commands.command()
-    def verb() -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "argv", ["skindx"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.run_app(commands)
-    assert stopped.value.code == 130
-    assert capsys.readouterr().err == "stopped; run the same command again to go on\n"
+    def asked() -> None:
+        try:
+            interrupted()
+        except KeyboardInterrupt:
+            raise typer.Abort from None  # as typer.prompt does
+
+    commands.command("work", help="Work.")(interrupted)
+    commands.command("ask", help="Ask.")(asked)
+    lay_out(commands)
+    for verb in ("work", "ask"):
+        monkeypatch.setattr(sys, "argv", ["skindx", verb])
+        with pytest.raises(SystemExit) as stopped:
+            cli.run_app(commands)
+        assert stopped.value.code == 130
+        assert capsys.readouterr().err.endswith("stopped; run the same command again to go on\n")

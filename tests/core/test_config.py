@@ -81,6 +81,8 @@ def test_settings_are_frozen() -> None:
         ("wanted: []", [], r"'wanted' = \[\]: give at least 1 item\.$"),
         ("wanted: [[1]]", [], r"'wanted.0' = \[1\]: [^(]*$"),
         ("zzz: 1", [], "unknown key 'zzz'; Valid: name"),
+        ("name: a", ["learning_rate=1"], "^--set: .*did you mean 'optimizer.learning_rate'"),
+        ("members: []\nfolds: 2", [], "holds settings of `skindx train`; give a recipe of `skindx"),
         ("optimizer: {learning_rate: -1}", [], "'optimizer.learning_rate' = -1: .*greater than 0"),
         ("", ["name"], "must look like a.b=value"),
         ("name: a", ["optimizer.learning_rat=1"], "^--set: unknown key 'optimizer.learning_rat'"),

@@ -170,7 +170,7 @@ def test_without_the_extra_a_training_is_a_sentence(
         monkeypatch.setitem(sys.modules, module, None)
     code, _, err = skindx(*words)
     assert code == 2
-    assert "needs deepspeed, psutil, which is not installed; run `" in err
+    assert "needs deepspeed, psutil, which are not installed; run `" in err
     assert "[train]'`" in err
     assert not list(tmp_path.iterdir())
 

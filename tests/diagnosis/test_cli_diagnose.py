@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
+from skindx.models.conformal import MeasuredShare
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 
@@ -44,6 +45,39 @@ def test_photos_and_facts_become_an_answer_and_a_report(
         "report.pdf",
         "wide.jpg",
     ]
+
+
+def test_the_plain_answer_says_what_to_do_both_errors_and_what_the_model_does_not_know(
+    tmp_path: Path, photos: list[str]
+) -> None:
+    plain = pack_tiny(tmp_path / "plain")
+    classes = plain.taxonomy.classes
+    urgent = tuple(n for n, skin_class in enumerate(classes) if skin_class.urgency == "urgent")
+    share = MeasuredShare(value=0.25, low=0.2, high=0.3, pictures=400)
+    rule = UrgentRiskRule(
+        urgent_columns=urgent,
+        lesions={"all": 57},
+        levels=(RiskLevel(miss_rate=0.05, thresholds={"all": 0.0}, sent_on=share),),
+    )
+    bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule).path
+    said, record = typed(bundle, photos[0]), json.loads(typed(bundle, photos[0], "--json"))
+    lines, said = said.splitlines(), " ".join(said.split())
+    assert record["next_step"]["urgency"] == "urgent"
+    assert " ".join(lines).startswith(f"Next step  {record['next_step']['advice']}")
+    for text in (
+        record["next_step"]["because"],
+        "cannot rule out any disease",
+        "miss at most 5 % of urgent lesions",  # one error
+        "Of calibration images of other conditions, 25.0 %",  # the other
+        f"The model knows {len(classes)} conditions and no others",
+        "Urgent conditions that it does not know",
+        record["source"]["digest"][:16],
+        record["notice"],
+    ):
+        assert said.count(text) == 1, said
+    for candidate in record["candidates"]:
+        assert candidate["name"] in said
+    assert said.index("Next step") < said.index("ICD-10") < said.index("does not know")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,23 @@ from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
-from skindx.diagnosis.guarantees import coverage, guarantee, missed
+from skindx.diagnosis.guarantees import (
+    coverage,
+    guarantee,
+    missed,
+    set_errors,
+    shown_share,
+    theory,
+)
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import SEES_SQUARE, CaseAnswer, LesionBox, Promise, Share
+from skindx.diagnosis.record import (
+    SEES_SQUARE,
+    CaseAnswer,
+    LesionBox,
+    MeasuredSets,
+    Promise,
+    Share,
+)
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.answer_html import problem_html, result_html, scope_html, waiting_html
 from skindx.ui.page.diagnosis_page import intake_html
@@ -66,10 +80,26 @@ def on_paper(answer: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(101)
-    said = guarantee(answer.diagnosis)
+    said, decided = set_errors(answer.diagnosis), theory(answer.diagnosis)
     assert "about 90" in said
-    assert said in in_terminal(answer)
-    assert said in on_paper(answer, monkeypatch)
+    assert any("fitted on" in text for text in decided)
+    for shown in (in_terminal(answer), on_paper(answer, monkeypatch)):
+        assert all(shown.count(text) == 1 for text in (said, *decided))
+
+
+def test_no_measured_figure_is_said_twice() -> None:
+    answer = painted(101)
+    shares = {
+        name: Share(value=0.5, low=0.4 + n / 1000, high=0.6, pictures=90 + n)
+        for n, name in enumerate(("coverage", "urgent", "least", "urgent_missed", "urgent_raised"))
+    }
+    measured = MeasuredSets(split="test", least_name="Nevus", **shares)
+    assert answer.diagnosis.promise
+    promise = answer.diagnosis.promise.model_copy(update={"measured": measured})
+    shown = in_terminal(
+        replace(answer, diagnosis=answer.diagnosis.model_copy(update={"promise": promise}))
+    )
+    assert all(shown.count(shown_share(share)) == 1 for share in shares.values())
 
 
 def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,13 @@ from tiny_bundle import odd_taxonomy
 from skindx.data.publish.published_rows import web_address
 from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantees import guarantee, measured, risk_errors, risk_guarantee, theory
+from skindx.diagnosis.guarantees import (
+    measured,
+    risk_errors,
+    risk_guarantee,
+    set_errors,
+    theory,
+)
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, Share, UrgentRisk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
@@ -71,7 +77,7 @@ def test_a_figure_alone_is_reported() -> None:
 def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
     answer = rich(CASE)
     html = result_html(answer, METRICS).replace("\u00a0", " ")
-    assert guarantee(answer.diagnosis) in html
+    assert all(text in html for text in (set_errors(answer.diagnosis), *theory(answer.diagnosis)))
     assert "The model knows 9 conditions and no others." in html
     assert all(name in html for name in answer.diagnosis.known)
     assert "does not know, among others: Merkel cell carcinoma" in html

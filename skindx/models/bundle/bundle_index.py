@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from skindx.core.atomic_files import finish_folder, is_unfinished
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, instead_of
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record, Split, split_of
@@ -240,7 +240,8 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
     if not index.is_file():
         finish_folder(path, INDEX)  # a kill may have left the files half in their places
     if not index.is_file():
-        raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
+        advice = instead_of(path, "bundle") or "give RUN/bundle"
+        raise UserError(f"{path} is no bundle (it has no {INDEX}); {advice}.")
     wanted = None if expect is None else _parsed(expect)
     content = read_plain(index, _LONGEST_INDEX)
     digest = digest_of(content)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from skindx.core.atomic_files import atomic_file, atomic_folder, sha256_file
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, instead_of
 from skindx.core.untrusted import MEGABYTE, parse_json
 from skindx.models.bounded_files import MOST_BYTES, save_tensors
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
@@ -111,7 +111,8 @@ def unpack(archive: Path, folder: Path) -> Path:
                 _extract(opened, entry.filename, folder / pure)
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error) as error:
         detail = " ".join(str(error).split())[:120]
-        raise UserError(f"{archive} is no zip of a bundle ({detail}); copy it again.") from None
+        advice = instead_of(archive, "bundle") if archive.suffix != ".zip" else "copy it again"
+        raise UserError(f"{archive} is no zip of a bundle ({detail}); {advice}.") from None
     return folder / PurePosixPath(index).parent
 
 

@@ -151,7 +151,8 @@ def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
     if spec.conformal is None:
         lines.append("no conformal sets: the dataset has no calibration images to fit them on")
     if spec.urgent_risk is None:
-        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}")
+        follows = "so the next step follows the conformal set"
+        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}; {follows}")
     if spec.ood is None and spec.novelty is None:
         lines.append(
             "no check for photos unlike the training images (out of distribution): it takes "

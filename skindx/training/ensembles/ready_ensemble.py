@@ -40,13 +40,10 @@ from skindx.models.metadata_head import (
     with_rules,
 )
 from skindx.models.ood.feature_extraction import CAP, OodCollector
-from skindx.models.ood.ood_check import FEWEST
 from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import (
     QUESTIONS,
-    UrgentRiskRule,
     fit_risk_on_records,
-    why_no_threshold,
 )
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import State
@@ -165,18 +162,18 @@ def fit_on_calibration(
     for batch, images, output in outputs_of_records(ensemble, dataset, held):
         batches.append(output.probabilities_NC)
         collector.calibration(batch, images, output)
-    ood = collector.part()
-    if ood is None:
-        print(
-            f"no out-of-distribution check: it takes {FEWEST} calibration images (here "
-            f"{len(held)}) and training images that differ"
-        )
+    ood = collector.part()  # what could not be fitted is said at the end
     probabilities_NC = np.concatenate(batches)
     rules: dict[str, Any] = {
         question: fit_risk_on_records(probabilities_NC, held, taxonomy, question)
         for question in QUESTIONS
     }
-    print(_risk_shown(rules["urgent_risk"], taxonomy))
+    if risk := rules["urgent_risk"]:
+        rates = ", ".join(f"{level.miss_rate:.0%}" for level in risk.levels)
+        print(
+            f"urgent-risk thresholds for miss rates of {rates}, fitted on {risk.lesions[ALL]} "
+            "calibration lesions with an urgent condition"
+        )
     conformal = fit_on_records(probabilities_NC, held, taxonomy)
     if metadata:
         plain, answers = AnswerRules(conformal=conformal, **rules), {"": probabilities_NC}
@@ -201,19 +198,6 @@ def fit_modality(dataset: Path, records: Sequence[Record]) -> ModalityCheck | No
             "too few, or look too much like the others"
         )
     return check
-
-
-def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:
-    if rule is None:
-        return (
-            f"no urgent-risk threshold: {why_no_threshold(taxonomy.classes)}; the next step "
-            "follows the conformal set"
-        )
-    rates = ", ".join(f"{level.miss_rate:.0%}" for level in rule.levels)
-    return (
-        f"urgent-risk thresholds for miss rates of {rates}, fitted on {rule.lesions[ALL]} "
-        "calibration lesions with an urgent condition"
-    )
 
 
 def _shown(gallery: EmbeddingIndex) -> str:
