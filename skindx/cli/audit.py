@@ -182,11 +182,7 @@ def embed(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Default: DATASET/embeddings.parquet, or label_features.parquet with layers=all.",
-        ),
+        typer.Option("--out", "-o", help="Default: embeddings or label_features.parquet."),
     ] = None,
     sets: Sets = None,
 ) -> None:

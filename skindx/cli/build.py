@@ -57,10 +57,7 @@ def build(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Share the work with a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
-        ),
+        typer.Option(metavar="ADDRESS", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
     ] = None,
     sets: Sets = None,
 ) -> None:

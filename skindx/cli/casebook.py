@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="List, export and delete the cases of a case book; keep and compare scans.",
 )
-Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: all logins.")]
+Owner = Annotated[str | None, typer.Option(help="Only those of this login; default: all logins.")]
 
 
 def _open(book: str, casebook_key: Path | None, *, create: bool = False) -> "Casebook":
@@ -137,9 +137,7 @@ def delete(
 def list_scans(
     book: CasebookPath,
     *,
-    owner: Annotated[
-        str | None, typer.Option(help="Only scans of this login; default: all logins.")
-    ] = None,
+    owner: Owner = None,
     casebook_key: CasebookKey = None,
 ) -> None:
     """List the stored scans, oldest first.

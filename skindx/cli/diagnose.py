@@ -53,13 +53,10 @@ def diagnose(
     prevalence: Prevalence = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     pdf: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF.")
     ] = None,
     fhir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write a FHIR R4 Bundle with a DiagnosticReport to this file."
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Also write a FHIR R4 DiagnosticReport.")
     ] = None,
     dicom_sr: Annotated[
         Path | None,
@@ -74,18 +71,12 @@ def diagnose(
         str, typer.Option(metavar="ID", help="Whose photos they are, for --fhir and --dicom-sr.")
     ] = "",
     study_uid: Annotated[
-        str,
-        typer.Option(
-            metavar="UID", help="The study that wrapped photos belong to; default: a new one."
-        ),
+        str, typer.Option(metavar="UID", help="The study of wrapped photos; default: a new one.")
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            "-o",
-            metavar="TABLE",
-            help="Many photos: their answers, as .csv, .parquet or .jsonl.",
+            "--out", "-o", metavar="TABLE", help="Many photos: a .csv, .parquet or .jsonl."
         ),
     ] = None,
     summary: Annotated[
@@ -117,13 +108,8 @@ def diagnose(
         raise UserError(f"{swapped} is a bundle; it comes first: skindx diagnose {swapped} PHOTO.")
     if out or summary or any(path.is_dir() or path.suffix in _TABLES for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
-        one_case: dict[str, object] = {
-            "json": as_json,
-            "pdf": pdf,
-            "fhir": fhir,
-            "dicom_sr": dicom_sr,
-        }
-        one_case |= {"patient_id": patient_id, "study_uid": study_uid}
+        reports = {"pdf": pdf, "fhir": fhir, "dicom_sr": dicom_sr, "patient_id": patient_id}
+        one_case: dict[str, object] = {"json": as_json, **reports, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
         _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
         return

@@ -15,11 +15,7 @@ def evaluate(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Report folder; default: evaluation/ beside the bundle; external/ if --external.",
-        ),
+        typer.Option("--out", "-o", help="Report folder; default: evaluation/ beside the bundle."),
     ] = None,
     split: Annotated[
         Part | None,
@@ -49,10 +45,7 @@ def evaluate(
         ),
     ] = "licensed",
     checklist: Annotated[
-        bool,
-        typer.Option(
-            "--checklist", help="Fill in STARD-AI, TRIPOD+AI and CLEAR Derm: checklist.html, .md."
-        ),
+        bool, typer.Option("--checklist", help="Fill in STARD-AI, TRIPOD+AI and CLEAR Derm.")
     ] = False,
     expect: Expect = None,
     miss_rate: MissRate = None,
@@ -103,10 +96,7 @@ def recompute(
     *,
     internal: Annotated[
         Path | None,
-        typer.Option(
-            metavar="EVALUATION",
-            help="Of an external evaluation: the one that its changes are compared with.",
-        ),
+        typer.Option(metavar="EVALUATION", help="What an external one is compared with."),
     ] = None,
     checklist: Annotated[
         bool, typer.Option("--checklist", help="If they agree, fill in the checklists again.")

@@ -192,10 +192,7 @@ def check(
         Path | None, typer.Option("--json", help="Also write the comparison to this file.")
     ] = None,
     timeline: Annotated[
-        Path | None,
-        typer.Option(
-            help="Timeline that `plan make --timeline` wrote: lay the recorded steps beside it."
-        ),
+        Path | None, typer.Option(help="Lay the steps beside this timeline of `plan make`.")
     ] = None,
 ) -> None:
     """Compare the prediction for RUN with what happened, part by part.

@@ -198,9 +198,7 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The same, of a later scan of the same person.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder to write; default: comparison/ inside AFTER's parent."
-        ),
+        typer.Option("--out", "-o", help="Folder to write; default: comparison/ beside AFTER."),
     ] = None,
 ) -> None:
     """List lesions that are new, grown, changed or vanished between two scans of a person.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect, MissRate, Prevalence
+from skindx.cli.options import CasebookKey, Expect, MissRate, Prevalence
 
 
 def serve(
@@ -20,38 +20,23 @@ def serve(
     ] = None,
     login: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Require a login; FILE holds the users (skindx user add)."
-        ),
+        typer.Option(metavar="FILE", help="Require a login of FILE's users (skindx user add)."),
     ] = None,
     casebook: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH_OR_URL",
-            help="Case book for cases with consent: a SQLite file, or the URL of a database.",
+            metavar="PATH_OR_URL", help="Keep cases, with consent: a SQLite file or a database."
         ),
     ] = None,
-    casebook_key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The case book's key file; default: SKINDX_CASEBOOK_KEYS, then PATH.keys.",
-        ),
-    ] = None,
+    casebook_key: CasebookKey = None,
     proxy: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of the proxy whose X-Forwarded-For, -Proto, -Host and -Prefix headers "
-            "are trusted.",
-        ),
+        typer.Option(metavar="ADDRESS", help="The proxy whose X-Forwarded-* headers are trusted."),
     ] = None,
     root_path: Annotated[
         str,
         typer.Option(
-            metavar="/FOLDER",
-            help="Folder under which the proxy shows the page, such as /skin; default: the "
-            "proxy's X-Forwarded-Prefix, or none.",
+            metavar="/FOLDER", help="Where the proxy shows the page; default: as its headers say."
         ),
     ] = "",
     expect: Expect = None,
@@ -71,18 +56,11 @@ def serve(
     prevalence: Prevalence = None,
     keep_scans: Annotated[
         float | None,
-        typer.Option(
-            metavar="MINUTES",
-            help="Delete the result of a scan so long after its end; default: 30.",
-        ),
+        typer.Option(metavar="MINUTES", help="Keep the result of a scan so long; default: 30."),
     ] = None,
     monitor: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Watch for drift: FILE keeps numbers of each photo, and no photo. /v1/monitor "
-            "shows it.",
-        ),
+        typer.Option(metavar="FILE", help="Watch for drift: FILE keeps numbers, and no photo."),
     ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")

@@ -25,10 +25,7 @@ def train(
     *,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "--ensemble", "-c", help="Training settings (YAML): one member or many."
-        ),
+        Path | None, typer.Option("--config", "--ensemble", "-c", help="Training settings (YAML).")
     ] = None,
     weights: Annotated[
         Path | None,
