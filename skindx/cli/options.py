@@ -88,9 +88,9 @@ _TAG = re.compile(r"\[(?=[a-zA-Z/@#])")
 class _PlainHelp:
     """Help in which a flag stands without a type: it takes no value; errors know their verb."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)  # type: ignore[misc]
+            return list(super().parse_args(ctx, args))  # type: ignore[misc]
         except _UNREADABLE as error:
             error.ctx = getattr(error, "ctx", None) or ctx
             raise
