@@ -50,14 +50,6 @@ def train(
             "on any machine that sees it.",
         ),
     ] = False,
-    suggest: Annotated[
-        bool,
-        typer.Option(
-            "--suggest",
-            help="Train nothing; report in minutes how good the members' pretrained features are "
-            "for this dataset.",
-        ),
-    ] = False,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -89,11 +81,8 @@ def train(
     Many members: skindx train DATA --config configs/ensemble-skin10.yaml --out runs/ensemble
 
     All at once, one worker for each core: skindx train DATA -c my.yaml --hop --out runs/mine
-
-    Compare pretrained towers: skindx train DATA --config my.yaml --suggest
     """
-    if not suggest:
-        require_extra("train", *NEEDS, purpose="training")
+    require_extra("train", *NEEDS, purpose="training")
     from skindx.energy import energy_reported
     from skindx.models.bundle.model_card import missing_parts
     from skindx.training.config.run import TrainSettings
@@ -103,7 +92,7 @@ def train(
 
     settle_place()
     if join:
-        _join(dataset, out, [config, weights, plan, sets, hop, suggest, random_weights])
+        _join(dataset, out, [config, weights, plan, sets, hop, random_weights])
         return
     chosen = ["engine.schedule=hop"] if hop else []
     chosen += sets or []
@@ -116,11 +105,8 @@ def train(
     settings = settings.starting_from(weights) if weights else settings
     if config is None or random_weights:
         settings = _without_config(
-            settings, dataset, config or weights, random_weights=random_weights, trains=not suggest
+            settings, dataset, config or weights, random_weights=random_weights
         )
-    if suggest:
-        _suggest(dataset, settings, out)
-        return
     if out is None:
         raise UserError("--out is missing; name the run folder to write.")
     try:
@@ -149,7 +135,6 @@ def _without_config(
     given: Path | None,
     *,
     random_weights: bool,
-    trains: bool,
 ) -> "TrainSettings":
     """Return settings whose network starts from weights at hand, and say which; or refuse."""
     from skindx.data.layout import MANIFEST
@@ -160,7 +145,7 @@ def _without_config(
             "--random-weights is for a training without --config and --weights; leave it out: "
             "members start from random weights where they name none."
         )
-    if given or not trains or not (dataset / MANIFEST).is_file():  # else that is what is wrong
+    if given or not (dataset / MANIFEST).is_file():  # else that is what is wrong
         return settings
     completed = with_default_network(settings, random_weights=random_weights)
     if completed is not settings and os.environ.get("RANK", "0") == "0":
@@ -183,17 +168,6 @@ def _join(dataset: Path, run: Path | None, others: list[object]) -> None:
 
 
 def _nothing() -> None: ...
-
-
-def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:
-    from rich.console import Console
-
-    from skindx.training.ensembles.suggest import curve_table, suggest
-
-    for suggestion in suggest(dataset, settings, out):
-        Console().print(curve_table(suggestion))
-        for sentence in suggestion.sentences:
-            print(sentence)
 
 
 def _stopped(stopped: "StoppedError") -> str:

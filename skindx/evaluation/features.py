@@ -52,7 +52,6 @@ from skindx.training.callbacks import Silent
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, pack_ensemble
-from skindx.training.ensembles.suggest import check_classes
 from skindx.training.loop import fit
 from skindx.training.tasks.head_data import HeadData, solve
 from skindx.training.tasks.heads_task import setup_heads
@@ -333,7 +332,7 @@ def evaluate_embeddings(
     else:
         BUNDLE.check(out / "bundle")
         taxonomy = Taxonomy.load(dataset / TAXONOMY)
-        check_classes(records, taxonomy.keys)
+        _check_classes(records, taxonomy.keys)
         present = find_tower(tower) if tower else None
         cosine = compare_tower(present, rows, dataset, records) if present else None
         place = {"place": present.trunk.head} if present else {}
@@ -425,3 +424,17 @@ def heads_table(heads: Sequence[EmbeddedHead]) -> "Table":
         mark = "" if number else "  <- chosen"
         table.add_row(head.name + mark, f"{head.loss:.3f}", f"{head.temperature:.2f}", interval)
     return table
+
+
+def _check_classes(records: Sequence[Record], classes: Sequence[str]) -> None:
+    """Raise UserError for a dataset without training or validation images of its classes."""
+    for split in ("train", "val"):
+        labels = {record.label for record in records if record.split == split}
+        if not labels:
+            raise UserError(f"the dataset has no {split} images; build it with more images.")
+        if split == "train" and len(labels) < len(classes):
+            missing = next(key for key in classes if key not in labels)
+            raise UserError(
+                f"no training image shows the class {missing!r}; add images of it, or take the "
+                "class out of the taxonomy."
+            )
