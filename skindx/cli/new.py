@@ -80,7 +80,7 @@ def new(
     """
     from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
     from skindx.core.progress import progress_bars
-    from skindx.plan.readable import size
+    from skindx.core.text import size
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
     from skindx.start.first_files import batch_of, check_out, commands, write_first_files
     from skindx.start.image_folder import look

@@ -207,7 +207,7 @@ def check(
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.cluster import Cluster
     from skindx.core.cost.events import lay_beside
-    from skindx.plan.readable import seconds, size
+    from skindx.core.text import seconds, size
     from skindx.plan.saved_plan import compare, learnt
     from skindx.plan.training_plan import happened, read_kept, recorded_steps
 

@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx import __version__
+from skindx.core.text import count, percent, rounded, seconds, size, within
 from skindx.plan.estimate import Estimate
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.plan import Plan
-from skindx.plan.readable import count, percent, rounded, seconds, size, within
 
 _ROWS = 12
 

@@ -24,7 +24,7 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.local import LocalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
-from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, largest, merge
+from skindx.comm.sparse_exchange import Sparse, add_all, add_and_select, largest, merge
 from skindx.comm.topk import TopKSettings
 
 pytestmark = pytest.mark.gpu

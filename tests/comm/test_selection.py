@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from skindx.comm.sparse_vectors import Sparse, add_and_select, merge
+from skindx.comm.sparse_exchange import Sparse, add_and_select, merge
 
 VALUES = st.floats(-8, 8, width=32).map(lambda value: round(value * 2) / 2)  # many equal ones
 

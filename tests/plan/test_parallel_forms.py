@@ -18,8 +18,7 @@ from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
-from skindx.training.forms.owt_cells import Ground
-from skindx.training.forms.owt_form import in_rounds
+from skindx.training.forms.owt_form import Ground, in_rounds
 
 
 def sent_bytes(cells: Sequence[Cell]) -> int:

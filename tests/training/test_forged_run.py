@@ -22,7 +22,7 @@ from skindx.training.checkpoint.finished import (
     save_member,
 )
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.builder import EnsembleBuilder
+from skindx.training.ensembles.pack import EnsembleBuilder
 
 SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
 SETTINGS = {

@@ -152,7 +152,7 @@ def test_what_a_run_leaves_of_heads(run: Path, small_dataset: Path) -> None:
 @pytest.mark.distributed
 def test_a_head_of_another_trunk_is_refused(run: Path, small_dataset: Path, tmp_path: Path) -> None:
     from skindx.taxonomy import Taxonomy
-    from skindx.training.ensembles.builder import EnsembleBuilder
+    from skindx.training.ensembles.pack import EnsembleBuilder
 
     settings = TrainSettings.load(run / "train.yaml")
     weights = settings.members[-2].weights

@@ -9,8 +9,7 @@ from skindx.training.methods.kfac import bases
 from skindx.training.methods.kfac.eigen import Eigen, decompose, leading, make_inverse
 from skindx.training.methods.kfac.kfac import Kfac
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.methods.kfac.products import plain_nt
+from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, plain_nt
 
 WIDTH = 600
 

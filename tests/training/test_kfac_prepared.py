@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse, precondition
-from skindx.training.methods.kfac.products import plain_nt
+from skindx.training.methods.kfac.layers import plain_nt
 
 DAMPING, NEGLIGIBLE = 0.5, 0.04
 

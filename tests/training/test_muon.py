@@ -27,7 +27,7 @@ from skindx.training.checkpoint.saved_state import (
 )
 from skindx.training.checks import _check_layer_norms
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.muon import is_matrix
+from skindx.training.config.optimizers import is_matrix
 from skindx.training.config.recipe import Ema, LoraSettings, Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from skindx.training.methods.kfac import products
-from skindx.training.methods.kfac.products import LEAST, by_onednn, onednn_is_faster, plain_nt
+from skindx.training.methods.kfac import layers
+from skindx.training.methods.kfac.layers import LEAST, by_onednn, onednn_is_faster, plain_nt
 
 M, N, K = 120, 130, 100
 needs_onednn = pytest.mark.skipif(
@@ -68,8 +68,8 @@ def test_small_products_stacks_and_other_types_are_made_otherwise() -> None:
 def test_it_is_for_processors_that_mkl_does_not_serve_fully(
     vendor: str, flags: set[str], faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "cpu_vendor", lambda: vendor)
-    monkeypatch.setattr(products, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(layers, "cpu_vendor", lambda: vendor)
+    monkeypatch.setattr(layers, "cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(torch._C, "has_mkl", True)
     monkeypatch.setattr(torch._C, "_has_mkldnn", True)
     expected = faster and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -17,8 +17,7 @@ from skindx.comm.exchange import Exchange
 from skindx.comm.exchange_kinds import AnyExchange, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.sparse_exchange import SparseExchange
-from skindx.comm.sparse_vectors import Sparse, add_and_select, merge
+from skindx.comm.sparse_exchange import Sparse, SparseExchange, add_and_select, merge
 from skindx_bench.cluster.gradient_load import heavy_tailed
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted

@@ -18,7 +18,7 @@ from skindx.comm.clocks import HostMark, LayerClock, layers_of
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
-from skindx.plan.local_work import local_work
+from skindx.plan.measured_steps import local_work
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.comm.fused_exchange import Fused
-from skindx.plan.local_work import local_work
+from skindx.plan.measured_steps import local_work
 from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.parallel.mesh import Mesh, ProcessGroup

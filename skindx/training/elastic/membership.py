@@ -24,8 +24,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
-from skindx.training.elastic.cards import Card, drain, family, has_ended, listener
-from skindx.training.elastic.sockets import open_sockets, shut
+from skindx.training.elastic.sockets import (
+    Card,
+    drain,
+    family,
+    has_ended,
+    listener,
+    open_sockets,
+    shut,
+)
 from skindx.workers.worker_process import leave_process
 
 BEAT_S = 0.2

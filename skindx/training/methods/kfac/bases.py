@@ -18,8 +18,7 @@ from skindx.training.methods.kfac.eigen import (
     leading,
     nothing,
 )
-from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, Layer, Sums
-from skindx.training.methods.kfac.products import Multiply, plain_nt
+from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, Layer, Multiply, Sums, plain_nt
 from skindx.training.methods.kfac.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 
