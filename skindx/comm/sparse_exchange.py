@@ -16,6 +16,8 @@ from skindx.comm.topk import SparseSettings
 from skindx.core.machine import require_extra
 from skindx.core.state_checks import UnfitStateError
 
+# Sparse gradients: what is selected of a vector, as one message, and the sum of two of them.
+
 
 @dataclass(frozen=True)
 class Sparse:
@@ -213,8 +215,6 @@ def _on_gpu(gradient_M: Tensor, residual_M: Tensor, k: int) -> Sparse | None:
     at_K = torch.topk(gradient_M.abs(), k, sorted=False).indices.sort().values
     return Sparse(at_K.int(), gradient_M[at_K])
 
-
-# Sparse gradients: what is selected of a vector, as one message, and the sum of two of them.
 
 # M = elements of the gradient, K = elements that are sent
 

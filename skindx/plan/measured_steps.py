@@ -34,6 +34,8 @@ from skindx.training.state import Batch, Training
 from skindx.training.tasks.classifier_job import setup_member
 from skindx.training.tasks.image_sets import TrainingData
 
+# Work of a rank's own cores: each exchange's, on a rank that sends nothing, and products.
+
 _LEAST, _REPEATS = 2, 5
 _BUDGET_S = 30.0
 
@@ -182,8 +184,6 @@ def matrix_rates(device: torch.device) -> Rates:
     return Rates(product_flop_s=2 * side**3 / product.base_s, spread=product.spread)
 
 
-# Work of a rank's own cores: each exchange's, on a rank that sends nothing, and products.
-
 _OF_RECIPE = ("optimizer", "loss", "augment", "mix", "ema")
 """Parts of a recipe that take time in each step; all others only change what is computed."""
 
@@ -222,7 +222,7 @@ def _plain(value: Any) -> str:
     return json.dumps(plain, sort_keys=True, default=str).strip('"')
 
 
-_WARM, _measured_steps_LEAST, _ENOUGH, _MOST = 2, 2, 4, 12
+_WARM, _FEWEST, _ENOUGH, _MOST = 2, 2, 4, 12
 """Steps that do not count; timed steps at least, where these are sure, and at most."""
 _SURE = 0.01
 """Standard error of the mean, over the mean, at which more steps say little."""
@@ -315,7 +315,7 @@ class _Steps:
             spent_s = time.monotonic() - began
             if number == 1 and spent_s > budget_s / 4:
                 warm = 1  # so slow that what a second one would warm does not matter
-            if len(self.parts) >= _measured_steps_LEAST and (spent_s > budget_s or self._is_sure()):
+            if len(self.parts) >= _FEWEST and (spent_s > budget_s or self._is_sure()):
                 break
             self.clock.begin()
             take_step(self.training, images[number % len(images)])

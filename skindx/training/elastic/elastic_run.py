@@ -40,6 +40,8 @@ from skindx.training.parallel.mesh import Mesh, ProcessGroup, is_lost, leave
 from skindx.training.state import Training
 from skindx.training.tasks.optimizer import build_optimizer
 
+# Process groups that follow one another in one process, and the way out of a broken one.
+
 _MEET_S = 15.0
 """Ranks that are in a group have so long to reach each other."""
 
@@ -115,8 +117,6 @@ class Regroup:
             with suppress(RuntimeError, dist.DistError):
                 leave()
 
-
-# Process groups that follow one another in one process, and the way out of a broken one.
 
 EVENTS = "elastic.jsonl"
 """In the run: a row for each group, with who left, who came, and where it went on."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+# What a rank writes with each heartbeat, and a door at which others see that its process lives.
+
 State = Literal["waiting", "in", "left"]
 
 
@@ -66,8 +68,6 @@ def has_ended(card: Card) -> bool:
     except OSError:
         return False
 
-
-# What a rank writes with each heartbeat, and a door at which others see that its process lives.
 
 Socket = tuple[int, str]
 """Descriptor, and what it stands for: a number may be given out again."""

@@ -68,6 +68,8 @@ from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.heads_job import load_trunk
 from skindx.training.tasks.image_sets import class_numbers
 
+# Trained members, loaded and ready to predict and to be packed.
+
 # N = images, C = classes
 
 
@@ -215,8 +217,6 @@ def _whole(run: Path, member: MemberSettings, state: State) -> State:
         )
     return {**trunk.state, **state}
 
-
-# Trained members, loaded and ready to predict and to be packed.
 
 # Finds out whether a run's bundle was packed from the members that the run has now.
 #

@@ -17,6 +17,8 @@ from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.training.forms.parallel_form import ParallelSettings
 
+# What a network's layers take on each rank where the wide linear ones are split over all ranks.
+
 _BY_CHANNEL = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormAct2d", "SyncBatchNorm")
 """They work on each channel alone, and follow the layer before them."""
 
@@ -200,8 +202,6 @@ def broadcast(network: Network, size_bytes: float) -> Timed:
         return Timed(link.alpha_s * rounds, wire_s * rounds)
     return Timed(link.alpha_s * (network.ranks - 1), wire_s)
 
-
-# What a network's layers take on each rank where the wide linear ones are split over all ranks.
 
 Scheme = Literal["a", "b", "c"]
 

@@ -36,6 +36,8 @@ from skindx.training.parallel.mesh import Mesh
 with light_imports():
     from timm.layers import BatchNormAct2d
 
+# Watches forward and backward passes, and adds up what this rank's images bring to the factors.
+
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 """Outputs of the network -> the summed loss of labels drawn from them."""
 
@@ -162,8 +164,6 @@ def _exactly(rest: Callable[[Tensor], Sums], gradient: Tensor) -> Sums:
     with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
         return rest(gradient)
 
-
-# Watches forward and backward passes, and adds up what this rank's images bring to the factors.
 
 PAPER = (
     "Distributed K-FAC | Pauloski et al., Convolutional Neural Network Training with "

@@ -19,6 +19,8 @@ from skindx.core.machine import cpu_flags, cpu_vendor
 from skindx.core.startup import light_imports
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
 
+# How K-FAC multiplies by a transpose: as torch does, and large products by oneDNN where faster.
+
 # M, N, K = sizes of a product
 
 LEAST = 2**20
@@ -71,8 +73,6 @@ def by_onednn(otherwise: Multiply) -> Multiply:
 
     return multiply
 
-
-# How K-FAC multiplies by a transpose: as torch does, and large products by oneDNN where faster.
 
 # N = images, R = rows of a linear layer (images x positions), T = positions of an image,
 # C = channels, L = patches, S = blocks, A = inputs of a block (bias included), G = its outputs
