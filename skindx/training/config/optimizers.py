@@ -5,13 +5,9 @@ No torch here: `tasks/optimizer.py` has the code.
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from skindx.core.kinds import Family
-
-if TYPE_CHECKING:
-    from skindx.training.config.recipe import Recipe
-
 
 OPTIMIZERS = Family(
     "optimizer",
@@ -119,7 +115,7 @@ class Muon(OptimizerKind):
     AdamW's, so that rate, decay and their scaling with the batch are those of AdamW.
     """
 
-    builds = "skindx.training.config.optimizers:muon"
+    builds = "skindx.training.tasks.optimizer:muon"
     moments = 1  # AdamW keeps one more of the few weights that are left to it
     preconditioned = False
     matrices: ClassVar[bool] = True
@@ -140,10 +136,3 @@ def is_matrix(shape: Sequence[int]) -> bool:
         return False
     narrow, wide = sorted((shape[0], prod(shape[1:])))
     return narrow >= _NARROWEST and wide <= _LONGEST * narrow
-
-
-def muon(recipe: "Recipe") -> tuple[type[Any], dict[str, Any]]:
-    """Return timm's Muon: torch's own refuses convolutions."""
-    from timm.optim import Muon as TimmMuon
-
-    return TimmMuon, {}

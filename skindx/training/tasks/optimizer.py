@@ -139,6 +139,13 @@ def lamb(recipe: Recipe) -> Made:
     return Lamb, {"max_grad_norm": None}
 
 
+def muon(recipe: Recipe) -> Made:
+    """Return timm's Muon: torch's own refuses convolutions."""
+    from timm.optim import Muon
+
+    return Muon, {}
+
+
 def layer_depths(net: nn.Module) -> dict[str, int]:
     """Return how many layers stand above each parameter of a `Classifier`, 0 for its head.
 
