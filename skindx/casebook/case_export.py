@@ -45,16 +45,11 @@ def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | 
             table.writeheader()
             table.writerows(rows)
         (folder / TABLE).chmod(0o600)  # the folder may be a mount point and keep its mode
+        source = {"kind": "files", "path": str(out.resolve() / TABLE)}
         recipe = {
             "name": "casebook",
             **({"taxonomy": taxonomy} if taxonomy else {}),
-            "sources": [
-                {
-                    "kind": "files",
-                    "path": str(out.resolve() / TABLE),
-                    "columns": {"confirmed": "confirmed_by"},
-                }
-            ],
+            "sources": [source | {"columns": {"confirmed": "confirmed_by"}}],
         }
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
         (folder / RECIPE).chmod(0o600)

@@ -194,11 +194,6 @@ class KeptCase:
     """How: one of CONFIRMED_BY; "" where nobody said, and in a case of an older version."""
 
     @property
-    def diagnosed(self) -> str:
-        """The confirmed diagnosis: key of a class, or the words of another; "" until then."""
-        return self.outside.words if self.outside else self.confirmed
-
-    @property
     def purposes(self) -> frozenset[Purpose]:
         """What the patient agreed to: keeping, comparing, training."""
         return purposes_of(self.consent)

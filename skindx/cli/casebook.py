@@ -48,6 +48,7 @@ def list_cases(
     opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)
     for case in cases:
+        diagnosis = case.outside.words if case.outside else case.confirmed
         table.add_row(
             case.id,
             cell(case.owner),
@@ -55,7 +56,7 @@ def list_cases(
             cell(case.lesion),
             f"{case.taken:%Y-%m-%d %H:%M}",
             str(len(case.photos)),
-            cell(", by ".join(filter(None, (case.diagnosed, case.confirmed_by)))),
+            cell(", by ".join(filter(None, (diagnosis, case.confirmed_by)))),
             ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
         )
     console().print(table)

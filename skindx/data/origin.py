@@ -173,6 +173,15 @@ _EXPECTS = {
 }
 
 
+OF_WIDE_PHOTOS = {
+    _EXPECTS["dermoscopic"]: (
+        "This model learned from dermoscopic images, and no wide photo is one: its names and risks "
+        "may be wrong, and only say what to look at first."
+    )
+}
+"""What stands instead in the result of a scan, which no dermatoscope can take."""
+
+
 class ImageOrigin(Settings):
     """What the images are that a bundle learned from, as far as its dataset says."""
 

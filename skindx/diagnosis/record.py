@@ -6,6 +6,7 @@ from typing import Protocol
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
+from skindx.data.origin import OF_WIDE_PHOTOS
 from skindx.diagnosis.case import Case, Patient, listed, use_of_facts
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
@@ -258,8 +259,9 @@ class Source(_Part):
 
     @property
     def limits(self) -> str:
-        """What the images that it learned from mean for an answer, in sentences."""
-        return " ".join(text for text in (self.learned_from, self.expects) if text)
+        """What the images that it learned from mean for a scan of wide photos, in sentences."""
+        expects = OF_WIDE_PHOTOS.get(self.expects, self.expects)
+        return " ".join(text for text in (self.learned_from, expects) if text)
 
 
 class Vote(_Part):

@@ -36,6 +36,7 @@ from skindx.scan.outputs.scan_pages import pdf_bytes, problems, render_scan
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
     UNKNOWN,
+    Missed,
     RecallBand,
     ScanResult,
     missed_by_size,
@@ -401,11 +402,19 @@ def test_a_large_photo_is_shrunk_some_rows_at_a_time() -> None:
     assert np.abs(shrunk.astype(int) - at_once).mean() < 1.5
 
 
+def test_what_a_scan_missed_has_an_interval_with_a_width() -> None:
+    band = RecallBand(10, 40, 516, 533)
+    (missed,) = missed_by_size([band], [20.0] * 5)
+    assert missed.shown_missed == "about 0 (0 to 1)"
+    assert Missed(RecallBand(40, 80, 0, 0), 2, None).shown_recall == "not measured"
+
+
 def test_a_scan_says_what_its_model_learned_from(result: ScanResult) -> None:
     origin = ImageOrigin(painted="all", modality="dermoscopic")
     update = {"learned_from": origin.warning, "expects": origin.expects}
     painted = replace(result, source=result.source.model_copy(update=update))
     for text in (painted.scope.text, summary_of(painted, ["a", "b"]).scope.text):
         assert origin.warning in text
-        assert origin.expects in text
+        assert "no wide photo is one" in text
+        assert "give photos taken through a dermatoscope" not in text  # as none can be
     assert "paintings" not in result.scope.text

@@ -187,6 +187,7 @@ def render_comparison(comparison: ScanComparison) -> str:
         before_when=_when(comparison.before.summary),
         after_when=_when(comparison.after.summary),
         remarks=_remarks(comparison),
+        known=comparison.after.summary.scope.text,
         photos=[_photo(photo, comparison) for photo in comparison.photos],
         style=style,
         style_hash=csp_hash(style),
@@ -195,7 +196,7 @@ def render_comparison(comparison: ScanComparison) -> str:
 
 
 def _when(summary: Summary) -> str:
-    return f"scan of {summary.made_at:%d %B %Y} with {counted(summary.lesions, 'lesion')}"
+    return f"scan of {summary.made_at:%d %B %Y, %H:%M} with {counted(summary.lesions, 'lesion')}"
 
 
 def _remarks(comparison: ScanComparison) -> list[str]:
@@ -204,7 +205,7 @@ def _remarks(comparison: ScanComparison) -> list[str]:
         for name in comparison.alone
     ]
     later = comparison.after.summary
-    remarks += [text for text in (later.no_urgent_risk, later.scope.text) if text]
+    remarks += filter(None, (later.no_urgent_risk, later.scope.learned_from, later.scope.warning))
     sources = comparison.before.summary.source, comparison.after.summary.source
     if sources[0].version != sources[1].version:
         remarks.append(

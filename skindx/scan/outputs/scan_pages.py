@@ -15,7 +15,6 @@ from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.guarantees import shown_share
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import percent
-from skindx.diagnosis.scope import lacks
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
@@ -117,13 +116,7 @@ def summary(result: ScanResult) -> str:
 def limits(result: ScanResult) -> list[str]:
     """Return what the bundle cannot say because of what it does not know, in sentences."""
     scope = result.scope
-    sentences = (
-        scope.learned_from,
-        result.no_urgent_risk,
-        scope.warning,
-        lacks(scope.unknown_urgent),
-    )
-    return [sentence for sentence in sentences if sentence]
+    return list(filter(None, (scope.learned_from, result.no_urgent_risk, scope.warning)))
 
 
 def problems(result: ScanResult) -> list[str]:

@@ -72,15 +72,16 @@ class Missed:
         if not self.band.lesions:
             return "not measured"
         recall = self.band.recall
-        return f"{percent(recall.value)} ({percent(recall.low)} to {percent(recall.high)})"
+        bounds = f"{percent(recall.low)} to {percent(recall.high)}"
+        return f"{percent(recall.value)} ({bounds}) of {self.band.lesions}"
 
     @property
     def shown_missed(self) -> str:
         """Return the estimate as a page shows it."""
         if self.missed is None:
             return "cannot be said"
-        low, high = round(self.missed.low), self.missed.high
-        most = f"{round(high)}" if high != float("inf") else "any number"
+        low, high = math.floor(self.missed.low), self.missed.high
+        most = f"{math.ceil(high)}" if high != float("inf") else "any number"
         return f"about {round(self.missed.value)} ({low} to {most})"
 
 

@@ -252,6 +252,8 @@ def list_html(results: Path, answer: ScanAnswer) -> str:
         rows=rows[:SHOWN],
         total=len(rows),
         urgent=sum(bool(lesion.urgent) for lesion in answer.lesions),
+        made_at=summary.made_at,
+        source=summary.source,
         scope=summary.scope,
         knows=knows(summary.known),
         lacks=lacks(summary.unknown_urgent),
