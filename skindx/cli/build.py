@@ -11,15 +11,12 @@ from skindx.core.errors import UserError
 
 
 def build(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
     source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A recipe (YAML), or a folder with one subfolder for each class. Leave it out "
-            "with --diff to compare only."
-        ),
-    ] = None,
+        Path,
+        typer.Argument(help="A recipe (YAML), or a folder with one subfolder for each class."),
+    ],
     *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
     taxonomy: Annotated[
         str | None,
         typer.Option(
@@ -51,10 +48,6 @@ def build(
             "split nearest to train are dropped.",
         ),
     ] = False,
-    diff: Annotated[
-        Path | None,
-        typer.Option(help="Older version: list the changes since then, also in OUT/diff.json."),
-    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
@@ -73,35 +66,23 @@ def build(
     """
     from skindx.core.progress import progress_bars
     from skindx.data.build.build_dataset import build, load_build_settings
-    from skindx.data.build.dataset_diff import compare, print_diff, read_version, write_diff
     from skindx.data.summary import print_summary
 
-    # Read before the build, which may well be into the same folder.
-    before = read_version(diff) if diff else None
-    if source:
-        if freeze:
-            sets = [*(sets or []), f"split.frozen={json.dumps(str(freeze))}"]
-        settings = load_build_settings(source, sets or [], taxonomy, urgency or [])
-        if settings.split.frozen and resplit:
-            raise UserError(
-                f"splits frozen by {settings.split.frozen} cannot be made again; leave out "
-                f"--resplit, or set split.frozen=null."
-            )
-        with progress_bars() as progress:
-            summary = build(
-                settings,
-                out,
-                resplit=resplit,
-                join_copies=join_copies,
-                progress=progress,
-                cluster=cluster,
-            )
-        print_summary(summary, console())
-    elif not before:
+    if freeze:
+        sets = [*(sets or []), f"split.frozen={json.dumps(str(freeze))}"]
+    settings = load_build_settings(source, sets or [], taxonomy, urgency or [])
+    if settings.split.frozen and resplit:
         raise UserError(
-            "nothing to build from; give a recipe, or a folder with one subfolder for each class."
+            f"splits frozen by {settings.split.frozen} cannot be made again; leave out "
+            f"--resplit, or set split.frozen=null."
         )
-    if before:
-        difference = compare(before, read_version(out))
-        write_diff(out, difference)
-        print_diff(difference, console())
+    with progress_bars() as progress:
+        summary = build(
+            settings,
+            out,
+            resplit=resplit,
+            join_copies=join_copies,
+            progress=progress,
+            cluster=cluster,
+        )
+    print_summary(summary, console())

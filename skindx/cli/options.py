@@ -149,6 +149,7 @@ GONE = {
     "diagnose --format": "rename the columns probability_KEY of --out answers.csv as the challenge "
     "has them",
     "diagnose --column": "rename the columns probability_KEY of --out answers.csv",
+    "--diff": "compare the columns sha256, label and split of both manifest.parquet",
     "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
     "--quality": "the build leaves out dark, blurred and blank images by the recipe's `screen`",
     "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from skindx.core.atomic_files import FolderKind, write_text
 from skindx.core.errors import JobError
-from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.synthetic.site import SiteTruth, make_site, score_build
+from skindx.data.manifest import read_manifest
+from skindx.data.synthetic.site import make_site
 from skindx.data.synthetic.site_pages import serve_site
 
 MARK = ".skindx-demo"
@@ -34,13 +34,12 @@ def run_demo(out: Path, seed: int) -> None:
     started = time.monotonic()
     _clear(out)
     _say("1/5  Painting a small synthetic Skin-10 and putting it on a local web site")
-    truth = make_site(out / "atlas", seed=seed)
+    make_site(out / "atlas", seed=seed)
     _say("2/5  Scraping the site and building the dataset")
     dataset, bundle = out / "data", out / "bundle"
     with serve_site(out / "atlas" / "site") as origin:
         write_text(out / "recipe.yaml", recipe(origin, out / "atlas" / "annotations.json", seed))
         _verb("build", str(out / "recipe.yaml"), "--out", str(dataset))
-    _print_scores(truth, dataset, origin)
     _say("3/5  Training two CNNs with DeepSpeed on two ranks, and the detector")
     _verb("train", str(dataset), "--config", str(_near(HERE / "train.yaml")), "--out", str(out))
     _say("4/5  Evaluating on the test split, which nothing has seen so far")
@@ -95,13 +94,3 @@ def _verb(*arguments: str) -> None:
     finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
     if finished.returncode:
         raise JobError(f"the demo stopped at `skindx {arguments[0]}`; see the error above.")
-
-
-def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:
-    print("\nWhat was planted on the site, and what the build found of it:")
-    print(f"  {'':24} planted  found  precision  recall")
-    for score in score_build(truth, read_issues(dataset), origin):
-        print(
-            f"  {score.name:24} {score.planted:7} {score.reported:6}"
-            f"  {score.precision:9.3f}  {score.recall:6.3f}"
-        )

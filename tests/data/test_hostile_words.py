@@ -13,7 +13,6 @@ from rich.console import Console
 from small_dataset import free_dataset
 
 from skindx.data.build.build_dataset import build, load_build_settings
-from skindx.data.build.dataset_diff import compare, print_diff, read_version
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain
 from skindx.data.publish.publish_formats import no_formula
@@ -45,8 +44,6 @@ def test_a_build_of_hostile_names_prints_them(tmp_path: Path) -> None:
     summary = build(load_build_settings(tmp_path / "in", ["workers=1"]), tmp_path / "out")
     console = screen()
     print_summary(summary, console)
-    version = read_version(tmp_path / "out")
-    print_diff(compare(version, version), console)
     count = ClassCount("acne", 5, {WORDS: 3}, {WORDS: 2})
     print_counts([count], console)
     assert SHOWN in said(console)

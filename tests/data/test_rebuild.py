@@ -1,6 +1,5 @@
-"""A dataset that is built again: splits stay, the store holds what is named, versions differ."""
+"""A dataset that is built again: splits stay, the store holds what is named."""
 
-import dataclasses
 import json
 import sys
 from collections import Counter, defaultdict
@@ -12,18 +11,8 @@ from paint_images import paint, save
 from rich.console import Console
 
 from skindx.core.errors import UserError
-from skindx.data.box import Box
 from skindx.data.build.build_dataset import build, load_build_settings
-from skindx.data.build.dataset_diff import (
-    compare,
-    diff,
-    lines,
-    print_diff,
-    read_version,
-    write_diff,
-)
-from skindx.data.layout import DIFF
-from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
+from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.summary import print_summary
 
 
@@ -155,7 +144,7 @@ def test_an_image_that_ties_train_and_test_takes_the_test_image_out(
         if record.label == "acne":
             by_split[record.split].append(Path(record.source_url).stem)
     train, test = by_split["train"][0], by_split["test"][0]
-    before = read_version(tmp_path / "out")
+    before = {record.sha256: record for record in read_manifest(tmp_path / "out")}
     # The table learns that both are one lesion.
     rows[int(test)] = f"{test},L{train}"
     table.write_text("key,lesion\n" + "\n".join(rows) + "\n")
@@ -166,9 +155,9 @@ def test_an_image_that_ties_train_and_test_takes_the_test_image_out(
     ]
     assert conflict.url == f"acne/{test}.jpg"
     assert conflict.detail == "it was in test, and what it is now seen to belong with is in train"
-    changed = compare(before, read_version(tmp_path / "out"))
-    assert [change.after for change in changed.removed] == ["split-conflict"]
-    assert changed.moved == ()
+    after = {record.sha256: record.split for record in read_manifest(tmp_path / "out")}
+    assert len(before) == len(after) + 1
+    assert all(before[sha256].split == split for sha256, split in after.items())
 
 
 def test_the_store_holds_only_what_a_row_names(root: Path, tmp_path: Path) -> None:
@@ -205,68 +194,3 @@ def test_a_class_without_train_images_is_reported(root: Path, tmp_path: Path) ->
             (root / url).unlink()
     summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
     assert any("wart has no image in train" in note for note in summary.notes)
-
-
-def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    first = make(root, old)
-    (root / "acne" / "3.jpg").unlink()
-    (root / "acne" / "4.jpg").rename(root / "wart" / "was acne.jpg")
-    (root / "wart" / "5.jpg").write_bytes(b"\xff\xd8\xff\xe0 no longer a picture")
-    save(root / "wart" / "new.jpg", paint(50))
-    frozen = f"split.frozen={json.dumps(str(old))}"
-    make(root, tmp_path / "new", frozen, "dedup.radius=2")
-    records = read_manifest(tmp_path / "new")
-    boxed = dataclasses.replace(records[0], boxes=(Box(1, 2, 3, 4),))
-    write_manifest(tmp_path / "new", [boxed, *records[1:]])
-    found = diff(old, tmp_path / "new")
-    assert [change.url for change in found.added] == ["wart/new.jpg"]
-    assert {change.url: change.after for change in found.removed} == {
-        "acne/3.jpg": "source-gone",
-        "wart/5.jpg": "damaged",
-    }
-    assert [(change.url, change.before, change.after) for change in found.relabelled] == [
-        ("wart/was acne.jpg", "acne", "wart")
-    ]
-    assert found.moved == ()
-    assert [(box.before, box.after) for box in found.boxes] == [("not reviewed", "1")]
-    assert found.classes == {"acne": (10, 8), "wart": (10, 11)}
-    assert found.settings["dedup.radius"] == (4, 2)
-    assert found.settings["split.frozen"] == (None, str(old))
-    assert set(found.settings) == {"dedup.radius", "split.frozen"}
-    assert first["acne/3.jpg"].split == next(
-        change.before for change in found.removed if change.url == "acne/3.jpg"
-    )
-
-    write_diff(tmp_path / "new", found)
-    assert json.loads((tmp_path / "new" / DIFF).read_text())["classes"]["acne"] == [10, 8]
-    console = Console(record=True, width=200)
-    print_diff(found, console)
-    reported = console.export_text()
-    assert "2 removed: 1 damaged, 1 source-gone" in reported
-    assert "wart/was acne.jpg: acne → wart" in reported
-    assert "│ dedup.radius" in reported
-    same = diff(old, old)
-    assert same.same
-    console = Console(record=True, width=200)
-    print_diff(same, console)
-    assert "nothing changed" in console.export_text()
-    before = read_version(old)
-    moved = dataclasses.replace(before.records[0], split="test")
-    assert before.records[0].split == "train"
-    later = dataclasses.replace(before, records=[moved, *before.records[1:]])
-    assert f"`--freeze {old}` keeps the " in lines(compare(before, later))[-1]
-    assert not any("--freeze" in line for line in lines(found))
-
-
-def test_a_stranger_gives_no_orders_to_the_terminal(tmp_path: Path, root: Path) -> None:
-    make(root, tmp_path / "out")
-    version = read_version(tmp_path / "out")
-    bad = dataclasses.replace(version.records[0], source_url="\x1b[2J[red]x", label="[bold]")
-    later = dataclasses.replace(version, records=[bad, *version.records[1:]])
-    console = Console(record=True, width=200, force_terminal=True)
-    print_diff(compare(version, later), console)
-    reported = console.export_text(styles=True)
-    assert "\x1b[2J" not in reported
-    assert "�[2J[red]x" in reported
-    assert "[bold]" in reported

@@ -19,14 +19,13 @@ from small_dataset import free_dataset
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build_dataset import build
-from skindx.data.build.dataset_diff import diff, write_diff
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import CACHE, LABEL_REVIEW
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
-from skindx.data.manifest import Record, read_image, read_issues, read_manifest, write_manifest
+from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishSettings
@@ -105,12 +104,7 @@ def leave_traces(out: Path, records: list[Record], jane: Record) -> None:
     shown.parent.mkdir(parents=True)  # of a version before 1.0
     shown.write_bytes(small_jpeg(read_image(out, jane), 192))
     (out / "gallery" / "gallery.json").write_text(jane.source_url)
-    older = out.parent / "older"
-    shutil.copytree(out, older)
-    rows = [row for row in read_manifest(older) if row.sha256 != jane.sha256]
-    write_manifest(older, rows)
-    write_diff(out, diff(older, out))
-    shutil.rmtree(older)
+    (out / "diff.json").write_text(json.dumps({"added": [jane.sha256]}))  # of a version before 1.0
     parts = out / ".parts" / "00000"  # what a killed crawl of 0.2 on a cluster left
     parts.mkdir(parents=True)
     shutil.copy(out / "ledger.jsonl", parts)

@@ -1,7 +1,8 @@
 import pytest
+from site_score import FaultScore, score_build
 
 from skindx.data.manifest import Issue
-from skindx.data.synthetic.site import FaultScore, ServedImage, SiteTruth, score_build
+from skindx.data.synthetic.site import ServedImage, SiteTruth
 
 ORIGIN = "http://127.0.0.1:1"
 

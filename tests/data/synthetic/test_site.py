@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def truth(folder: Path) -> SiteTruth:
-    return SiteTruth.read(folder / "truth.json")
+    return SiteTruth.model_validate_json((folder / "truth.json").read_bytes())
 
 
 class _Links(HTMLParser):
@@ -216,14 +216,6 @@ def test_too_few_images_to_plant_in(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"per_class = 3 is too small .*give at least 4"):
         make_site(tmp_path / "site", per_class=3)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_truth_errors_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        SiteTruth.read(tmp_path / "truth.json")
-    (tmp_path / "truth.json").write_text('{"seed": 1}')
-    with pytest.raises(UserError, match="is not the truth"):
-        SiteTruth.read(tmp_path / "truth.json")
 
 
 def test_server_is_local_lists_no_folder_and_ends(folder: Path) -> None:
