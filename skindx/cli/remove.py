@@ -213,7 +213,7 @@ def _cells(going: "AffectedImage") -> list[str]:
     return [cell(text) for text in cells]
 
 
-Format = Literal["hub", "imagefolder", "webdataset"]
+Format = Literal["hub", "imagefolder"]
 
 
 def publish(

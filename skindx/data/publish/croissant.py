@@ -22,7 +22,6 @@ _ENCODINGS = {
     ".csv": "text/csv",
     ".json": "application/json",
     ".yaml": "application/yaml",
-    ".tar": "application/x-tar",
 }
 _PICTURES, _MANIFEST = "pictures", "manifest"
 
@@ -137,7 +136,7 @@ def _record_sets(
             ],
         ),
     ]
-    if FORMATS[facts.format].columnar and any_published:
+    if FORMATS[facts.format].sharded and any_published:
         shards = mlc.Source(file_set="picture-files")
         sets.append(
             mlc.RecordSet(

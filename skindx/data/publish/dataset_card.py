@@ -17,7 +17,7 @@ from skindx.data.manifest import SPLITS, Issue
 from skindx.data.origin import parse_licence
 from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishedFacts, newest
-from skindx.data.publish.published_rows import PublishedRow
+from skindx.data.publish.published_rows import PublishedRow, card_features
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -100,10 +100,9 @@ def _front(
             ],
         }
     ]
-    if layout.features:
-        suffixes = sorted({Path(row.file_name).suffix[1:] for row in published})
-        sizes = _sizes(folder, published, splits) if layout.columnar else {}
-        front["dataset_info"] = {"features": layout.features(taxonomy.keys, suffixes), **sizes}
+    if layout.sharded:
+        sizes = _sizes(folder, published, splits)
+        front["dataset_info"] = {"features": card_features(taxonomy.keys), **sizes}
     return front
 
 

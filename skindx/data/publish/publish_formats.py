@@ -1,4 +1,4 @@
-"""How published images lie on the disk: Parquet shards, plain files or tar shards.
+"""How published images lie on the disk: Parquet shards or plain files.
 
 Each format is a function that writes and one that reads. Both stream: no format holds more than
 one row group or one image in memory. `write` takes rows in shard order with their bytes and returns
@@ -8,9 +8,6 @@ known.
 """
 
 import dataclasses
-import io
-import json
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,12 +19,10 @@ from skindx.core.atomic_files import write_csv
 from skindx.data.publish.published_rows import (
     SHARD_NAMES,
     PublishedRow,
-    card_features,
     shard_schema,
-    tar_features,
 )
 
-DATA = "data"
+DATA, _SUFFIX = "data", ".parquet"
 
 
 def cut(
@@ -54,18 +49,14 @@ def _numbered(
         yield (split, number), (row, data)
 
 
-def temporary_name(split: str, number: int, suffix: str) -> str:
-    """Return where a shard lies while the number of its siblings is not known."""
-    return f"{DATA}/{split}-{number:05d}{suffix}"
-
-
-def name_shards(folder: Path, rows: Iterable[PublishedRow], suffix: str) -> list[PublishedRow]:
+def name_shards(folder: Path, rows: Iterable[PublishedRow]) -> list[PublishedRow]:
     """Rename shards to split-00000-of-0000N, and so the paths of their rows."""
     rows = list(rows)
     paths = sorted({row.path for row in rows})
     total = {split: len(list(same)) for split, same in groupby(paths, key=_split)}
     final = {
-        path: f"{path.removesuffix(suffix)}-of-{total[_split(path)]:05d}{suffix}" for path in paths
+        path: f"{path.removesuffix(_SUFFIX)}-of-{total[_split(path)]:05d}{_SUFFIX}"
+        for path in paths
     }
     for path, name in final.items():
         (folder / path).rename(folder / name)
@@ -100,7 +91,7 @@ def write_parquet(
     (folder / DATA).mkdir()
     done: list[PublishedRow] = []
     for split, number, members in cut(items, shard_bytes):
-        path = temporary_name(split, number, ".parquet")
+        path = f"{DATA}/{split}-{number:05d}{_SUFFIX}"  # while the number of shards is not known
         with pq.ParquetWriter(
             folder / path,
             schema,
@@ -119,7 +110,7 @@ def write_parquet(
                     _flush(writer, group)
                     group, size = [], 0
             _flush(writer, group)
-    return name_shards(folder, done, ".parquet")
+    return name_shards(folder, done)
 
 
 def read_parquet_images(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tuple[str, bytes]]:
@@ -211,50 +202,7 @@ def read_image_folder(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tu
         yield row.sha256, (folder / row.path).read_bytes()
 
 
-def write_webdataset(
-    folder: Path,
-    items: Iterable[tuple[PublishedRow, bytes]],
-    classes: Sequence[str],
-    shard_bytes: int,
-) -> list[PublishedRow]:
-    """Write data/{split}-00000-of-0000N.tar; `.cls` holds the class's number in taxonomy.yaml."""
-    number_of = {key: position for position, key in enumerate(classes)}
-    (folder / DATA).mkdir()
-    done: list[PublishedRow] = []
-    for split, number, members in cut(items, shard_bytes):
-        path = temporary_name(split, number, ".tar")
-        with tarfile.open(folder / path, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for row, data in members:
-                plain = dataclasses.asdict(row)
-                about = {name: plain[name] for name in SHARD_NAMES if name != "image"}
-                _add(tar, row.file_name, data)
-                text = json.dumps(about, ensure_ascii=False)
-                _add(tar, f"{row.sha256}.json", text.encode("utf-8", "replace"))
-                _add(tar, f"{row.sha256}.cls", str(number_of[row.label]).encode())
-                done.append(dataclasses.replace(row, path=path))
-    return name_shards(folder, done, ".tar")
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Add a member whose header says nothing of this machine, its users or its clock."""
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    member.mode = 0o644
-    tar.addfile(member, io.BytesIO(data))
-
-
-def read_webdataset(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tuple[str, bytes]]:
-    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
-    for path in shards(rows):
-        with tarfile.open(folder / path) as tar:
-            for member in tar:
-                sha256, _, suffix = member.name.partition(".")
-                file = tar.extractfile(member)
-                if suffix not in ("json", "cls") and file:
-                    yield sha256, file.read()
-
-
-Format = Literal["hub", "imagefolder", "webdataset"]
+Format = Literal["hub", "imagefolder"]
 
 Items = Iterable[tuple[PublishedRow, bytes]]
 
@@ -272,29 +220,18 @@ class PublishFormat:
     """Pattern of all files that hold images."""
     encoding: str
     """MIME type of these files."""
-    features: Callable[[Sequence[str], Sequence[str]], list[dict[str, Any]]] | None = None
-    """Class keys, file suffixes -> features for the card; None: `datasets` finds them itself."""
-    columnar: bool = False
-    """Whether the files are tables with a row an image."""
     sharded: bool = True
-    """Whether a file holds several images."""
+    """Whether the files are tables with a row an image."""
 
 
 FORMATS: dict[Format, PublishFormat] = {
     "hub": PublishFormat(
         *(write_parquet, read_parquet_images),
         *("data/{split}-*.parquet", "data/*.parquet", "application/x-parquet"),
-        features=lambda classes, _: card_features(classes),
-        columnar=True,
     ),
     "imagefolder": PublishFormat(
         *(write_image_folder, read_image_folder),
         *("{split}/**", "*/*/*.*", "image/*"),
         sharded=False,
-    ),
-    "webdataset": PublishFormat(
-        *(write_webdataset, read_webdataset),
-        *("data/{split}-*.tar", "data/*.tar", "application/x-tar"),
-        features=tar_features,
     ),
 }

@@ -309,21 +309,6 @@ def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, **(special.get(name) or {"dtype": _type(name)})} for name in SHARD_NAMES]
 
 
-def tar_features(classes: Sequence[str], suffixes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the features of WebDataset's samples, whose images bear one of `suffixes` each.
-
-    `datasets` would guess them from the first five samples, and fail at the first box after them.
-    """
-    known = {feature["name"]: feature for feature in card_features(classes)}
-    about = [known[name] for name in SHARD_NAMES if name not in ("image", "label")]
-    return [
-        *({**known["image"], "name": suffix} for suffix in suffixes),
-        {"name": "json", "struct": [*about, {"name": "label", "dtype": "string"}]},
-        {**known["label"], "name": "cls"},
-        *({"name": name, "dtype": "string"} for name in ("__key__", "__url__")),
-    ]
-
-
 def _type(name: str) -> str:
     return _TYPES.get(name, "string")
 
