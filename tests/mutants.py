@@ -85,7 +85,7 @@ MUTANTS = {
         "tests/diagnosis/test_conclusion.py tests/diagnosis/test_record.py",
     ),
     "case book: sealed to the last part of its place": Mutant(
-        "skindx/casebook/encryption.py",
+        "skindx/casebook/key_file.py",
         "return json.dumps(place).encode()",
         "return json.dumps(place[-1:]).encode()",
         "tests/casebook/test_binding.py tests/casebook/test_encryption.py",

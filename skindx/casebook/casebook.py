@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import selectinload
 
 from skindx.casebook.casebook_database import SealedBook, open_database
-from skindx.casebook.encryption import Binding, owner_code
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
     PURPOSES,
@@ -23,6 +22,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     finding_of,
 )
+from skindx.casebook.key_file import Binding, owner_code
 from skindx.casebook.scan_book import ScanBook
 from skindx.casebook.sealed_rows import (
     CaseCard,

@@ -10,7 +10,6 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, insert, select
 
 from skindx.casebook.casebook_database import SealedBook
-from skindx.casebook.encryption import damaged, owner_code
 from skindx.casebook.kept_case import (
     FILES,
     FOLDERS,
@@ -22,7 +21,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     purposes_of,
 )
-from skindx.casebook.key_file import overwrite
+from skindx.casebook.key_file import damaged, overwrite, owner_code
 from skindx.casebook.sealed_rows import (
     ScanFileRow,
     ScanRow,

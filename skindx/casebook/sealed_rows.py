@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from skindx.casebook.encryption import Binding, damaged, owner_code
 from skindx.casebook.kept_case import ConfirmedFinding, KeptCase, KeptScan, Outside
-from skindx.casebook.key_file import Keys
+from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
 

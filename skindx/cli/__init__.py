@@ -10,6 +10,7 @@ from skindx import __version__
 from skindx.cli import boxes, casebook, scan
 from skindx.cli.added_verbs import VerbGroup
 from skindx.cli.audit import audit, dedup
+from skindx.cli.boxes import review
 from skindx.cli.build import build
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import bench, completion, demo, doctor
@@ -20,7 +21,6 @@ from skindx.cli.new import new
 from skindx.cli.options import lay_out, refuse_special_files
 from skindx.cli.plan import plan
 from skindx.cli.remove import publish, remove
-from skindx.cli.review import review
 from skindx.cli.serve import monitor, serve, user
 from skindx.cli.train import train
 from skindx.core.machine import go_offline

@@ -1,12 +1,13 @@
-"""`skindx boxes`: lesion boxes in and out, proposals, and how far two annotators agree."""
+"""`skindx review`, where a person decides, and `skindx boxes`: lesion boxes in and out."""
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from skindx.cli.options import Split, console
+from skindx.core.errors import UserError
 from skindx.core.text import cell, printable
 from skindx.data.boxes.box_file import BoxFormat, Unannotated, WrittenFormat, YoloColumns
 
@@ -192,3 +193,50 @@ def _shown(interval: "Interval | None") -> str:
     if interval is None:
         return "cannot be said"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+ReasonName = Literal[
+    "face", "text", "intimate", "label", "not-skin", "off-topic", "quality", "copy", "box"
+]
+
+Port = Annotated[int, typer.Option(help="Port; only this machine can reach it.")]
+
+
+def review(
+    dataset: Dataset,
+    *,
+    by: Annotated[
+        str, typer.Option(help="Name of the reviewer; default: the page asks for it once.")
+    ] = "",
+    reason: Annotated[
+        ReasonName | None, typer.Option(help="Begin with what is there for this reason.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write all answers to this CSV file instead.")
+    ] = None,
+    port: Port = 7861,
+) -> None:
+    """Open one page to decide what programs flagged: images, labels, copies and boxes.
+
+    It shows flags of `skindx audit` and of the build, doubtful labels, pairs that may be copies
+    and boxes that a model proposes. The keys keep, withhold, remove or relabel an image, call two
+    images the same or different and a box right or wrong; `?` lists them. Answers are rows of
+    DATASET/decisions.csv, which the next build follows; several people may review at once.
+
+    Example: skindx review runs/mine/data --by "Dr. Mole"
+    """
+    if export is None:
+        from skindx.ui.review.review_server import serve
+
+        serve(dataset, by, reason=reason or "", port=port)
+        return
+    from skindx.core.atomic_files import write_csv
+    from skindx.review.dataset_review import EXPORTED, exported
+
+    if export.is_dir() or export.resolve().parent == dataset.resolve():
+        raise UserError(
+            f"--export {export} is a folder or lies in the dataset; name a CSV file elsewhere."
+        )
+    rows = list(exported(dataset))
+    write_csv(export, EXPORTED, rows)
+    print(f"{export}: {len(rows)} answers.")

@@ -122,7 +122,7 @@ def run(
     from skindx.core.progress import progress_bars
     from skindx.scan.outputs.scan_result import read_summary
     from skindx.scan.scan_run import run_scan
-    from skindx.scan.scan_settings import ScanSettings
+    from skindx.scan.tile_search import ScanSettings
 
     if scale is not None and (ruler or confirm_ruler):
         raise UserError("--scale and --ruler both say how large a pixel is; give one of them.")

@@ -22,8 +22,8 @@ from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
-from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import ScannedPhoto
+from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work.scan_driver import MakeWorkers, PreparedScan, Scanned, prepared
 from skindx.scan.work.scan_worker import DATABASE, WORK, ScanTaskRunner, work
 from skindx.scan.work.worker_processes import LocalWorkers, RemoteWorkers, ScanWorkers

@@ -12,7 +12,7 @@ from scan_folders import visits_of
 from typer.testing import CliRunner
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.encryption import Binding
+from skindx.casebook.key_file import Binding
 from skindx.cli import app
 from skindx.core.errors import UserError
 

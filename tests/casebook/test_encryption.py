@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from kept_cases import answer, image
 from typer.testing import CliRunner
 
-from skindx.casebook import older_books
+from skindx.casebook import casebook_database
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.encryption import seal, unseal
 from skindx.casebook.kept_case import KeptCase
-from skindx.casebook.key_file import VARIABLE, KeyFile, overwrite
+from skindx.casebook.key_file import VARIABLE, KeyFile, overwrite, seal, unseal
 from skindx.cli import app
 from skindx.core.errors import UserError
 
@@ -236,7 +235,7 @@ def test_the_rollback_journal_of_the_conversion_is_overwritten(
         blocks.hardlink_to(path)  # another name of what SQLite is about to let go
         overwrite(path)
 
-    monkeypatch.setattr(older_books, "overwrite", look)
+    monkeypatch.setattr(casebook_database, "overwrite", look)
     Casebook.open(old)
     assert b"excised" in b"".join(seen)
     assert set(blocks.read_bytes()) == {0}
@@ -244,10 +243,10 @@ def test_the_rollback_journal_of_the_conversion_is_overwritten(
 
 MOMENTS = {
     "before the keys": ("skindx.casebook.key_file.KeyFile.add", 1),
-    "after the keys": ("skindx.casebook.older_books._sealed", 1),
-    "in the middle": ("skindx.casebook.older_books.insert_case", 3),
+    "after the keys": ("skindx.casebook.casebook_database._sealed", 1),
+    "in the middle": ("skindx.casebook.casebook_database.insert_case", 3),
     "before the commit": ("sqlalchemy.Table.drop", 3),
-    "after the commit": ("skindx.casebook.older_books.overwrite", 1),
+    "after the commit": ("skindx.casebook.casebook_database.overwrite", 1),
 }
 
 

@@ -10,7 +10,7 @@ from flagged_images import flagged_images
 from gallery_fakes import gallery_dataset
 from paint_images import paint, save
 
-from skindx.cli.review import review as review_verb
+from skindx.cli.boxes import review as review_verb
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
 from skindx.data.answer_log import DECISIONS, AnsweredMeanwhileError, answer_now

@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from skindx.core.errors import UserError
 from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.scan_run import run_scan
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work.scan_worker import WORK, queue_name, work
 from skindx.workers.lease_queue import QUEUES, LeaseQueue
 

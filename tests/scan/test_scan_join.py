@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from spots import SpotDetector, photo_with
 
 from skindx.scan.pixel_store import PixelStore, PixelWriter
-from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.tile_search import TileDetections, find_in_tiles, grids, held, iou, join
+from skindx.scan.tile_search import (
+    ScanSettings,
+    TileDetections,
+    find_in_tiles,
+    grids,
+    held,
+    iou,
+    join,
+)
 
 
 def row(box: tuple[float, ...], score: float, tile: int, *, part: bool = False) -> list[float]:

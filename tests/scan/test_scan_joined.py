@@ -16,7 +16,7 @@ from skindx.core.errors import UserError
 from skindx.scan.compare.scan_comparison import compare
 from skindx.scan.outputs.scan_result import read_summary
 from skindx.scan.scan_run import run_scan
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work.scan_worker import WORK, ScanTaskRunner
 
 SPOTS = [(48, 48, 9), (96, 120, 5), (200, 60, 14), (310, 210, 20), (150, 250, 7), (330, 40, 6)]

@@ -24,7 +24,7 @@ _DRIVE = """
 import sys
 from pathlib import Path
 from skindx.scan.scan_run import run_scan
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 photo, bundle, out, queue, lease_s = sys.argv[1:]
 found = run_scan(
     [Path(photo)], Path(bundle), Path(out), ScanSettings(tile=128, batch=1), workers=0,

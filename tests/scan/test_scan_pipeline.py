@@ -17,7 +17,7 @@ from whole_photo import ThisProcess
 
 from skindx.core.errors import UserError
 from skindx.scan.scan_run import run_scan, run_worker
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work import worker_processes
 from skindx.scan.work.scan_driver import Scanned
 from skindx.scan.work.scan_worker import DATABASE, WORK, ScanPlan, ScanTask, ScanTaskRunner

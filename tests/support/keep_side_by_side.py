@@ -6,7 +6,7 @@ import sys
 from kept_cases import answer
 
 from skindx.casebook import (
-    older_books,  # noqa: F401 (imported once for both)
+    casebook_database,  # noqa: F401 (imported once for both)
 )
 from skindx.casebook.casebook import Casebook
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from skindx.casebook import (
-    older_books,  # noqa: F401 (imported once for all children)
+    casebook_database,  # noqa: F401 (imported once for all children)
 )
 from skindx.casebook.casebook import Casebook
 

@@ -15,7 +15,7 @@ from whole_photo import ThisProcess
 
 from skindx.cli.failures import one_sentence
 from skindx.scan.scan_run import run_scan
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work.scan_worker import ScanTask, ScanTaskRunner, work
 from skindx.workers.worker_process import exit_with_parent
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from skindx.models.detector import DetectorSpec
 from skindx.models.tile_detector import CELL, TileBoxes
-from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import ScanSettings
 
 DARK = 120
 """Brightness below which a pixel is of a spot."""

@@ -19,8 +19,8 @@ from skindx.core.machine import cpu_count
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
 from skindx.scan.photo_store import photo_store
-from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import lesion_crop
+from skindx.scan.tile_search import ScanSettings
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan.compose import compose, composed_record, split_of, write_dataset
 from skindx_bench.scan.material import Material, read_material

@@ -26,8 +26,7 @@ from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.photo_store import photo_store
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_run import run_scan
-from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.tile_search import TileDetections, find_in_tiles, grids, join
+from skindx.scan.tile_search import ScanSettings, TileDetections, find_in_tiles, grids, join
 from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.workers.leases import Leases
 from skindx_bench.harness.conditions import ProcessTree

@@ -13,7 +13,6 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.metrics import mean_average_precision
 from skindx.metrics.share_intervals import Interval, proportion_interval
 from skindx.scan.photo_store import photo_store
-from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import (
     ScannedLesion,
     ScannedPhoto,
@@ -21,7 +20,7 @@ from skindx.scan.scanned_lesions import (
     rank,
     shown_percent,
 )
-from skindx.scan.tile_search import iou
+from skindx.scan.tile_search import ScanSettings, iou
 from skindx_bench.scan.photos import Boxes, Truth
 
 IOU = 0.5

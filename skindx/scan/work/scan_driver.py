@@ -19,9 +19,8 @@ from skindx.models.urgent_risk import check_level
 from skindx.scan.patches import blend, create_map
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import PixelStore
-from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto, read_lesions
-from skindx.scan.tile_search import TileDetections, join
+from skindx.scan.tile_search import ScanSettings, TileDetections, join
 from skindx.scan.work.scan_worker import (
     DATABASE,
     PLAN,

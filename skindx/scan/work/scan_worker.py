@@ -26,9 +26,8 @@ from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import Box
 from skindx.scan.patches import save_patch
 from skindx.scan.pixel_store import PixelStore
-from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.scanned_lesions import ScannedLesion, write_lesions
-from skindx.scan.tile_search import Grid, grids
+from skindx.scan.tile_search import Grid, ScanSettings, grids
 from skindx.workers.lease_queue import QUEUES, LeaseQueue, LeaseTask, database_errors
 from skindx.workers.leases import Heartbeat, Leases
 

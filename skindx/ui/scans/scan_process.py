@@ -141,7 +141,7 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     from skindx.models.bundle.bundle import TAXONOMY
     from skindx.scan.outputs.scan_result import SUMMARY
     from skindx.scan.scan_run import run_scan
-    from skindx.scan.scan_settings import ScanSettings
+    from skindx.scan.tile_search import ScanSettings
     from skindx.scan.work.scan_worker import WORK
     from skindx.taxonomy import Taxonomy
 
