@@ -67,7 +67,7 @@ def test_freeze_and_resplit(skindx: Skindx, images: Path, data: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("build", "--out", "x"), "Missing argument 'SOURCE'"),
+        (("build", "--out", "x"), "build --help"),
         (("build", "PICTURES", "--out", "x", "--diff", "old"), "--diff is gone since 1.0: compare"),
         (
             ("build", "PICTURES", "--out", "x", "--freeze", "DATA", "--resplit"),
