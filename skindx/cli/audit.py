@@ -107,7 +107,7 @@ def _off_topic(
     return [
         f"{int((result.scores_N >= least).sum())} of {len(result.sha256s)} images are unusual "
         f"(score {least:g} or more) by {result.model}; `skindx review` shows them.",
-        f"The scores are in {out}; a recipe takes them as `screen: {{ood: {{path: {out}}}}}`.",
+        f"The scores are in {out}.",
     ]
 
 

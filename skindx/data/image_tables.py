@@ -4,10 +4,10 @@
 knows the models.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ from skindx.core.settings_base import Settings
 
 # N = images, D = dimensions
 
-Values = TypeVar("Values")
-
 EMBEDDINGS = "embeddings.parquet"
+_ADVICE = "make it with `skindx dedup embed DATASET --weights FILE`"
 LABEL_FEATURES = "label_features.parquet"
 """The same of all layers, for the label review: nothing else should search with them."""
 
@@ -66,16 +65,10 @@ def write_embeddings(path: Path, embeddings: Embeddings) -> None:
 
 def read_embeddings(path: Path) -> Embeddings:
     """Read a table of embeddings. Raises UserError when it is absent, or of several models."""
-    advice = "make it with `skindx dedup embed DATASET --weights FILE`"
-
-    def vectors_of(column: Any, count: int) -> NDArray[np.float32]:
-        flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(flat.reshape(count, -1), np.float32)
-
-    sha256s, vectors_ND, model = _read(path, "vector", vectors_of, "embeddings", advice)
+    sha256s, vectors_ND, model = _read(path)
     length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
-        raise UserError(f"{path} holds vectors without a direction; {advice}.")
+        raise UserError(f"{path} holds vectors without a direction; {_ADVICE}.")
     return Embeddings(sha256s, vectors_ND / length_N1, model)
 
 
@@ -89,26 +82,23 @@ def _write(path: Path, values: "Embeddings | OodScores", column: dict[str, Any])
         pq.write_table(pa.table({"sha256": sha256s, **column, "model": models}), temporary)
 
 
-def _read(
-    path: Path, column: str, values_of: Callable[[Any, int], Values], what: str, advice: str
-) -> tuple[tuple[str, ...], Values, str]:
-    """Return SHA-256s, values and the model of a table. Raises UserError."""
+def _read(path: Path) -> tuple[tuple[str, ...], NDArray[np.float32], str]:
+    """Return SHA-256s, vectors and the model of a table of embeddings. Raises UserError."""
     import pyarrow as pa
 
     if not path.is_file():
-        raise UserError(f"{path} does not exist; {advice}.")
+        raise UserError(f"{path} does not exist; {_ADVICE}.")
     try:
-        table = read_parquet(path, ["sha256", column, "model"])
+        table = read_parquet(path, ["sha256", "vector", "model"])
         sha256s = tuple(str(sha256) for sha256 in table["sha256"].to_pylist())
         models = set(table["model"].to_pylist())
-        values = values_of(table[column], len(table))
+        flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        vectors_ND = np.asarray(flat.reshape(len(table), -1), np.float32)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no table of {what} ({error}); {advice}.") from None
+        raise UserError(f"{path} is no table of embeddings ({error}); {_ADVICE}.") from None
     if len(models) != 1:
-        raise UserError(
-            f"{path} holds {what.rsplit(maxsplit=1)[-1]} of {len(models)} models; {advice}."
-        )
-    return sha256s, values, str(models.pop())
+        raise UserError(f"{path} holds embeddings of {len(models)} models; {_ADVICE}.")
+    return sha256s, vectors_ND, str(models.pop())
 
 
 def label_table(dataset: Path) -> Path:
@@ -119,22 +109,7 @@ def label_table(dataset: Path) -> Path:
 
 OOD = "ood.parquet"
 THRESHOLD = 3.0
-_ADVICE = "make it with `skindx audit DATASET --off-topic`"
-
-
-class UnusualSettings(Settings):
-    """A table of out-of-distribution (OOD) scores, and from which score on a person looks.
-
-    Such images are flagged and never dropped: what is rare is unusual too.
-    """
-
-    path: Path
-    threshold: float = Field(
-        default=THRESHOLD,
-        gt=0,
-        le=1e9,
-        description="robust standard deviations above the median image",
-    )
+"""Robust standard deviations above the median image, from which on a person looks."""
 
 
 @dataclass(frozen=True)
@@ -152,40 +127,3 @@ def write_ood(path: Path, scores: OodScores) -> None:
     import pyarrow as pa
 
     _write(path, scores, {"score": pa.array(scores.scores_N, pa.float32())})
-
-
-def read_ood(path: Path) -> OodScores:
-    """Read a table of scores. Raises UserError when it is absent, damaged, or of several models."""
-    sha256s, scores_N, model = _read(
-        path,
-        "score",
-        lambda column, _: np.asarray(column.to_numpy(), np.float64),
-        "OOD scores",
-        _ADVICE,
-    )
-    if not np.isfinite(scores_N).all():
-        raise UserError(f"{path} holds scores that are no numbers; {_ADVICE}.")
-    return OodScores(sha256s, scores_N, model)
-
-
-def unusual(
-    settings: UnusualSettings, sha256s: Collection[str]
-) -> tuple[dict[str, float], int, str]:
-    """Return the images that score at least the threshold, how many have a score, and the model.
-
-    Raises UserError when none has one: the table is then of another dataset.
-    """
-    table = read_ood(settings.path)
-    wanted = set(sha256s)
-    known = {
-        sha256: score
-        for sha256, score in zip(table.sha256s, table.scores_N.tolist(), strict=True)
-        if sha256 in wanted
-    }
-    if not known and wanted:
-        raise UserError(
-            f"{settings.path} knows none of the {len(wanted)} images, such as {min(wanted)}; "
-            f"{_ADVICE}."
-        )
-    high = {sha256: score for sha256, score in known.items() if score >= settings.threshold}
-    return high, len(known), table.model

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from answering import write_answer
@@ -25,15 +23,6 @@ from skindx.data.decisions import (
     read_skin_answers,
     undecided,
     write_flags,
-)
-from skindx.data.image_tables import (
-    OOD,
-    THRESHOLD,
-    OodScores,
-    UnusualSettings,
-    read_ood,
-    unusual,
-    write_ood,
 )
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.removal.takedown import carry_out, plan
@@ -165,7 +154,8 @@ def test_the_next_build_obeys_what_a_person_says_of_skin(root: Path, out: Path) 
 
 def test_a_dataset_of_before_stays_as_it_was_until_asked(root: Path, out: Path) -> None:
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
-    del recipe["screen"]["not_skin"], recipe["screen"]["ood"]
+    del recipe["screen"]["not_skin"]
+    recipe["screen"]["ood"] = None  # as 0.2 saved it
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (out / FLAGS).unlink()
     before = manifest(out)
@@ -213,69 +203,3 @@ def test_a_take_down_counts_the_flags_anew(out: Path) -> None:
     carry_out(plan([out], sha256s=[sha256s(out)["document"]]))
     assert json.loads((out / "summary.json").read_text())["flagged"] == {"not-skin": 1}
     assert len(read_flags(out)) == 1
-
-
-def scored(out: Path, path: Path, high: str) -> Path:
-    names = sha256s(out)
-    scores = [9.0 if name == high else 0.5 for name in names]
-    write_ood(path, OodScores(tuple(names.values()), np.array(scores), "a net, 0123"))
-    return path
-
-
-def test_a_table_of_scores_flags_and_never_drops(root: Path, out: Path, tmp_path: Path) -> None:
-    table = scored(out, tmp_path / OOD, "03")
-    summary = make(root, out, "screen.not_skin=drop", f"screen.ood.path={table}")
-    (flag,) = [flag for flag in read_flags(out) if flag.reason == "off-topic"]
-    assert (flag.sha256, flag.detail) == (sha256s(out)["03"], "unusual: 9.0 by a net, 0123")
-    assert flag.score == pytest.approx(9 / (9 + THRESHOLD))
-    assert summary.flagged == {"off-topic": 1}
-    assert "12 of 12 images have an OOD score." in summary.notes
-    # A recipe without the table leaves what an audit may have flagged.
-    make(root, out)
-    assert {flag.reason for flag in read_flags(out)} == {"off-topic", "not-skin"}
-
-
-def test_the_threshold_counts_as_high_and_strangers_do_not_count(tmp_path: Path) -> None:
-    write_ood(tmp_path / OOD, OodScores(("a", "b", "c"), np.array([5.0, 4.9, 9.0]), "m"))
-    settings = UnusualSettings(path=tmp_path / OOD, threshold=5)
-    assert unusual(settings, ["a", "b", "d"]) == ({"a": 5.0}, 2, "m")
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (None, "does not exist"),
-        ({"sha256": ["a"]}, "no table of OOD scores"),
-        ({"sha256": ["a"], "score": ["high"], "model": ["m"]}, "no table of OOD scores"),
-        ({"sha256": ["a"], "score": [None], "model": ["m"]}, "no numbers"),
-        ({"sha256": ["a"], "score": [np.inf], "model": ["m"]}, "no numbers"),
-        ({"sha256": ["a", "b"], "score": [1.0, 2.0], "model": ["m", "n"]}, "2 models"),
-        ({"sha256": ["a"], "score": [1.0], "model": ["m"]}, "knows none of the 2 images"),
-    ],
-)
-def test_a_table_that_is_none_is_one_sentence(
-    tmp_path: Path, table: dict[str, list[object]] | None, said: str
-) -> None:
-    path = tmp_path / "scores.parquet"
-    if table:
-        pq.write_table(pa.table(table), path)
-    with pytest.raises(UserError, match=said) as caught:
-        unusual(UnusualSettings(path=path), ["0a", "0b"])
-    assert "--off-topic" in str(caught.value)
-
-
-def test_a_build_without_its_table_leaves_the_dataset(
-    root: Path, out: Path, tmp_path: Path
-) -> None:
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="does not exist"):
-        make(root, out, f"screen.ood.path={tmp_path / OOD}")
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
-    scores = OodScores(("a", "b"), np.array([0.5, -2.25]), "m")
-    write_ood(tmp_path / OOD, scores)
-    read = read_ood(tmp_path / OOD)
-    assert (read.sha256s, read.model) == (scores.sha256s, scores.model)
-    np.testing.assert_array_equal(read.scores_N, scores.scores_N)

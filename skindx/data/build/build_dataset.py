@@ -18,7 +18,7 @@ from skindx.data.boxes.box_join import DatasetImage, join
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire
 from skindx.data.build.build_run import BuildRun, open_run
 from skindx.data.build.build_stages import (
-    REASONS,
+    NOT_SKIN,
     clean,
     drop_small_classes,
     flag_records,
@@ -335,7 +335,7 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
         summary=summary,
         copies=None if settings.dedup.copies == "off" else grouped.copies,
         flags=run.flags,
-        looked_for=REASONS if settings.screen.ood else REASONS[:1],
+        looked_for=[NOT_SKIN],
         write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
     sweep_store(out, _named(out, rows))

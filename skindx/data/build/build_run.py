@@ -18,7 +18,6 @@ from skindx.data.build.acquire import web_sources
 from skindx.data.copies.hash_links import import_kernels
 from skindx.data.crawl.crawl_process import check_sources
 from skindx.data.decisions import Flag
-from skindx.data.image_tables import read_ood
 from skindx.data.labels import map_labels, taxonomy_of
 from skindx.data.layout import MANIFEST, RECIPE
 from skindx.data.manifest import Issue
@@ -68,8 +67,6 @@ def open_run(
         check_urgencies(taxonomy)
         check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
-    if settings.screen.ood:
-        read_ood(settings.screen.ood.path)
     sources = tuple(source.for_taxonomy(taxonomy) for source in settings.sources)
     settings = with_modalities(settings.model_copy(update={"sources": sources}))
     settings, older = as_before(settings, out)

@@ -19,7 +19,6 @@ from skindx.data.copies.deduplicate import (
 )
 from skindx.data.copies.hash_links import near_links_by_chunks
 from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions, relabelled
-from skindx.data.image_tables import unusual
 from skindx.data.labels import (
     UNMAPPED,
     left_out_notes,
@@ -37,9 +36,7 @@ from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
 """By the pixels alone."""
-OFF_TOPIC: Reason = "off-topic"
 """By a table of scores."""
-REASONS: tuple[Reason, ...] = (NOT_SKIN, OFF_TOPIC)
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
@@ -235,11 +232,7 @@ def not_skin_issues(
 def flag_records(
     run: BuildRun, records: Sequence[Record], by_sha: Mapping[str, Sequence[LabelledImage]]
 ) -> None:
-    """Flag the images of the dataset that look like no skin, and those that a table finds unusual.
-
-    What a person called skin is flagged for neither. Raises UserError for a table of another
-    dataset.
-    """
+    """Flag the images of the dataset that look like no skin, unless a person called them skin."""
     settings, answered = run.settings.screen, answered_skin(run.out)
     if settings.not_skin == "review":
         for record in records:
@@ -249,14 +242,6 @@ def flag_records(
                     record.sha256, NOT_SKIN, screened.not_skin, DESCRIPTIONS[screened.shows]
                 )
                 run.flags.append(flag)
-    if settings.ood:
-        high, known, model = unusual(settings.ood, [record.sha256 for record in records])
-        for sha256, score in high.items():
-            if sha256 in answered:
-                continue
-            share = score / (score + settings.ood.threshold)
-            run.flags.append(Flag(sha256, OFF_TOPIC, share, f"unusual: {score:.1f} by {model}"))
-        run.notes.append(f"{known} of {len(records)} images have an OOD score.")
 
 
 def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:

@@ -6,14 +6,13 @@ and contrast, and an enlargement holds nothing above the limit of its original, 
 the same. A sharpened copy is worth more: to a spectrum, sharpening looks like detail.
 """
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from skindx.core.settings_base import OFF, Settings
-from skindx.data.image_tables import UnusualSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.worker_process import SandboxLimits
 
@@ -53,9 +52,6 @@ class ScreenSettings(Settings):
         default="review",
         description="images whose pixels look like no skin: flag them, drop them, or do not ask",
     )
-    ood: UnusualSettings | None = Field(
-        default=None, description="a table of scores by which unusual images are flagged too"
-    )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0, le=10**12)
     timeout_s: int = Field(default=30, ge=1, le=3600)
     """Time limit for one image; a slower decoder is ended."""
@@ -66,6 +62,16 @@ class ScreenSettings(Settings):
     def limits(self) -> SandboxLimits:
         """Return what a decoding process may use."""
         return SandboxLimits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older(cls, raw: Any) -> Any:
+        """Read recipes that older versions saved, with a table of scores that there is not."""
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("ood") is not None:
+            raise ValueError("ood is gone since 1.0: run `skindx audit --off-topic` instead")
+        return {key: raw[key] for key in raw if key != "ood"}
 
     @model_validator(mode="after")
     def _dark_below_bright(self) -> Self:
