@@ -156,7 +156,7 @@ DISTRIBUTIONS = {
     extra: tuple(names.split())
     for extra, names in {
         "data": "backports-zstd brotli defusedxml matplotlib mlcroissant numba pycocotools scrapy",
-        "audit": "cleanlab faiss-cpu onnxruntime rapidocr-onnxruntime scikit-learn",
+        "audit": "cleanlab onnxruntime rapidocr-onnxruntime scikit-learn",
         "train": "albumentations deepspeed matplotlib numba psutil scikit-learn setuptools "
         "sqlalchemy",
         "track": "mlflow-skinny tensorboard wandb",

@@ -156,7 +156,7 @@ def _embeddings(
 dedup = typer.Typer(
     name="dedup",
     no_args_is_help=True,
-    help="Embed images, for near duplicates and reviews.",
+    help="Embed images, for reviews.",
 )
 
 Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
@@ -189,9 +189,8 @@ def embed(
     """Write an embedding of each image: the features before the last layer of a network.
 
     The network is a timm model, by default mobilenetv2_100 (--set model=NAME). `skindx audit
-    --labels` and `--off-topic` use the table. A recipe can use it to confirm near duplicates:
-    `dedup: {embeddings: {path: TABLE}}`. --set layers=all and --set views=8 write features of all
-    layers instead, for the label review alone: configs/label-features.yaml has both.
+    --labels` and `--off-topic` use the table. --set layers=all and --set views=8 write features of
+    all layers instead, for the label review alone: configs/label-features.yaml has both.
 
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """

@@ -147,7 +147,7 @@ _EXTRAS = {
     **dict.fromkeys(("pillow_heif", "prometheus_client", "starlette"), "serve"),
     **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
     **dict.fromkeys(("backports", "pycocotools"), "data"),
-    **dict.fromkeys(("cleanlab", "faiss"), "audit"),
+    "cleanlab": "audit",
     **dict.fromkeys(("onnxruntime", "rapidocr_onnxruntime"), "audit"),
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
     **dict.fromkeys(("nncf", "onnx", "openvino"), "runtimes"),

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
 
 # N = images, D = dimensions
 
@@ -23,19 +21,6 @@ EMBEDDINGS = "embeddings.parquet"
 _ADVICE = "make it with `skindx dedup embed DATASET --weights FILE`"
 LABEL_FEATURES = "label_features.parquet"
 """The same of all layers, for the label review: nothing else should search with them."""
-
-
-class EmbeddingSettings(Settings):
-    """A second look after the hashes: which table, and from which cosine on two are the same.
-
-    The default was chosen by looking at pairs of dermoscopic images with an ImageNet MobileNetV2 at
-    224 pixels: lower thresholds join different lesions. The search adds to the hashes and does not
-    replace them: it misses strong crops, grey copies and strong JPEG compression. Another model
-    needs another threshold: look at pairs before you set it.
-    """
-
-    path: Path
-    threshold: float = Field(default=0.93, gt=0, le=1)
 
 
 @dataclass(frozen=True)

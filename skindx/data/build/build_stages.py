@@ -13,7 +13,6 @@ from skindx.data.build.copy_stage import Grouped, group_images
 from skindx.data.copies.deduplicate import (
     Distinct,
     LabelledImage,
-    add_similar,
     deduplicate,
     distinct,
 )
@@ -152,10 +151,6 @@ def clean(run: BuildRun, images: Distinct) -> Grouped:
     radius = max(settings.dedup.radius, settings.groups.radius)
     report = partial(run.report, "compare")
     links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.runner, report)
-    if settings.dedup.embeddings:
-        sha256s = [same[0].row.sha256 for same in images]
-        links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)
-        run.notes.append(f"{known} of {len(images)} images were compared by embeddings too.")
     cleaned = deduplicate(images, links_L3, settings.dedup.radius)
     run.keys.check(images)
     grouped = group_images(run, images, cleaned, links_L3)

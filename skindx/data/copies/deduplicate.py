@@ -8,17 +8,14 @@ is kept.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
 from skindx.core.settings_base import OFF, Settings
-from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph, with_pairs
-from skindx.data.image_tables import EmbeddingSettings, read_embeddings
+from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.image_measures import NOISE, worth
@@ -32,9 +29,6 @@ PAPER = (
 )
 
 # N = images, D = dimensions, P = pairs, L = links
-
-_QUERIES = 1024
-"""So many rows are compared with all others at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,49 +73,6 @@ def _detail(image: LabelledImage) -> float:
     return worth(effective, pixels) if pixels else 0.0
 
 
-def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[np.int64]:
-    """Return pairs_P2 (i < j, sorted) whose cosine is at least `threshold`; exact.
-
-    Memory is the vectors and 1,024 rows of answers. Raises UserError without faiss.
-    """
-    require_extra("audit", "faiss", purpose="comparing embeddings")
-    import faiss
-
-    vectors_ND = np.ascontiguousarray(vectors_ND, np.float32)
-    index = faiss.IndexFlatIP(vectors_ND.shape[1])
-    index.add(vectors_ND)
-    parts = [np.empty((0, 2), np.int64)]
-    # The search keeps what is greater than its radius; the threshold itself counts here.
-    radius = float(np.nextafter(np.float32(threshold), np.float32(-1)))
-    for start in range(0, len(vectors_ND), _QUERIES):
-        ends, _, neighbours = index.range_search(vectors_ND[start : start + _QUERIES], radius)
-        first = start + np.repeat(np.arange(len(ends) - 1), np.diff(ends).astype(np.int64))
-        pairs_P2 = np.stack([first, neighbours], axis=1)
-        parts.append(pairs_P2[pairs_P2[:, 0] < pairs_P2[:, 1]])
-    pairs_P2 = np.concatenate(parts)
-    ordered_P2: NDArray[np.int64] = pairs_P2[np.lexsort((pairs_P2[:, 1], pairs_P2[:, 0]))]
-    return ordered_P2
-
-
-def add_similar(
-    links_L3: NDArray[np.int64], sha256s: Sequence[str], settings: EmbeddingSettings
-) -> tuple[NDArray[np.int64], int]:
-    """Add pairs that the embeddings call the same, as links of distance 0.
-
-    Return the links, sorted, each pair once, and how many images have an embedding. Raises
-    UserError when none has one: the table is then of another dataset.
-    """
-    embeddings = read_embeddings(settings.path)
-    known_N, vectors_ND = embeddings.of(sha256s)
-    if len(known_N) == 0:
-        raise UserError(
-            f"{settings.path} knows none of the {len(sha256s)} images, such as {sha256s[0]}; "
-            f"make it again with `skindx dedup embed`."
-        )
-    pairs_P2 = known_N[similar_pairs(vectors_ND, settings.threshold)]
-    return with_pairs(links_L3, pairs_P2), len(known_N)
-
-
 class DedupSettings(Settings):
     """Which hashes must agree, and within how many of 64 bits.
 
@@ -132,12 +83,22 @@ class DedupSettings(Settings):
 
     hashes: tuple[HashKind, ...] = Field(default=("perceptual", "difference"), min_length=1)
     radius: int = Field(default=4, ge=0, le=32)
-    embeddings: EmbeddingSettings | None = None
-    """A second stage for duplicates that hashes miss; null: only hashes."""
     copies: Annotated[Literal["group", "drop", "off"], OFF] = "group"
     """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
     second photo): one group, so that no split divides them; dropped but for the best; not looked
     for. `skindx.data.copies` says how they are found."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older(cls, raw: Any) -> Any:
+        """Read recipes that older versions saved, with a second stage that there is not."""
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("embeddings") is not None:
+            raise ValueError(
+                "embeddings is gone since 1.0: `copies` finds what hashes miss, and verifies it"
+            )
+        return {key: raw[key] for key in raw if key != "embeddings"}
 
 
 @dataclass(frozen=True, slots=True)
