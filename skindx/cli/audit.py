@@ -25,19 +25,13 @@ def audit(
     ] = False,
     embeddings: Annotated[
         Path | None,
-        typer.Option(
-            help="With --labels or --off-topic: a table that `skindx dedup embed` wrote; default: "
-            "DATASET/embeddings.parquet, for --labels DATASET/label_features.parquet if it exists."
-        ),
+        typer.Option(help="With --labels or --off-topic: a table of `skindx dedup embed`."),
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="Instead of --embeddings: weights to embed with first.")
     ] = None,
     bundle: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of --embeddings: a bundle to embed with, though it knows the labels."
-        ),
+        Path | None, typer.Option(help="Instead of --embeddings: a bundle to embed with first.")
     ] = None,
     threshold: Annotated[
         float | None,

@@ -90,10 +90,7 @@ def import_verb(  # noqa: PLR0917
     ] = "skip",
     columns: Annotated[
         YoloColumns | None,
-        typer.Option(
-            help="yolo: what lines of more than six columns are: a box and more, or a polygon; "
-            "default: as far as the folder tells."
-        ),
+        typer.Option(help="yolo: what lines of over six columns are; default: as they look."),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse the file for anything left out or uncertain.")

@@ -19,19 +19,11 @@ def build(
     out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
     taxonomy: Annotated[
         str | None,
-        typer.Option(
-            help="skin10, skin100, isic9, ham10000, fitzpatrick16 or a YAML file; default: the "
-            "recipe's. Without one, each label is a class, and code and urgency come from the "
-            "shipped taxonomy that knows it."
-        ),
+        typer.Option(help="skin10, skin100, isic9, ham10000, fitzpatrick16 or a YAML file."),
     ] = None,
     urgency: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CLASS=TIER",
-            help="urgent, soon or routine for a class; repeatable. A class that looks like a "
-            "cancer or an emergency needs one.",
-        ),
+        typer.Option(metavar="CLASS=TIER", help="urgent, soon or routine; repeatable."),
     ] = None,
     freeze: Annotated[
         Path | None,

@@ -33,8 +33,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="EVALUATION",
-            help="The evaluation on the bundle's own dataset, for --external; default: "
-            "evaluation/ beside the bundle, or else the figures that the bundle holds.",
+            help="For --external: the own evaluation; default: beside the bundle.",
         ),
     ] = None,
     pictures: Annotated[
@@ -224,10 +223,7 @@ def evaluate_verb(
     ] = None,
     tower: Annotated[
         str | None,
-        typer.Option(
-            help="The tower that made them, for a bundle that diagnoses: local-dir:FOLDER, "
-            "hf-hub:ORG/NAME, or a bundle of heads on it."
-        ),
+        typer.Option(help="The tower that made them: local-dir:FOLDER, hf-hub:ORG/NAME, a bundle."),
     ] = None,
     made_by: Annotated[
         str, typer.Option(metavar="NAME", help="What the tower is called, where it is not here.")

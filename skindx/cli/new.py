@@ -13,6 +13,7 @@ from skindx.cli.train import NEEDS
 if TYPE_CHECKING:
     from skindx.start.first_files import FirstAnswers
     from skindx.start.image_folder import ImageFolder
+    from skindx.taxonomy import Urgency
 
 
 def new(
@@ -26,10 +27,7 @@ def new(
     ] = None,
     taxonomy: Annotated[
         str | None,
-        typer.Option(
-            help="own: each folder is a class; or skin10, skin100, isic9, ham10000, "
-            "fitzpatrick16, a YAML file."
-        ),
+        typer.Option(help="own: each folder is a class; or skin10, isic9, ..., a YAML file."),
     ] = None,
     urgency: Annotated[
         list[str] | None,
@@ -78,23 +76,29 @@ def new(
 
     Example: skindx new my/images --out runs/mine --yes
     """
+    from skindx.core.errors import UserError
     from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
     from skindx.core.progress import progress_bars
     from skindx.core.text import size
+    from skindx.data.recipe import urgency_of
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
     from skindx.start.first_files import batch_of, check_out, commands, write_first_files
     from skindx.start.image_folder import look
+    from skindx.taxonomy import load_taxonomy
 
     name = "-".join(folder.resolve().name.split()) or "new"
     out = out or Path("runs") / name
     check_out(out, folder)
+    given = dict(map(urgency_of, urgency or ()))
+    if taxonomy not in (None, "own"):
+        load_taxonomy(taxonomy)
+    if problem := _pattern_problem(group_pattern or "none"):
+        raise UserError(f"--group-pattern {problem}.")
     with progress_bars() as progress:
         seen = look(folder, progress)
     print("\n".join(seen.lines()))
     asking = not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    answers = _answers(
-        seen, _Questions(asking), taxonomy, urgency or [], modality, group_pattern, effort
-    )
+    answers = _answers(seen, _Questions(asking), taxonomy, given, modality, group_pattern, effort)
     batch, side = batch_of(seen.images), answers.side(seen)
     print("Timing a network for some seconds …", flush=True)
     busy, cores = machine_is_busy(), cpu_count()
@@ -108,6 +112,8 @@ def new(
     print(f"Training: {timed.member['model']} at {side} pixels, {epochs} epochs; {learns}.")
     if not timed.pretrained:
         print("It starts from random weights: expect little. --pretrained fetches better ones.")
+    elif timed.no_hub:
+        print(f"Step 2 fetches its weights, and {timed.no_hub}; connect before it.")
     if missing := missing_modules(*NEEDS):
         print(f"It needs {', '.join(missing)}: {how_to_install('train')}.")
     print(f"\nNext, with the time and memory expected on {cores} cores here:")
@@ -129,23 +135,35 @@ class _Questions:
         self._asking = asking
 
     def ask(self, option: str, question: str, default: str, choices: Sequence[str] = ()) -> str:
-        """Return an answer, one of the choices if there are any; `option` would have given it."""
+        """Return one of the choices, or else a pattern; `option` would have given it."""
         if not self._asking:
             print(f"{question}: {default} (default; {option} changes it)")
             return default
         text = f"{question} ({', '.join(choices)})" if choices else question
         while True:
             answer: str = typer.prompt(text, default=default).strip()
-            if not choices or answer in choices:
+            none_of = f"{answer!r} is none of {', '.join(choices)}"
+            problem = none_of if choices else _pattern_problem(answer)
+            if answer in choices or not problem:
                 return answer
-            print(f"{answer!r} is none of {', '.join(choices)}.")
+            print(f"{problem}.")
+
+
+def _pattern_problem(pattern: str) -> str:
+    from skindx.core.settings_base import with_group
+
+    try:
+        with_group("()" if pattern == "none" else pattern)
+    except ValueError as error:
+        return f"{pattern!r}: {error}"
+    return ""
 
 
 def _answers(  # noqa: PLR0917
     seen: "ImageFolder",
     questions: _Questions,
     taxonomy: str | None,
-    urgency: list[str],
+    given: "dict[str, Urgency]",
     modality: str | None,
     group_pattern: str | None,
     effort: str | None,
@@ -155,20 +173,14 @@ def _answers(  # noqa: PLR0917
 
     from skindx.data.labels import map_labels
     from skindx.data.origin import Modality
-    from skindx.data.recipe import urgency_of
     from skindx.start.first_files import EFFORTS, MODALITIES, TIERS, Effort, FirstAnswers, effort_of
-    from skindx.taxonomy import Urgency, load_taxonomy
+    from skindx.taxonomy import load_taxonomy
 
-    given = dict(map(urgency_of, urgency))
     if taxonomy is None:
-        count, known = len(seen.counts), seen.known_by()
-        if known:
-            names = ", ".join(f"{name} {some} of {count}" for name, some in known.items())
-            print(f"Shipped lists of classes that know yours: {names}.")
-        taxonomy = questions.ask(
-            *("--taxonomy", "Classes: each folder its own, or those of a list", "own"),
-            ["own", *known],
-        )
+        taxonomy = "own"
+        if known := seen.known_by():
+            question = "Classes: your folders, or a shipped list that knows all of them"
+            taxonomy = questions.ask("--taxonomy", question, "own", ["own", *known])
     if taxonomy == "own":
         missing = {key: kind for key, kind in seen.dangerous().items() if key not in given}
         if missing:
@@ -176,7 +188,7 @@ def _answers(  # noqa: PLR0917
             tier = questions.ask(
                 "--urgency", f"Urgency, where {names} and has none", "urgent", TIERS
             )
-            given |= dict.fromkeys(missing, cast(Urgency, tier))
+            given |= dict.fromkeys(missing, cast("Urgency", tier))
         print("\n".join(seen.matches(given)))
     else:
         map_labels(seen.counts.elements(), load_taxonomy(taxonomy))

@@ -51,8 +51,7 @@ def make(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="File that `skindx bench network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes "
-            "of 4 ranks; default: only this machine."
+            help="File of `skindx bench network`, or 10gbe:8x4+nvlink; default: this machine."
         ),
     ] = None,
     nodes: Annotated[

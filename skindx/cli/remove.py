@@ -29,10 +29,7 @@ def remove(
     ] = None,
     bundle: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Also remove it from this bundle's similar cases and out-of-distribution check; "
-            "the model card then says whether the weights learned from it."
-        ),
+        typer.Option(help="Also from this bundle; its model card says whether it learned from it."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")

@@ -73,11 +73,7 @@ def run(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the results.")],
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Worker processes on this machine; default: one a core, at most 4. 0: workers of "
-            "other machines alone.",
-        ),
+        typer.Option(min=0, help="Worker processes here; default: one a core, at most 4."),
     ] = None,
     queue: Annotated[
         str | None,

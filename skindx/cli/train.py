@@ -29,10 +29,7 @@ def train(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            help="Weights for members that name none: safetensors, or a checkpoint of tensors. A "
-            "head for other classes starts random."
-        ),
+        typer.Option(help="Weights for members that name none: safetensors or a checkpoint."),
     ] = None,
     hop: Annotated[
         bool,

@@ -36,7 +36,8 @@ OFF = BeforeValidator(_word_off)
 """For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
 
 
-def _with_group(pattern: str) -> str:
+def with_group(pattern: str) -> str:
+    """Return a regular expression that has a group. Raises ValueError."""
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
@@ -46,7 +47,7 @@ def _with_group(pattern: str) -> str:
     return pattern
 
 
-NamePattern = Annotated[str, AfterValidator(_with_group)]
+NamePattern = Annotated[str, AfterValidator(with_group)]
 """A regular expression whose first group is the name that is looked for."""
 
 

@@ -62,6 +62,8 @@ class TimedNetwork:
     member: dict[str, Any]
     """Settings of a member whose network it is: name, model, preprocess, weights."""
     pretrained: bool
+    no_hub: str = ""
+    """Why the weights that the training would fetch cannot be fetched now."""
 
 
 def machine_is_busy() -> bool:
@@ -101,8 +103,8 @@ def time_network(
         ours.close()
     if not worked:
         raise UserError(answer)
-    profiles, member, pretrained = answer
-    return TimedNetwork(Profiles.model_validate(profiles), member, pretrained)
+    profiles, *rest = answer
+    return TimedNetwork(Profiles.model_validate(profiles), *rest)
 
 
 def _time(answers: Connection, network: str | None, *task: Any) -> None:
@@ -117,12 +119,12 @@ def _time(answers: Connection, network: str | None, *task: Any) -> None:
 
 def _timed(  # noqa: PLR0917
     network: str | None, side: int, batch: int, classes: int, fetch: bool, budget_s: float
-) -> tuple[dict[str, Any], dict[str, Any], bool]:
+) -> tuple[dict[str, Any], dict[str, Any], bool, str]:
     import torch
 
     from skindx.core.machine import keep_freed_memory
     from skindx.models.classifier.classifier import build_classifier
-    from skindx.models.classifier.pretrained import kept_weights
+    from skindx.models.classifier.pretrained import hub_problem, kept_weights
     from skindx.training.config.run import MemberSettings, TrainSettings
     from skindx.training.member_networks import (
         DEFAULT_NETWORKS,
@@ -131,10 +133,11 @@ def _timed(  # noqa: PLR0917
     )
     from skindx.training.parallel.mesh import peak_memory, resolve_accelerator
 
-    member, pretrained = MemberSettings(name="resnet18", model="resnet18"), False
+    member, pretrained, no_hub = MemberSettings(name="resnet18", model="resnet18"), False, ""
     if fetch:
         name = network or DEFAULT_NETWORKS[0]
-        kept_weights(MemberSettings(name="fetched", model=name))  # refuses what has none
+        kept = kept_weights(MemberSettings(name="fetched", model=name))  # refuses what has none
+        no_hub = "" if kept.is_file() else hub_problem()
         member, pretrained = with_statistics(name).model_copy(update={"pretrained": True}), True
     elif network:
         name = network.replace(".", "-").replace("_", "-")[:64]
@@ -183,9 +186,9 @@ def _timed(  # noqa: PLR0917
         optimizer_bytes=8 * elements,
     )
     profiles = Profiles(device=accelerator, base_bytes=base, networks=(profile,))
-    kept = {"name", "model", "weights", "pretrained", "preprocess"}
-    written = member.model_dump(mode="json", include=kept, exclude_defaults=True)
-    return profiles.model_dump(mode="json"), {**written, "model": member.model}, pretrained
+    named = {"name", "model", "weights", "pretrained", "preprocess"}
+    written = member.model_dump(mode="json", include=named, exclude_defaults=True)
+    return profiles.model_dump(mode="json"), {**written, "model": member.model}, pretrained, no_hub
 
 
 def _steps(  # noqa: PLR0917

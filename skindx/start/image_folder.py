@@ -96,13 +96,10 @@ class ImageFolder:
         """Return the classes without urgency that look like a cancer or an emergency, and which."""
         return without_urgency(described(keys_of(self.counts)))
 
-    def known_by(self) -> dict[str, int]:
-        """Return how many of the classes each shipped taxonomy knows, of those that know any."""
-        known = {
-            name: sum(load_shipped(name).recognise(label) is not None for label in self.counts)
-            for name in taxonomy_names()
-        }
-        return {name: count for name, count in known.items() if count}
+    def known_by(self) -> list[str]:
+        """Return the shipped taxonomies that know all classes."""
+        shipped_lists = {name: load_shipped(name) for name in taxonomy_names()}
+        return [name for name, one in shipped_lists.items() if all(map(one.recognise, self.counts))]
 
     def matches(self, urgencies: dict[str, Urgency]) -> list[str]:
         """Return what each class was taken for, in sentences. Raises UserError."""

@@ -3,8 +3,12 @@
 import os
 import re
 import shlex
+import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.data.sources import folder as folder_source
 from skindx.data.sources.folder import FolderFile, look_at
+from skindx.models.classifier.pretrained import hub_problem
 from skindx.start import first_estimate
 from skindx.start.first_estimate import TimedNetwork, estimates
 from skindx.start.first_files import FirstAnswers, batch_of, config_text, recipe_text
@@ -111,6 +116,7 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "another list": (_two_classes, ("--taxonomy", "skin11"), "did you mean"),
     "a list of others": (_two_classes, ("--taxonomy", "ham10000", "--yes"), "does not know"),
     "a wrong pattern": (_two_classes, ("--group-pattern", "(["), "regular expression"),
+    "another list, before the look": (lambda top: None, ("--taxonomy", "skin11"), "did you mean"),
     "a pattern without a group": (_two_classes, ("--group-pattern", "P"), "pair of brackets"),
 }
 
@@ -206,6 +212,34 @@ def test_a_question_is_asked_again_until_the_answer_is_one(
     monkeypatch.setattr("typer.prompt", lambda text, default: next(answers))
     assert _Questions(True).ask("--when", "When", "urgent", ["urgent", "soon"]) == "soon"
     assert "'sometimes' is none of urgent, soon" in capsys.readouterr().out
+    answers = iter(["(", "P", r"^(P\d+)_"])
+    assert _Questions(True).ask("--group-pattern", "Patient", "none") == r"^(P\d+)_"
+    said = capsys.readouterr().out
+    assert "'(': not a regular expression" in said
+    assert "pair of brackets" in said
+
+
+def test_only_lists_with_all_classes_are_offered() -> None:
+    assert "ham10000" in seen_folder(["melanoma", "nevus"]).known_by()
+    assert seen_folder(["melanoma", "no such thing"]).known_by() == []
+
+
+def test_weights_that_cannot_be_fetched_are_named_before_the_training(
+    skindx: Skindx, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    problem = hub_problem()
+    assert "does not answer from here" in problem
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as hub:  # answers 501
+        Thread(target=hub.handle_request, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        assert hub_problem() == ""
+    timed = replace(timed_network(), pretrained=True, no_hub=problem)
+    monkeypatch.setattr(first_estimate, "time_network", lambda *_: timed)
+    code, printed, _ = skindx("new", images, "--out", tmp_path / "run", "--pretrained")
+    assert code == 0
+    assert f"{problem}; connect before it." in printed
 
 
 def seen_folder(labels: Sequence[str], path: Path = Path("/images")) -> ImageFolder:
@@ -286,15 +320,22 @@ def test_a_quick_training_from_weights_trains_the_last_layer(tmp_path: Path) -> 
     assert "trunk" not in random["members"][0]
 
 
-def test_weights_that_training_fetches_are_named_and_none_is_a_sentence() -> None:
-    _, member, pretrained = first_estimate._timed("test_resnet", 64, 8, 2, True, 0.1)
-    assert (member["model"], member["pretrained"], pretrained) == ("test_resnet", True, True)
+def test_weights_that_training_fetches_are_named_and_none_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    _, member, *rest, no_hub = first_estimate._timed("test_resnet", 64, 8, 2, True, 0.1)
+    assert (member["model"], member["pretrained"], *rest) == ("test_resnet", True, True)
+    assert "http://127.0.0.1:1 does not answer" in no_hub
     with pytest.raises(UserError, match="timm has no weights for 'resnet9'"):
         first_estimate._timed("resnet9", 64, 8, 2, True, 0.1)
 
 
 def test_a_network_is_timed_and_a_wrong_one_is_a_sentence() -> None:
-    profiles, member, pretrained = first_estimate._timed("test_resnet", 64, 8, 2, False, 0.1)
+    profiles, member, pretrained, no_hub = first_estimate._timed(
+        *("test_resnet", 64, 8, 2, False, 0.1)
+    )
+    assert no_hub == ""
     timed = Profiles.model_validate(profiles)
     assert (member["model"], member["preprocess"]["size"], pretrained) == ("test_resnet", 64, False)
     assert [point.batch for point in timed.networks[0].at] == [2, 4]

@@ -15,6 +15,8 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import torch
 from torch import Tensor
@@ -55,6 +57,19 @@ def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
 
 
 _LIMIT_S = 1800
+_HUB_S = 5
+
+
+def hub_problem() -> str:
+    """Return why the hub, from which weights are fetched, cannot be reached from here, or ""."""
+    url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urlopen(Request(url, method="HEAD"), timeout=_HUB_S).close()  # noqa: S310
+    except HTTPError:
+        return ""  # it answers
+    except (OSError, ValueError) as error:
+        return f"{url} does not answer from here ({getattr(error, 'reason', error)})"
+    return ""
 
 
 def pretrained_file(settings: ClassifierSettings) -> Path:
