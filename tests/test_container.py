@@ -15,7 +15,7 @@ from skin_photo import skin_photo
 
 ROOT = Path(__file__).parents[1]
 BASE = "python:3.11-slim"
-NEEDED_GB = 30
+NEEDED_GB = 40
 """Four copies of the environment, with the libraries for CUDA that PyPI's torch brings."""
 ASK = """
 import sys, httpx
