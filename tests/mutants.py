@@ -115,19 +115,19 @@ MUTANTS = {
         "tests/models/test_urgent_risk.py",
     ),
     "prevalence: weighed the wrong way round": Mutant(
-        "skindx/models/probability_correction.py",
+        "skindx/models/combination.py",
         "np.array(self.shares_C) / np.array(self.calibration_C)",
         "np.array(self.calibration_C) / np.array(self.shares_C)",
         "tests/diagnosis/test_prevalence.py",
     ),
     "prevalence: shares that sum to less than one": Mutant(
-        "skindx/models/probability_correction.py",
+        "skindx/models/combination.py",
         "if abs(total - 1) > _SUM_SLACK:",
         "if total - 1 > _SUM_SLACK:",
         "tests/diagnosis/test_prevalence.py",
     ),
     "prevalence: a share of nothing": Mutant(
-        "skindx/models/probability_correction.py",
+        "skindx/models/combination.py",
         "not 0 < value <= 1",
         "not 0 <= value <= 1",
         "tests/diagnosis/test_prevalence.py",

@@ -20,7 +20,7 @@ from skindx.models.bundle.bundle_index import (
     least_side,
     provenance_value,
 )
-from skindx.models.combination import FusionSpec, assist, box_crops
+from skindx.models.combination import FusionSpec, Prevalence, assist, box_crops
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index import EmbeddingIndex
@@ -32,7 +32,6 @@ from skindx.models.fingerprints import Fingerprints
 from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
 from skindx.models.ood.feature_extraction import features_of, try_check
 from skindx.models.ood.ood_check import OodCheck
-from skindx.models.probability_correction import Prevalence
 from skindx.models.urgent_risk import UrgentRiskRule, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy
 

@@ -37,6 +37,7 @@ from skindx.models.classifier.classifier import ClassifierSettings, fitted_netwo
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
 from skindx.models.classifier.preprocess import centre_square
 from skindx.models.classifier.pretrained import Trunk, open_trunk
+from skindx.models.combination import apply_temperature, fit_temperature
 from skindx.models.embedded import (
     EMBEDDINGS,
     PLACE,
@@ -45,7 +46,6 @@ from skindx.models.embedded import (
     embedded_member,
 )
 from skindx.models.ensemble import Ensemble, decoded
-from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.models.towers import TowerOrigin, is_tower, resolve_tower
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent

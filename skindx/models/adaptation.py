@@ -16,10 +16,9 @@ from pydantic import Field
 
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
-from skindx.models.combination import fuse, log
+from skindx.models.combination import fit_temperature, fuse, log, shifted
 from skindx.models.conformal import ALL, LEVEL, Conformal, fit_on_records
 from skindx.models.ood.ood_check import FEWEST
-from skindx.models.probability_correction import fit_temperature, shifted
 from skindx.models.urgent_risk import (
     QUESTION_WORDS,
     QUESTIONS,

@@ -21,8 +21,7 @@ from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
-from skindx.models.combination import EQUAL, Combination, combine, log
-from skindx.models.probability_correction import apply_temperature, shifted
+from skindx.models.combination import EQUAL, Combination, apply_temperature, combine, log, shifted
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 

@@ -22,9 +22,8 @@ from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
 from skindx.data.splits.split import fold_groups
 from skindx.metrics import Ranked, Statistic, bootstrap_interval, paired_interval
-from skindx.models.combination import log
+from skindx.models.combination import apply_temperature, log
 from skindx.models.conformal import Conformal, fit_on_records
-from skindx.models.probability_correction import apply_temperature
 from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.body_sites import site_of, wider_site

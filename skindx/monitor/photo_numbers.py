@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.combination import apply_temperature
 from skindx.models.combination import combine as combine_members
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, combine
 from skindx.models.ood.ood_features import LEVELS, Features
-from skindx.models.probability_correction import apply_temperature
 from skindx.models.urgent_risk import urgent_risks
 from skindx.monitor.drift_detector import URGENT, Singles, Stream
 

@@ -17,7 +17,7 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
 from skindx.core.cost.step import StepSchedule, simulate_step
-from skindx.plan.choice import Choice
+from skindx.plan.strategies import Choice
 
 Z90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""

@@ -7,9 +7,8 @@ from typing import Any
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.network import Network
 from skindx.core.cost.profile import Profiles, compute_scale
-from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Estimate
-from skindx.plan.strategies import Hopping, hops
+from skindx.plan.strategies import Choice, Hopping, PlannedMember, Workload, hops
 
 
 @dataclass(frozen=True)

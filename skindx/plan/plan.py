@@ -11,10 +11,10 @@ from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.core.text import percent, seconds
-from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.search import PlanLimits, SearchResult, search
+from skindx.plan.strategies import Choice, Workload
 
 PAPER = (
     "Guidelines for workers and batches | Zou et al., Distributed Training Large-Scale Deep "

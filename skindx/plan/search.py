@@ -8,10 +8,17 @@ from typing import Any
 from skindx.core.cost.pricing import Strategy
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import steps_of
-from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
-from skindx.plan.strategies import Exchanging, Hopping, SideBySide, searched, strategy_of
+from skindx.plan.strategies import (
+    Choice,
+    Exchanging,
+    Hopping,
+    SideBySide,
+    Workload,
+    searched,
+    strategy_of,
+)
 
 PAPER = (
     "Search over parallel forms | Jia, Zaharia and Aiken, Beyond Data and Model Parallelism "

@@ -10,6 +10,7 @@ from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.cost.network import UNMEASURED
 from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy, after_backward
+from skindx.core.cost.profile import Profile
 from skindx.core.cost.step import Message
 from skindx.core.errors import UserError
 from skindx.training.forms.form_kinds import PARALLEL_FORMS
@@ -225,3 +226,116 @@ def hops(
     by_member = max(map(sum, unit_s))
     sent = sum((ranks - 1) * size for size in state_bytes)
     return Hops(max(free_rank_s), max(by_rank, by_member), sent)
+
+
+# One way to train (ranks, exchange, pieces), and the members that are to be trained.
+
+DEFAULTS: Mapping[str, Any] = {
+    "exchange.kind": "dense",
+    "engine.zero": 0,
+    "engine.schedule": "data",
+    "engine.parallel.kind": "data",
+    "engine.activation_checkpointing": False,
+    "recipe.accumulate": 1,
+}
+"""Settings of a training that nobody changed, as far as a choice writes them."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point of the search."""
+
+    strategy: Strategy
+    nodes: int
+    ranks_per_node: int
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    checkpointing: bool = False
+    side_by_side: int = 1
+    """Members that are trained at the same time, each on one rank."""
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def piece(self) -> int:
+        """Images of a rank that go through the network at once; the largest of its pieces."""
+        together = self.ranks // self.side_by_side if self.side_by_side > 1 else self.ranks
+        rank_batch = -(-self.batch // max(1, together))
+        return -(-rank_batch // self.accumulate)
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        parts = [self.strategy.label]
+        if self.accumulate > 1:
+            parts.append(f"{self.accumulate} pieces")
+        if self.checkpointing:
+            parts.append("activations computed again")
+        return ", ".join(parts)
+
+    def fragment(self) -> dict[str, Any]:
+        """Return the settings with which `skindx train` does so on one node of the cluster."""
+        raw = self.strategy.fragment()
+        engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if not self.strategy.parallel:
+            engine["parallel"] = {"kind": "data"}
+        if self.nodes == 1:
+            engine["ranks"] = self.ranks_per_node
+        return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}
+
+    def changed(self) -> int:
+        """Count the settings that differ from the defaults; how many ranks there are is none."""
+        return sum(
+            key != "engine.ranks" and value != DEFAULTS.get(key)
+            for key, value in _settings(self.fragment())
+        )
+
+
+def _settings(fragment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each setting under its dotted name; `engine.parallel` is several."""
+    for section, values in fragment.items():
+        for key, value in values.items():
+            if (section, key) == ("engine", "parallel"):
+                yield from _settings({f"{section}.{key}": value})
+            else:
+                yield f"{section}.{key}", value
+
+
+@dataclass(frozen=True)
+class PlannedMember:
+    """One member of the ensemble."""
+
+    name: str
+    profile: Profile
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    epochs: int = 1
+    images: int = 0
+    """Training images; 0: not known, and only steps are priced."""
+    validation: int = 0
+    preconditioned: bool = False
+    """It has a `recipe.preconditioner`, which has no price."""
+    whole_layers: bool = False
+    """Its settings need all of a layer on each rank."""
+    layer_norms: bool = False
+    """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
+    matrices: bool = False
+    """Its optimizer multiplies the gradient of each whole layer."""
+    lockstep: str = ""
+    """The setting for which ranks need each other in each step, if there is one."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All members, in the order in which they are trained."""
+
+    members: tuple[PlannedMember, ...]
+    weak: bool = False
+    """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
+    unpriced: tuple[str, ...] = ()
+    """Further work of a training, in sentences."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from skindx.core.cost.cluster import Cluster, Link, Links, only_ranks
 from skindx.core.cost.profile import Profiles
 from skindx.core.errors import UserError
-from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.plan import Plan, make
 from skindx.plan.search import PlanLimits
+from skindx.plan.strategies import PlannedMember, Workload
 
 _GBIT = 8 / 1e9 / 0.9
 """Seconds a byte at a nominal Gbit/s, a tenth of it lost to headers and acknowledgements."""

@@ -14,13 +14,12 @@ from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
-from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.measure import NOTHING, measure
 from skindx.plan.measured_steps import variant_of
 from skindx.plan.plan import Plan, make
 from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
-from skindx.plan.strategies import strategy_of
+from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
 from skindx.plan.trace_plan import PlanRequest, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings

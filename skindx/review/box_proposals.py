@@ -25,9 +25,9 @@ from skindx.data.boxes.annotations import Annotation, now, read_proposals, write
 from skindx.data.manifest import read_image, read_manifest
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_index import INDEX
+from skindx.models.combination import apply_temperature
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Member
-from skindx.models.probability_correction import apply_temperature
 
 THRESHOLD = 0.2
 """Share of the map's maximum (Zhou et al. 2016)."""

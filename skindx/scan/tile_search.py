@@ -18,7 +18,7 @@ from pydantic import Field
 from skindx.core.machine import cpu_flags
 from skindx.core.settings_base import Settings
 from skindx.imaging.photo_gates import skin_mask
-from skindx.models.tile_detector import CELL, BatchDetector, Precision, TileBoxes
+from skindx.models.detector import CELL, BatchDetector, Precision, TileBoxes
 from skindx.scan.patches import Patches
 from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels, PixelStore
 

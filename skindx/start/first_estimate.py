@@ -18,10 +18,9 @@ from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.text import seconds, size
-from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.outcome import outcome
-from skindx.plan.strategies import strategy_of
+from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
 from skindx.start.first_files import VIEWS
 from skindx.start.image_folder import ImageFolder
 

@@ -15,7 +15,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.page_basics import hide_messages, log_fault
-from skindx.workers import messages
+from skindx.workers import worker_process
 from skindx.workers.worker_pool import (
     NoAnswerError,
     PoolSettings,
@@ -54,7 +54,7 @@ class DiagnosisPool:
         self._pool: WorkerPool[Case, CaseAnswer] = WorkerPool(
             command,
             settings,
-            encode=messages.plain,
+            encode=worker_process.plain,
             decode=_decode,
             size_bytes=lambda case: sum(map(len, case.photos)),
         )
@@ -89,9 +89,9 @@ class DiagnosisPool:
 def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
     """Return what `worker.serve_cases` sent for one case."""
     if "answer" in plain:
-        return messages.rebuilt(CaseAnswer, plain["answer"])
+        return worker_process.rebuilt(CaseAnswer, plain["answer"])
     if "refused" in plain:
-        refusals = tuple(messages.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
+        refusals = tuple(worker_process.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
         return Refused(plain["gate"], plain["refused"], plain["photo"], refusals)
     if "error" in plain:
         return UserError(plain["error"])
@@ -112,7 +112,7 @@ def serve_cases(connection: socket.socket, folder: Path, load: Callable[[], Answ
     def prepare() -> Answers:
         answer_many = load()
         return lambda batch: answer_cases(
-            answer_many, [messages.rebuilt(Case, plain) for plain in batch]
+            answer_many, [worker_process.rebuilt(Case, plain) for plain in batch]
         )
 
     serve(connection, folder, prepare)
@@ -131,7 +131,7 @@ def answer_cases(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str,
 
 def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
-        refusals = [messages.plain(refusal) for refusal in answer.refusals]
+        refusals = [worker_process.plain(refusal) for refusal in answer.refusals]
         return {
             "refused": str(answer),
             "gate": answer.gate,
@@ -140,7 +140,7 @@ def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
         }
     if isinstance(answer, UserError):
         return {"error": str(answer)}
-    return {"answer": messages.plain(answer)}
+    return {"answer": worker_process.plain(answer)}
 
 
 def worker_command(

@@ -28,7 +28,7 @@ from tempfile import TemporaryFile
 from types import FunctionType
 from typing import IO, Any, BinaryIO, TypeVar
 
-from skindx.workers import messages
+from skindx.workers import worker_process
 from skindx.workers.fork_server import Forked, serve
 from skindx.workers.worker_process import SandboxLimits, limit_memory, limit_time
 
@@ -256,14 +256,14 @@ def _no_start(text: str) -> RuntimeError:
 
 def _send(process: Forked, body: Any) -> None:
     with suppress(BrokenPipeError):  # it has ended, as receiving will show
-        process.stdin.write(messages.pack(body))
+        process.stdin.write(worker_process.pack(body))
         process.stdin.flush()
 
 
 def _receive(process: Forked) -> Any:
     """Return the next message, None if the process ended, or sent what is no message."""
     try:
-        return messages.receive(process.stdout.read)
+        return worker_process.receive(process.stdout.read)
     except (EOFError, ValueError):
         return None
 
@@ -274,16 +274,16 @@ def _run_child() -> int:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides, by closing our input
-    order = messages.receive(sys.stdin.buffer.read)
+    order = worker_process.receive(sys.stdin.buffer.read)
     make_work = resolve(order["function"])
     prepare(make_work)
     work = make_work(order["job"])
     gc.freeze()  # nothing of what was imported is ever garbage
     limit_memory(order["memory_mb"])
-    answers.write(messages.pack(READY))
+    answers.write(worker_process.pack(READY))
     while True:
         try:
-            paths = messages.receive(sys.stdin.buffer.read)
+            paths = worker_process.receive(sys.stdin.buffer.read)
         except EOFError:
             return 0
         _answer(work, [Path(path) for path in paths], order["timeout_s"], answers)
@@ -293,7 +293,7 @@ def _answer(work: Work, paths: Sequence[Path], timeout_s: int, answers: BinaryIO
     limit_time(timeout_s)  # each sign of life puts the end off
     for answer in work(paths):
         limit_time(timeout_s if answer is None else 0)
-        answers.write(messages.pack(DONE if answer is None else answer))
+        answers.write(worker_process.pack(DONE if answer is None else answer))
 
 
 if __name__ == "__main__":  # started by the fork server's callers, not by hand

@@ -16,7 +16,7 @@ from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
-from skindx.workers import messages
+from skindx.workers import worker_process
 from skindx.workers.worker_process import start
 
 log = logging.getLogger(__name__)
@@ -135,14 +135,14 @@ class WorkerProcess:
     async def receive(self) -> Any:
         """Return the next message. Raises Lost when the process ends instead."""
         try:
-            return await messages.receive_async(self._reader)
+            return await worker_process.receive_async(self._reader)
         except (EOFError, OSError, ValueError, LookupError, TypeError) as error:
             raise Lost(type(error).__name__) from None
 
     async def send(self, body: Any) -> None:
         """Send a message. Raises Lost when the process has ended."""
         try:
-            self._writer.write(messages.pack(body))
+            self._writer.write(worker_process.pack(body))
             await self._writer.drain()
         except OSError as error:
             raise Lost(type(error).__name__) from None

@@ -25,8 +25,8 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import mix_text, shown_prevalence
 from skindx.models.bundle.bundle import calibration_classes, given_prevalence, mix_of, open_bundle
+from skindx.models.combination import Prevalence, read_prevalence
 from skindx.models.conformal import fit_conformal
-from skindx.models.probability_correction import Prevalence, read_prevalence
 from skindx.models.urgent_risk import fit_urgent_risk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.diagnosis_pool import load_bundle, worker_command

@@ -19,7 +19,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.modality import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
-from skindx.workers import messages
+from skindx.workers import worker_process
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
 TWO = (Refusal(2, "light", "it is dark; take it again."), Refusal(0, "blur", "it is blurred."))
@@ -59,9 +59,9 @@ def test_a_refusal_crosses_a_process_border_whole() -> None:
         assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
         assert there.refusals == error.refusals
     two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
-    message = io.BytesIO(messages.pack([messages.plain(photo) for photo in two]))
-    received = messages.receive(message.read)
-    assert tuple(messages.rebuilt(Refusal, part) for part in received) == two
+    message = io.BytesIO(worker_process.pack([worker_process.plain(photo) for photo in two]))
+    received = worker_process.receive(message.read)
+    assert tuple(worker_process.rebuilt(Refusal, part) for part in received) == two
 
 
 def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:

@@ -25,8 +25,8 @@ from skindx.models.adaptation import FOLDS, LocalFit, LocalImages, Rules, folds
 from skindx.models.bundle.bundle import mix_of, open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics, add_provenance, would_forget
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES
+from skindx.models.combination import fit_temperature, shifted
 from skindx.models.conformal import fit_conformal
-from skindx.models.probability_correction import fit_temperature, shifted
 from skindx.models.urgent_risk import fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.detector import Detector
-from skindx.models.tile_detector import BatchDetector
+from skindx.models.detector import BatchDetector, Detector
 
 
 @pytest.fixture(scope="module")

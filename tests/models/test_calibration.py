@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plain_measures import expected_calibration_error
 
-from skindx.models.probability_correction import (
+from skindx.models.combination import (
     COLDEST,
     HOTTEST,
     apply_temperature,

@@ -13,9 +13,8 @@ from skindx.core.cost.collectives import Cost
 from skindx.core.cost.network import Timed
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.cost.step import simulate_step
-from skindx.plan.choice import Choice
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
-from skindx.plan.strategies import strategy_of
+from skindx.plan.strategies import Choice, strategy_of
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
 
 NODES = 4

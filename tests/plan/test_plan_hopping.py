@@ -3,10 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
-from skindx.plan.strategies import hops
+from skindx.plan.strategies import PlannedMember, Workload, hops
 
 
 def test_two_members_on_two_partitions_change_places_once() -> None:

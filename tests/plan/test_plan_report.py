@@ -12,7 +12,6 @@ from skindx.core.cost.events import chrome_events
 from skindx.core.cost.profile import Profiles
 from skindx.core.errors import UserError
 from skindx.plan import plan as guidelines
-from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.plan import Plan, make
 from skindx.plan.plan_text import plan_values
@@ -27,6 +26,7 @@ from skindx.plan.saved_plan import (
     write_fragment,
 )
 from skindx.plan.search import PlanLimits
+from skindx.plan.strategies import PlannedMember, Workload
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import pytest
 from some_plans import cluster, profile, profiles
 
 from skindx.core.errors import UserError
-from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.plan import make
 from skindx.plan.search import PlanLimits, search
+from skindx.plan.strategies import PlannedMember, Workload
 
 OWN = profile()
 

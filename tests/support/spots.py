@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from skindx.models.detector import DetectorSpec
-from skindx.models.tile_detector import CELL, TileBoxes
+from skindx.models.detector import CELL, DetectorSpec, TileBoxes
 from skindx.scan.tile_search import ScanSettings
 
 DARK = 120

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.models.combination import Combination, log
-from skindx.models.probability_correction import fit_temperature
+from skindx.models.combination import Combination, fit_temperature, log
 from skindx.training.config.ensemble import Combiner, EnsembleSettings, MajorityVote, Mean
 from skindx.training.ensembles.combiners import Evidence, assemble, fit, gather_evidence, soften
 

@@ -37,11 +37,13 @@ from skindx.training.tasks.detector_data import (
     open_boxed,
     to_batch,
 )
-from skindx.training.tasks.detector_job import DetectionNet, MovingAverage, build_network
-from skindx.training.tasks.detector_task import (
+from skindx.training.tasks.detector_job import (
     CLASS_GAIN,
     DetectionLoss,
+    DetectionNet,
+    MovingAverage,
     all_scores,
+    build_network,
     measure_recall,
     score_detector,
 )

@@ -9,8 +9,8 @@ from tiny_bundle import MODELS, pack_tiny
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.evaluation.answers import Answers
+from skindx.models.combination import apply_temperature
 from skindx.models.ensemble import Prediction, predict_members
-from skindx.models.probability_correction import apply_temperature
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import FinishedMember, save_member
 from skindx_bench.train import ensemble_passes

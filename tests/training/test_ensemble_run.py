@@ -86,8 +86,7 @@ def test_a_fold_member_was_judged_on_its_fold(run: Path, small_dataset: Path) ->
 @pytest.mark.distributed
 def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) -> None:
     """The fold members' word on validation, by hand: of each image that of who did not see it."""
-    from skindx.models.combination import combine
-    from skindx.models.probability_correction import apply_temperature, fit_temperature
+    from skindx.models.combination import apply_temperature, combine, fit_temperature
 
     predictor = Predictor.load(run / "bundle")
     records = read_manifest(small_dataset)

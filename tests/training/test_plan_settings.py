@@ -14,12 +14,12 @@ from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.plan import measured_steps
-from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.measure import distinct
 from skindx.plan.plan import make
 from skindx.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx.plan.search import PlanLimits
+from skindx.plan.strategies import PlannedMember, Workload
 from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings

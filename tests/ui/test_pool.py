@@ -22,7 +22,7 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.diagnosis_pool import Busy, DiagnosisPool, Unanswered, load_bundle
-from skindx.workers import messages
+from skindx.workers import worker_process
 from skindx.workers.worker_pool import PoolSettings
 
 QUICK = (sys.executable, str(Path(__file__).parents[1] / "support/quick_worker.py"))
@@ -63,9 +63,9 @@ def over(pid: int) -> bool:
 
 def test_a_case_is_the_same_on_the_other_side() -> None:
     case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
-    assert messages.rebuilt(Case, messages.plain(case)) == case
+    assert worker_process.rebuilt(Case, worker_process.plain(case)) == case
     with pytest.raises(ValueError, match=r"1 to 3"):
-        messages.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
+        worker_process.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
 
 
 def test_a_pool_answers_and_tells_what_is_wrong() -> None:

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from skindx.workers import messages
+from skindx.workers import worker_process
 
 VALUES = (
     None,
@@ -18,19 +18,19 @@ VALUES = (
 
 @pytest.mark.parametrize("value", VALUES)
 def test_messages_come_through_as_they_are(value: object) -> None:
-    stream = io.BytesIO(messages.pack(value) + messages.pack("next"))
-    assert messages.receive(stream.read) == value
-    assert messages.receive(stream.read) == "next"
+    stream = io.BytesIO(worker_process.pack(value) + worker_process.pack("next"))
+    assert worker_process.receive(stream.read) == value
+    assert worker_process.receive(stream.read) == "next"
     with pytest.raises(EOFError):
-        messages.receive(stream.read)
+        worker_process.receive(stream.read)
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_messages_may_arrive_in_pieces(value: object) -> None:
     async def scenario() -> None:
         reader = asyncio.StreamReader()
-        received = asyncio.ensure_future(messages.receive_async(reader))
-        message = messages.pack(value)
+        received = asyncio.ensure_future(worker_process.receive_async(reader))
+        message = worker_process.pack(value)
         for start in range(0, len(message), 4096):
             reader.feed_data(message[start : start + 4096])
             await asyncio.sleep(0)
@@ -38,7 +38,7 @@ def test_messages_may_arrive_in_pieces(value: object) -> None:
         reader.feed_data(message[:-1])
         reader.feed_eof()
         with pytest.raises(EOFError):
-            await messages.receive_async(reader)
+            await worker_process.receive_async(reader)
 
     asyncio.run(scenario())
 
@@ -46,4 +46,4 @@ def test_messages_may_arrive_in_pieces(value: object) -> None:
 @pytest.mark.parametrize("data", [b"Traceback (most recent call last)", b"\0\0\0\2no"])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"no message|Expecting"):
-        messages.receive(io.BytesIO(data).read)
+        worker_process.receive(io.BytesIO(data).read)

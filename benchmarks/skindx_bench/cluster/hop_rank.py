@@ -23,7 +23,7 @@ from skindx.training.methods.hopping.hop_worker import HopWorker
 from skindx.training.methods.hopping.member_visits import States
 from skindx.training.state import EpochSpeed, Training
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
-from skindx.workers import messages
+from skindx.workers import worker_process
 from skindx_bench.cluster.hop_storage import PORT
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
@@ -80,9 +80,9 @@ class RemoteStates(States):
     def _ask(self, do: str, member: str, name: str, **more: Any) -> Any:
         of = f"{self.run.name}/{member}"
         with socket.create_connection((self._address, PORT), timeout=300) as connection:
-            connection.sendall(messages.pack({"do": do, "of": of, "name": name, **more}))
+            connection.sendall(worker_process.pack({"do": do, "of": of, "name": name, **more}))
             with connection.makefile("rb") as stream:
-                return messages.receive(stream.read)
+                return worker_process.receive(stream.read)
 
 
 Answer = dict[str, Any]

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from skindx.workers import messages
+from skindx.workers import worker_process
 
 PORT = 29700
 
@@ -28,7 +28,7 @@ def serve(address: str) -> None:
 
 def _answer(connection: socket.socket, kept: dict[tuple[str, str], Files]) -> None:
     with connection, connection.makefile("rb") as stream:
-        message = messages.receive(stream.read)
+        message = worker_process.receive(stream.read)
         key = (message["of"], message["name"])
         answer: dict[str, Any] = {}
         if message["do"] == "put":
@@ -40,7 +40,7 @@ def _answer(connection: socket.socket, kept: dict[tuple[str, str], Files]) -> No
         else:
             for name in message["names"]:
                 kept.pop((key[0], name), None)
-        connection.sendall(messages.pack(answer))
+        connection.sendall(worker_process.pack(answer))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.settings_base import Settings
 from skindx.metrics.share_intervals import share_interval
-from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import strategy_of
+from skindx.plan.strategies import Choice, strategy_of
 from skindx_bench.harness.netlab import Link, NetLab
 from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, median, ratio

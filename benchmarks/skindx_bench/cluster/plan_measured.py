@@ -19,11 +19,10 @@ from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import JobError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.saved_plan import happened_of
 from skindx.plan.search import PlanLimits
-from skindx.plan.strategies import strategy_of
+from skindx.plan.strategies import Choice, strategy_of
 from skindx.plan.trace_plan import PlanRequest
 from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy

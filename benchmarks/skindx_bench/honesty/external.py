@@ -36,8 +36,8 @@ from skindx.evaluation.evaluate import split_records
 from skindx.metrics import Interval
 from skindx.models.adaptation import LEAST_GROUPS, LocalFit, LocalImages, Rules
 from skindx.models.bundle.bundle import open_bundle
+from skindx.models.combination import shifted
 from skindx.models.ood.ood_check import OodCheck, p_values
-from skindx.models.probability_correction import shifted
 from skindx.models.urgent_risk import fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.harness.result import MEANS, Figure, Result

@@ -20,8 +20,7 @@ from skindx.core.errors import JobError
 from skindx.core.machine import ONE_THREAD
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.detector import Detector
-from skindx.models.tile_detector import BatchDetector
+from skindx.models.detector import BatchDetector, Detector
 from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.photo_store import photo_store
 from skindx.scan.pixel_store import PixelStore

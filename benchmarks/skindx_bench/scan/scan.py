@@ -13,7 +13,7 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.predictor import Predictor
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.tile_detector import BatchDetector, Precision
+from skindx.models.detector import BatchDetector, Precision
 from skindx.scan.tile_search import Grid, ScanSettings, fast_precision
 from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.scan.material import Material, read_material

@@ -16,8 +16,8 @@ from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.evaluation.answers import Answers
 from skindx.models.bundle.bundle import Bundle, trunk_file
 from skindx.models.classifier.preprocess import Views, centre_square, views_of
+from skindx.models.combination import apply_temperature
 from skindx.models.ensemble import Member, decoded
-from skindx.models.probability_correction import apply_temperature
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import load_member
 

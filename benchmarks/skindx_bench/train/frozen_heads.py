@@ -24,9 +24,9 @@ from skindx.models.classifier.classifier import (
 )
 from skindx.models.classifier.head_kinds import LinearHead
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.combination import apply_temperature, fit_temperature
 from skindx.models.embedded import EMBEDDINGS, PLACE
 from skindx.models.ensemble import decoded
-from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.config.recipe import Recipe

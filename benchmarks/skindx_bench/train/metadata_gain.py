@@ -26,7 +26,7 @@ from skindx.metrics import (
     paired_interval,
 )
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.combination import EQUAL, log, pool
+from skindx.models.combination import EQUAL, apply_temperature, fit_temperature, log, pool
 from skindx.models.metadata_head import (
     FIELDS,
     Facts,
@@ -35,7 +35,6 @@ from skindx.models.metadata_head import (
     fit_metadata,
     log_gain,
 )
-from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.train.kept_predictions import (
     TEST,

@@ -36,7 +36,7 @@ from skindx.models.bundle.bundle_index import (
 )
 from skindx.models.bundle.model_card import model_card
 from skindx.models.classifier.classifier import load_classifier
-from skindx.models.combination import EQUAL, Combination
+from skindx.models.combination import EQUAL, Combination, Prevalence, read_prevalence
 from skindx.models.conformal import Conformal
 from skindx.models.detector import (
     MODEL_WEIGHTS,
@@ -62,7 +62,6 @@ from skindx.models.ood.stored_check import (
     load_check,
 )
 from skindx.models.ood.stored_check import ROWS as OOD_ROWS
-from skindx.models.probability_correction import Prevalence, read_prevalence
 from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import Taxonomy
 

@@ -17,7 +17,15 @@ from skindx.data.manifest import Record, split_of
 from skindx.metrics import Statistic, paired_interval, share_interval
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import rules_of
-from skindx.models.combination import Combination, assist, box_crops, log, pool
+from skindx.models.combination import (
+    Combination,
+    apply_temperature,
+    assist,
+    box_crops,
+    fit_temperature,
+    log,
+    pool,
+)
 from skindx.models.ensemble import Ensemble, Member, Memo, decoded, predict_members, predict_records
 from skindx.models.exports.backend_choice import answering, processor_seconds
 from skindx.models.exports.export_record import ExportCalibration, Gain, PairedAccuracy, Parity
@@ -30,7 +38,6 @@ from skindx.models.exports.runtimes import (
     with_export,
 )
 from skindx.models.metadata_head import RULES
-from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.taxonomy import Taxonomy
 
 # M = members, N = images, C = classes

@@ -33,7 +33,7 @@ from skindx.workers.leases import Heartbeat, Leases
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.tile_detector import BatchDetector
+    from skindx.models.detector import BatchDetector
 
     Load = Callable[[Path, str, str, ScanSettings], tuple[Predictor, BatchDetector]]
 
@@ -253,7 +253,7 @@ def load_networks(
 ) -> "tuple[Predictor, BatchDetector]":
     """Load a bundle once for all tasks of a scan. Raises UserError for one without a detector."""
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.tile_detector import BatchDetector
+    from skindx.models.detector import BatchDetector
 
     predictor = Predictor.load(bundle, device, expect=digest, miss_rate=settings.miss_rate)
     if predictor.detector is None:

@@ -11,8 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.metrics import share_interval
-from skindx.models.combination import Combination, Rule, combine, log, pool
-from skindx.models.probability_correction import apply_temperature, fit_temperature
+from skindx.models.combination import (
+    Combination,
+    Rule,
+    apply_temperature,
+    combine,
+    fit_temperature,
+    log,
+    pool,
+)
 from skindx.training.config.ensemble import Combiner, Mean
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 

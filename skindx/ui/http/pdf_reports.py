@@ -26,7 +26,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
-from skindx.workers import messages
+from skindx.workers import worker_process
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -81,8 +81,8 @@ class Reports:
 
     def sealed(self, answer: CaseAnswer, when: datetime, user: str) -> str:
         """Return an answer given at `when` to `user` ("" without logins) as base64 with a seal."""
-        plain = messages.plain(answer)
-        packed = messages.pack({"user": user, "when": when.isoformat(), "answer": plain})
+        plain = worker_process.plain(answer)
+        packed = worker_process.pack({"user": user, "when": when.isoformat(), "answer": plain})
         return base64.b64encode(self._tag(packed) + packed).decode()
 
     def pdf(self, sealed: bytes, user: str) -> bytes:
@@ -97,10 +97,10 @@ class Reports:
         tag, packed = data[:_TAG_BYTES], data[_TAG_BYTES:]
         if not hmac.compare_digest(tag, self._tag(packed)):  # before anything of it is parsed
             raise UserError(_BROKEN)
-        message = messages.receive(BytesIO(packed).read)
+        message = worker_process.receive(BytesIO(packed).read)
         if message["user"] != user:
             raise UserError(_ANOTHER_USERS)
-        answer = messages.rebuilt(CaseAnswer, message["answer"])
+        answer = worker_process.rebuilt(CaseAnswer, message["answer"])
         return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
 
     def _tag(self, packed: bytes) -> bytes:
