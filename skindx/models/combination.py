@@ -16,6 +16,8 @@ from skindx.core.untrusted import read_plain_yaml
 from skindx.data.box import Box
 from skindx.taxonomy import Taxonomy
 
+# Probabilities corrected: by a temperature, and for another mix of diseases.
+
 COLDEST, HOTTEST = 0.05, 20.0
 
 # N = images, C = classes
@@ -166,8 +168,6 @@ def _share(path: Path, key: str, value: Any) -> float:
         )
     return float(value)
 
-
-# Probabilities corrected: by a temperature, and for another mix of diseases.
 
 PAPER = (
     "Ensembles of skin networks | He et al., Computer-Aided Clinical Skin Disease Diagnosis "

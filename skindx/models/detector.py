@@ -301,15 +301,15 @@ def recall_by_size(images: Iterable[SizedTruth], confidence: float) -> DetectorR
 # The detector over batches of squares of one size, as tiles of large photos are.
 #
 # A tile needs no letterbox, all tiles of a batch go through the network at once, and batch norms are
-# folded into the convolutions before them. Convolutions may run in bfloat16; boxes are always decoded
-# in single precision, since bfloat16 cannot tell pixels beyond 256 apart. In single precision the
-# boxes are those of `Detector.detect`, to rounding.
+# folded into the convolutions before them. Convolutions may run in bfloat16; boxes are always
+# decoded in single precision, since bfloat16 cannot tell pixels beyond 256 apart. In single
+# precision the boxes are those of `Detector.detect`, to rounding.
 
 Precision = Literal["fp32", "bf16"]
 
 CELL = 8
 """Pixels: the side of a cell of the map of scores, the finest stride of YOLO's usual heads."""
-_tile_detector_PATIENCE_S = 600.0
+_TILES_PATIENCE_S = 600.0
 """ultralytics leaves images out when choosing boxes takes long: on a busy machine, any."""
 
 # B = batch, S = side of a tile, K = boxes of one tile, G = S / CELL, A = places of all strides
@@ -368,7 +368,7 @@ class BatchDetector:
             conf_thres=self.spec.confidence if confidence is None else confidence,
             iou_thres=self.spec.overlap,
             nc=len(self.spec.labels),
-            max_time_img=_tile_detector_PATIENCE_S,
+            max_time_img=_TILES_PATIENCE_S,
         )
         return [_boxes(rows, tiles_BSS3.shape[1]) for rows in chosen], maps
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter
 
+# Messages between processes: JSON for values, bytes as they are, no pickle.
+#
+# A message is the length of its head (4 bytes), the head (JSON: `body`, and the `sizes` of the
+# blobs), and the blobs. In the body `{"#": n}` stands for the n-th blob.
+
 
 LENGTH_BYTES = 4
 LONGEST_HEAD = 1 << 28
@@ -129,11 +134,6 @@ def _with_bytes(value: Any, blobs: Sequence[bytes]) -> Any:
         return [_with_bytes(part, blobs) for part in value]
     return value
 
-
-# Messages between processes: JSON for values, bytes as they are, no pickle.
-#
-# A message is the length of its head (4 bytes), the head (JSON: `body`, and the `sizes` of the
-# blobs), and the blobs. In the body `{"#": n}` stands for the n-th blob.
 
 _PARENT_IS_GONE = 3
 

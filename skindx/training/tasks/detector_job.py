@@ -52,6 +52,8 @@ from skindx.training.tasks.detector_data import (
     open_boxed,
 )
 
+# Detection of lesions as a task: boxed images, the summed loss, mAP on validation.
+
 LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""
 
@@ -270,8 +272,6 @@ class DetectorTask:
         result = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)
         return DetectorParts(self.spec, config, net.state_dict(), result)
 
-
-# Detection of lesions as a task: boxed images, the summed loss, mAP on validation.
 
 _DECAY, _TAU = 0.9999, 2000
 
