@@ -300,8 +300,8 @@ def recall_by_size(images: Iterable[SizedTruth], confidence: float) -> DetectorR
 
 # The detector over batches of squares of one size, as tiles of large photos are.
 #
-# A tile needs no letterbox, all tiles of a batch go through the network at once, and batch norms are
-# folded into the convolutions before them. Convolutions may run in bfloat16; boxes are always
+# A tile needs no letterbox, all tiles of a batch go through the network at once, and batch norms
+# are folded into the convolutions before them. Convolutions may run in bfloat16; boxes are always
 # decoded in single precision, since bfloat16 cannot tell pixels beyond 256 apart. In single
 # precision the boxes are those of `Detector.detect`, to rounding.
 
