@@ -9,9 +9,16 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from skindx.api.predictions import PhotoLike, iter_predictions, patient_of, photo_bytes, schema_of
+from skindx.api.predictions import (
+    PersonFacts,
+    PhotoLike,
+    iter_predictions,
+    patient_of,
+    photo_bytes,
+    schema_of,
+)
 from skindx.core.errors import known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_report import report_pdf
@@ -118,7 +125,9 @@ class Model:
         """The columns of `predict`."""
         return schema_of(self._predictor)
 
-    def diagnose(self, photos: "PhotoLike | Sequence[PhotoLike]", **facts: Any) -> Answer:
+    def diagnose(
+        self, photos: "PhotoLike | Sequence[PhotoLike]", **facts: Unpack[PersonFacts]
+    ) -> Answer:
         """Answer a case of one to three photos of the same place.
 
         `facts` are age, sex, site, laterality, duration and skin_type, all optional. Raises Refused
@@ -142,7 +151,7 @@ class Model:
         facts: FactsOfPhotos = None,
         progress: Progress = silent,
     ) -> "pa.Table":
-        """Return a table with one row a photo; `skindx.api.predictions` describes its columns.
+        """Return a table with one row a photo; the guide's page Diagnose describes its columns.
 
         A photo that is refused or cannot be read has a row that says why. `facts` is one mapping
         for all photos, or one for each.
@@ -194,8 +203,9 @@ def load(
 ) -> Model:
     """Open a bundle, a folder or the zip of one, and verify each file's hash.
 
-    `digest` is that of the bundle, or its first digits: another bundle is refused. The others are
-    as in `skindx diagnose`. Raises UserError for what is no bundle, or not whole.
+    `digest` is that of the bundle, or its first digits: another bundle is refused. `device` is cpu
+    or cuda; `backend` is eager, that of an export, or the fastest (auto). The others are as in
+    `skindx diagnose`. Raises UserError for what is no bundle, or not whole.
 
     >>> skindx.load(bundle).classes
     ('Dermatofibroma', 'Melanoma', 'Nevus')

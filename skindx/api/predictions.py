@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,19 @@ if TYPE_CHECKING:
 PhotoLike: TypeAlias = "str | os.PathLike[str] | bytes | Image | NDArray[np.uint8]"
 """A path, a file's bytes, an image of Pillow, or an array H x W x 3 of uint8 RGB."""
 
-FACTS = ("age", "sex", "site", "laterality", "duration", "skin_type")
+
+class PersonFacts(TypedDict, total=False):
+    """What may be said of the person: years, words of the command line, Fitzpatrick 1 to 6."""
+
+    age: int | None
+    sex: str | None
+    site: str | None
+    laterality: str | None
+    duration: str | None
+    skin_type: int | None
+
+
+FACTS = tuple(PersonFacts.__annotations__)
 
 
 def photo_bytes(photo: Any) -> bytes:

@@ -109,6 +109,8 @@ class Dataset:
     ) -> TorchImages:
         """Return the images of a split, or of all, for torch's DataLoader.
 
+        Images have sizes of their own: for batches of several, let `transform` resize them.
+
         >>> image, label = data.torch("test")[0]
         >>> image.shape[0], data.classes[label]
         (3, 'Dermatofibroma')

@@ -2,13 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skindx.cli.options import Expect, MissRate, Prevalence, console
 from skindx.core.errors import UserError
 from skindx.core.text import printable
+
+if TYPE_CHECKING:
+    from skindx.api.predictions import PersonFacts
 
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes answers if the bundle learned from it"
@@ -96,7 +99,7 @@ def diagnose(
 
     Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
-    given = {
+    given: PersonFacts = {
         "age": age,
         "sex": sex,
         "site": site,

@@ -130,7 +130,9 @@ def read_photo(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise UserError(f"photo {path} does not exist; check the path.") from None
+        url = str(path).startswith(("http:", "https:"))
+        todo = "download it first" if url else "check the path"
+        raise UserError(f"photo {path} does not exist; {todo}.") from None
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise

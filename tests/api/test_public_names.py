@@ -3,16 +3,20 @@
 import ast
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 import skindx
 from skindx.api import model as model_module
 from skindx.api import verbs as verbs_module
+from skindx.api.predictions import PersonFacts
 from skindx.core.errors import UnknownKeyword
+from skindx.diagnosis.case import Patient
 
 NAMES = [
     *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model", "Refused"),
@@ -106,6 +110,27 @@ def test_an_unknown_keyword_is_one_sentence() -> None:
         skindx.Dataset.torch(None, transforms=None)
     with pytest.raises(skindx.UserError, match="no-such"):
         skindx.load("no-such")
+
+
+def test_editors_know_the_facts_that_are_taken() -> None:
+    hint = inspect.signature(skindx.Model.diagnose).parameters["facts"].annotation
+    assert hint == Unpack[PersonFacts]
+    assert set(PersonFacts.__annotations__) == set(Patient.model_fields) - {"from_file"}
+    for name in re.findall(r"skindx\.(\w+)\(", str(skindx.__doc__)):
+        assert name in skindx.__all__
+
+
+def test_wrong_ways_to_load_and_to_name_a_photo_say_what_to_do(tmp_path: Path) -> None:
+    bundle = Path(__file__).parents[1] / "fixtures" / "v0_2" / "whole" / "bundle"
+    for path, options, said in (
+        (bundle, {"backend": "tensorrt"}, "no backend 'tensorrt'; give auto, eager, onnx"),
+        (bundle / "bundle.json", {}, f"give {bundle}."),
+        (bundle.parent, {}, f"give {bundle}."),
+    ):
+        with pytest.raises(skindx.UserError, match=re.escape(said)):
+            skindx.load(path, **options)  # type: ignore[arg-type]
+    with pytest.raises(skindx.UserError, match="does not exist; download it first"):
+        skindx.load(bundle).diagnose("https://example.org/photo.jpg")
 
 
 def test_the_examples_of_the_docstrings_are_true() -> None:

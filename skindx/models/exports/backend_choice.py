@@ -20,7 +20,7 @@ from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.ensemble import Ensemble
 from skindx.models.exports.export_record import ExportCalibration, ExportSpec, read_exports
-from skindx.models.exports.runtimes import Backend, unsupported, versions, with_export
+from skindx.models.exports.runtimes import BACKENDS, Backend, unsupported, versions, with_export
 from skindx.models.metadata_head import RULES
 
 log = logging.getLogger(__name__)
@@ -140,6 +140,8 @@ def with_backend(
     any device but the CPU the ensemble stays eager. Speed is measured once and remembered. Raises
     UserError for a named backend that cannot serve.
     """
+    if backend not in (known := ("auto", "eager", *BACKENDS.names)):
+        raise UserError(f"there is no backend {backend!r}; give {', '.join(known)}.")
     if backend == "eager" or (backend == "auto" and device != "cpu"):
         return ServedEnsemble(ensemble)
     wanted = [
