@@ -35,9 +35,7 @@ def build(
     join_copies: Annotated[
         bool,
         typer.Option(
-            "--join-copies",
-            help="Join copies that earlier builds placed in different splits; those outside the "
-            "split nearest to train are dropped.",
+            "--join-copies", help="Join copies of different splits: keep those nearest to train."
         ),
     ] = False,
     cluster: Annotated[

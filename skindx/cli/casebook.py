@@ -178,7 +178,7 @@ def keep_scan(
     consent_compare: Annotated[
         bool,
         typer.Option(
-            "--consent-compare", help="The patient agrees that it is compared with other scans."
+            "--consent-compare", help="The patient agrees to comparisons with other scans."
         ),
     ] = False,
     owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",

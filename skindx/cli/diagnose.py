@@ -78,9 +78,7 @@ def diagnose(
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="TABLE", help="Many photos: a .csv, .parquet or .jsonl."
-        ),
+        typer.Option("--out", "-o", metavar="TABLE", help="Many photos: .csv, .parquet or .jsonl."),
     ] = None,
     summary: Annotated[
         Path | None,

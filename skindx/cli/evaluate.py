@@ -25,16 +25,12 @@ def evaluate(
         bool,
         typer.Option(
             "--external",
-            help="The dataset is not the bundle's own: say what changes against that one, at "
-            "unchanged thresholds.",
+            help="The dataset is another one: say what changes, at unchanged thresholds.",
         ),
     ] = False,
     internal: Annotated[
         Path | None,
-        typer.Option(
-            metavar="EVALUATION",
-            help="For --external: the own evaluation; default: beside the bundle.",
-        ),
+        typer.Option(metavar="EVALUATION", help="For --external: the bundle's own evaluation."),
     ] = None,
     pictures: Annotated[
         Literal["licensed", "local", "none"],
@@ -139,11 +135,7 @@ def adapt(
     ] = "all",
     keep_mix: Annotated[
         bool,
-        typer.Option(
-            "--keep-mix",
-            help="Keep the mix of diseases: the local images were picked by class, not as they "
-            "came.",
-        ),
+        typer.Option("--keep-mix", help="Keep the mix of diseases: images were picked by class."),
     ] = False,
     expect: Expect = None,
 ) -> None:

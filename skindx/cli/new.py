@@ -58,10 +58,7 @@ def new(
         typer.Option(help="A network of timm; default: one whose pretrained weights are here."),
     ] = None,
     pretrained: Annotated[
-        bool,
-        typer.Option(
-            "--pretrained", help="Let the training fetch timm's weights of the network, once."
-        ),
+        bool, typer.Option("--pretrained", help="Let the training fetch timm's weights, once.")
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults and name them.")

@@ -50,9 +50,7 @@ def make(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            help="File of `skindx bench network`, or 10gbe:8x4+nvlink; default: this machine."
-        ),
+        typer.Option(help="File of `skindx bench network`, or a preset: 10gbe:8x4+nvlink."),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes to use; default: all.")
@@ -82,9 +80,7 @@ def make(
     ] = False,
     extrapolate: Annotated[
         bool,
-        typer.Option(
-            "--extrapolate", help="Give figures beyond what was measured, with wider intervals."
-        ),
+        typer.Option("--extrapolate", help="Go beyond what was measured, with wider intervals."),
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every candidate to this file.")
@@ -146,10 +142,7 @@ def measure(
         int | None, typer.Option(min=1, help="Ranks on this node; default: engine.ranks.")
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option(
-            min=1, help="For the timed steps of all networks; starting and reading come on top."
-        ),
+        float, typer.Option(min=1, help="For the timed steps; starting and reading come on top.")
     ] = 20,
     sets: Sets = None,
 ) -> None:

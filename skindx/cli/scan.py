@@ -92,15 +92,12 @@ def run(
     ] = None,
     ruler: Annotated[
         bool,
-        typer.Option(
-            "--ruler", help="Take millimetres from the ruler that each photo shows; it asks."
-        ),
+        typer.Option("--ruler", help="Take millimetres from the ruler in each photo; it asks."),
     ] = False,
     confirm_ruler: Annotated[
         bool,
         typer.Option(
-            "--confirm-ruler",
-            help="Use the ruler whose ticks --ruler drew in OUT-ruler-N.png: they were checked.",
+            "--confirm-ruler", help="The ticks that --ruler drew in OUT-ruler-N.png are right."
         ),
     ] = False,
     expect: Expect = None,
@@ -160,9 +157,7 @@ def worker(
     queue: Annotated[
         str,
         typer.Option(
-            metavar="URL",
-            envvar="SKINDX_SCAN_QUEUE",
-            help="The scan's database, or the folder given as --out.",
+            metavar="URL", envvar="SKINDX_SCAN_QUEUE", help="The scan's database or folder."
         ),
     ],
     scan: Annotated[str, typer.Option(help="Only this scan's tasks.", hidden=True)] = "",

@@ -24,9 +24,7 @@ def serve(
     ] = None,
     casebook: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH_OR_URL", help="Keep cases, with consent: a SQLite file or a database."
-        ),
+        typer.Option(metavar="PATH_OR_URL", help="Keep cases, with consent, in this database."),
     ] = None,
     casebook_key: CasebookKey = None,
     proxy: Annotated[
@@ -36,7 +34,7 @@ def serve(
     root_path: Annotated[
         str,
         typer.Option(
-            metavar="/FOLDER", help="Where the proxy shows the page; default: as its headers say."
+            metavar="/FOLDER", help="Where the proxy shows the page; default: as it says."
         ),
     ] = "",
     expect: Expect = None,
@@ -104,9 +102,7 @@ def monitor(
     *,
     accept: Annotated[
         bool,
-        typer.Option(
-            "--accept", help="Make the recent photos the reference, and forget the alarms."
-        ),
+        typer.Option("--accept", help="Make the recent photos the reference; forget the alarms."),
     ] = False,
 ) -> None:
     """Print what a server's monitor noticed: each alarm, since when, and what to do.

@@ -34,18 +34,12 @@ def train(
     hop: Annotated[
         bool,
         typer.Option(
-            "--hop",
-            help="Let members hop between workers, each with its own partition of the training "
-            "images: short for --set engine.schedule=hop.",
+            "--hop", help="Let members hop between workers with their own partitions of the images."
         ),
     ] = False,
     join: Annotated[
         bool,
-        typer.Option(
-            "--join",
-            help="Be one more worker of the training by hop or members that is at work in OUT, "
-            "on any machine that sees it.",
-        ),
+        typer.Option("--join", help="Be one more worker of the training by hop or members in OUT."),
     ] = False,
     plan: Annotated[
         Path | None,
@@ -56,10 +50,7 @@ def train(
     ] = None,
     random_weights: Annotated[
         bool,
-        typer.Option(
-            "--random-weights",
-            help="Without CONFIG: train a ResNet-18 that starts from random weights.",
-        ),
+        typer.Option("--random-weights", help="Without CONFIG: a ResNet-18 from random weights."),
     ] = False,
     sets: Sets = None,
 ) -> None:

@@ -114,8 +114,7 @@ def theory(diagnosis: Diagnosis) -> tuple[str, ...]:
         for risk, question in _risks(diagnosis)
     ]
     if (promise := diagnosis.promise) and not diagnosis.abstained:
-        by_kind = _by_kind(promise.measured) if promise.measured else []
-        if by_kind and promise.measured:
+        if promise.measured and (by_kind := _by_kind(promise.measured)):
             sets = f"Sets held the true condition, on the {promise.measured.split} images:"
             fitted.append(f"{sets} {'; '.join(by_kind)}.")
         elif not promise.measured:
