@@ -72,8 +72,7 @@ def purposes_of(text: str) -> frozenset[Purpose]:
 
 
 CONFIRMED_BY = (*CONFIRMATIONS, "clinical opinion")
-"""How a diagnosis is confirmed: the words of a dataset, for which an opinion alone is no
-confirmation, and that."""
+"""The words of a dataset, for which one opinion is no confirmation, and a word for that."""
 
 LONGEST_NOTE = 4000
 LONGEST_DIAGNOSIS = 200

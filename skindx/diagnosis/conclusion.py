@@ -109,7 +109,7 @@ def _reached(ranked: Ranked, risk: UrgentRisk, question: Question) -> str:
     shown, least = risk_words(risk)
     condition, called = QUESTION_WORDS[question]
     likeliest = next((one for one, _, _ in ranked if one.urgency in TIERS[question]), None)
-    named = f" The likeliest of these is {likeliest.name}." if likeliest else ""
+    named = f" The likeliest such condition is {likeliest.name}." if likeliest else ""
     return (
         f"The estimated risk of an {condition} condition is {shown}; the advice is {called} from "
         f"{least} on.{named}"

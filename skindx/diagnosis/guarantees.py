@@ -73,7 +73,7 @@ def set_errors(diagnosis: Diagnosis) -> str:
         held = f"such sets held the true condition for {shown_share(promise.measured.coverage)}"
     else:
         held = set_holds(promise.level)
-    return f"{these} the set: {held}. {errors(promise) if diagnosis.knows_urgent else ''}".strip()
+    return f"{these}: {held}. {errors(promise) if diagnosis.knows_urgent else ''}".strip()
 
 
 def risk_errors(diagnosis: Diagnosis) -> str:
@@ -125,16 +125,17 @@ def theory(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _these(count: int) -> str:
-    return "This condition is" if count == 1 else f"These {count} conditions are"
+    which = "This condition is" if count == 1 else f"These {count} conditions are"
+    return f"{which} the set that the model names"
 
 
 def coverage(promise: Promise, count: int) -> str:
     """Return how often such a set of `count` conditions holds the true one."""
     these = _these(count)
     if promise.measured:
-        return f"{these} the set. {measured_coverage(promise.measured)}"
+        return f"{these}. {measured_coverage(promise.measured)}"
     urgent, apart = _urgent_level(promise)
-    return f"{these} the set: {set_holds(promise.level)}{urgent} ({_fitted_on(promise)}).{apart}"
+    return f"{these}: {set_holds(promise.level)}{urgent} ({_fitted_on(promise)}).{apart}"
 
 
 def _fitted_on(promise: Promise) -> str:

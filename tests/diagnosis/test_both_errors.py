@@ -103,9 +103,7 @@ def test_page_and_paper_say_how_many_others_are_called_urgent(
 ) -> None:
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     answer = answered(urgent_risk=RECORD)
-    words = (
-        "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent."
-    )
+    words = "calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of other conditions urgent."
     paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))
     page = result_html(answer, None)
     for text in (page, paper.replace("\\(", "(").replace("\\)", ")")):
@@ -123,7 +121,8 @@ def test_an_abstention_that_is_urgent_names_both_errors_too() -> None:
         "The threshold is set to miss at most 5 % of urgent conditions; it calls"
     )
     assert short.endswith("as this one may be, both errors can be much larger.")
-    assert by_risk in theory(answered(urgent_risk=RECORD, **unsure).diagnosis)
+    (fitted,) = theory(answered(urgent_risk=RECORD, **unsure).diagnosis)
+    assert "miss at most 5 % of urgent lesions like the calibration lesions" in fitted
     by_set = risk_guarantee(answered(promise=PROMISE, **unsure).diagnosis)
     assert "Of those of other conditions, 50.0 %" in by_set
     assert risk_guarantee(answered(urgent_risk=RECORD, abstained="It cannot tell.").diagnosis) == ""

@@ -154,7 +154,7 @@ def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     assert said.next_step.urgency == "urgent"
     assert said.next_step.because == (
         "The estimated risk of an urgent condition is 32.0 %; the advice is urgent from 30.0 % on. "
-        "The likeliest of these is C2."
+        "The likeliest such condition is C2."
     )
     assert said.urgent_risk is not None
     assert (said.urgent_risk.risk, said.urgent_risk.threshold) == (pytest.approx(0.32), 0.3)
@@ -178,7 +178,7 @@ def test_an_urgent_condition_outside_the_set_can_still_make_it_urgent() -> None:
     said = concluded(of(0.88, 0.01, 0.08), urgent_risk=RISK, miss_rate=0.02)
     assert held(said) == {"c0"}
     assert said.next_step.urgency == "urgent"
-    assert "The likeliest of these is C2." in said.next_step.because
+    assert "The likeliest such condition is C2." in said.next_step.because
 
 
 def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> None:
@@ -293,8 +293,8 @@ def test_the_second_question_raises_a_routine_step_and_says_why() -> None:
     assert (said.next_step.urgency, held(said)) == ("soon", {"c0"})
     assert said.next_step.because == (
         "The estimated risk of an urgent or soon condition is 13.0 %; the advice is at least soon "
-        "from 12.0 % on. The likeliest of these is C1. The estimated risk of an urgent condition "
-        "is 3.0 %, below the 30.0 % from which the advice is urgent."
+        "from 12.0 % on. The likeliest such condition is C1. The estimated risk of an urgent "
+        "condition is 3.0 %, below the 30.0 % from which the advice is urgent."
     )
     assert said.soon_risk is not None
     assert (said.soon_risk.lesions, said.soon_risk.is_reached) == (90, True)

@@ -49,8 +49,9 @@ PROMISE = Promise(
 
 def test_the_guarantee_by_hand() -> None:
     assert coverage(PROMISE, 3) == (
-        "These 3 conditions are the set: of 100 photos like the calibration images, about 90 have "
-        "their true condition in such a set (fitted on 1,232 images of skin type 5)."
+        "These 3 conditions are the set that the model names: of 100 photos like the calibration "
+        "images, about 90 have their true condition in such a set (fitted on 1,232 images of skin "
+        "type 5)."
     )
     assert coverage(PROMISE, 1).startswith("This condition is the set")
     apart = coverage(PROMISE.model_copy(update={"urgent_level": 0.95}), 3)
