@@ -27,18 +27,9 @@ class Fabric:
     Groups of our own, since the trainer uses the default one at the same time.
     """
 
-    def __init__(
-        self, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
-    ) -> None:
-        """Make the process groups; every rank calls this, at the same point.
-
-        With `ranks` only these talk to each other, each of them calls this with the same ones, and
-        from here on a rank's number is its place among them.
-        """
-        self._ranks = tuple(ranks) if ranks is not None else None
-        here = dist.get_rank()
-        self.rank = here if self._ranks is None else self._ranks.index(here)
-        self.world = dist.get_world_size() if self._ranks is None else len(self._ranks)
+    def __init__(self, device: torch.device, timeout: timedelta) -> None:
+        """Make the process groups; every rank calls this, at the same point."""
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = device
         self.timeout = timeout
         self.bytes_sent = 0
@@ -88,9 +79,7 @@ class Fabric:
         peers = [rank for rank in range(self.world) if rank != self.rank]
         self.bytes_sent += sum(rows[peer].nbytes for peer in peers)
         expected = [self.expect(Transfer(into_PM[peer], peer)).work for peer in peers]
-        sent = [
-            dist.isend(rows[peer], self._of(peer), self._way(self.rank, peer)) for peer in peers
-        ]
+        sent = [dist.isend(rows[peer], peer, self._way(self.rank, peer)) for peer in peers]
         return [work for work in (*expected, *sent) if work]
 
     def expect(self, receive: Transfer) -> Transfer:
@@ -102,7 +91,7 @@ class Fabric:
         if not self._two_way:
             return receive  # NCCL begins sends and receives of a round together
         group = self._way(receive.peer, self.rank)
-        return replace(receive, work=dist.irecv(receive.tensor, self._of(receive.peer), group))
+        return replace(receive, work=dist.irecv(receive.tensor, receive.peer, group))
 
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         """Send and receive some messages at once, and wait for all of them."""
@@ -115,13 +104,13 @@ class Fabric:
             works = [transfer.work for transfer in expected]
             for transfer in sends:
                 way = self._way(self.rank, transfer.peer)
-                works.append(dist.isend(transfer.tensor, self._of(transfer.peer), way))
+                works.append(dist.isend(transfer.tensor, transfer.peer, way))
         else:
             operations = [
-                dist.P2POp(dist.isend, transfer.tensor, self._of(transfer.peer), self._all)
+                dist.P2POp(dist.isend, transfer.tensor, transfer.peer, self._all)
                 for transfer in sends
             ] + [
-                dist.P2POp(dist.irecv, transfer.tensor, self._of(transfer.peer), self._all)
+                dist.P2POp(dist.irecv, transfer.tensor, transfer.peer, self._all)
                 for transfer in receives
             ]
             works = list(dist.batch_isend_irecv(operations)) if operations else []
@@ -134,16 +123,7 @@ class Fabric:
     def subgroup(self, ranks: Sequence[int]) -> dist.ProcessGroup:
         """Return a process group of some ranks; every rank calls this, at the same point."""
         # To ranks outside, torch gives a number instead, which they never use.
-        made = dist.new_group(
-            [self._of(rank) for rank in ranks],
-            timeout=self.timeout,
-            use_local_synchronization=self._ranks is not None,
-        )
-        return cast(dist.ProcessGroup, made)
-
-    def _of(self, rank: int) -> int:
-        """Return the number among all ranks of one among these."""
-        return rank if self._ranks is None else self._ranks[rank]
+        return cast(dist.ProcessGroup, dist.new_group(list(ranks), timeout=self.timeout))
 
 
 def ring_bytes(size_bytes: int, ranks: int) -> int:

@@ -49,9 +49,7 @@ def declared(path: Path) -> dict[str, Declared]:
         raise _damaged(path, error) from None
 
 
-def save_tensors(
-    tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None
-) -> None:
+def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     """Write a safetensors file. Raises OSError, also where safetensors wraps it.
 
     It may be read by whom the user's umask allows: safetensors leaves it to its owner alone, and a
@@ -60,7 +58,7 @@ def save_tensors(
     file.touch()
     mode = file.stat().st_mode & 0o777
     try:
-        save_file(tensors, file, metadata)
+        save_file(tensors, file)
         file.chmod(mode)
     except SafetensorError as error:
         if code := re.search(r"\(os error (\d+)\)", str(error)):

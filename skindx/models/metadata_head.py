@@ -270,7 +270,6 @@ def fit_metadata(
     groups: Sequence[str],
     *,
     urgent_C: NDArray[np.bool_] | None = None,
-    sex_shift: float = SEX_SHIFT,
 ) -> MetadataSpec | None:
     """Fit the map to probabilities of images that no member trained on, and measure its gain.
 
@@ -278,7 +277,7 @@ def fit_metadata(
     does not lie above 0, and where that of the change in the urgent risk's AUROC reaches below
     -0.01: more likely answers are no gain if urgent conditions might be told apart worse.
     """
-    crossed = cross_fit_metadata(probabilities_NC, truth_N, facts, groups, sex_shift)
+    crossed = cross_fit_metadata(probabilities_NC, truth_N, facts, groups)
     if crossed is None:
         return None
     crossed_NC, strength = crossed
@@ -291,7 +290,7 @@ def fit_metadata(
         return MetadataSpec(gain=gain)
     columns = columns_of(facts)
     sample = _Sample(probabilities_NC, truth_N, facts)
-    (head,) = _fit_path(sample, columns, (strength,), sex_shift)
+    (head,) = _fit_path(sample, columns, (strength,))
     return MetadataSpec(head=head, gain=gain)
 
 
@@ -300,7 +299,6 @@ def cross_fit_metadata(
     truth_N: Ints,
     facts: Sequence[Facts],
     groups: Sequence[str],
-    sex_shift: float = SEX_SHIFT,
 ) -> tuple[Floats, float] | None:
     """Return each image's probabilities by a map fitted on the folds without it, and a strength.
 
@@ -319,7 +317,7 @@ def cross_fit_metadata(
         held_N = fold_N == fold
         learned = _Sample(probabilities_NC[~held_N], truth_N[~held_N], _some(facts, ~held_N))
         held, rows_N = _some(facts, held_N), np.arange(int(held_N.sum()))
-        for s, head in enumerate(_fit_path(learned, columns, _STRENGTHS, sex_shift)):
+        for s, head in enumerate(_fit_path(learned, columns, _STRENGTHS)):
             crossed_SNC[s, held_N] = head.apply(probabilities_NC[held_N], held)
             losses_KS[fold, s] = -log(crossed_SNC[s, held_N])[rows_N, truth_N[held_N]].sum()
     best_K = [int(np.delete(losses_KS, k, axis=0).sum(axis=0).argmin()) for k in range(_FOLDS)]
@@ -354,7 +352,7 @@ def _some(facts: Sequence[Facts], chosen_N: NDArray[np.bool_]) -> list[Facts]:
 
 
 def _fit_path(
-    sample: _Sample, columns: tuple[str, ...], strengths: Sequence[float], sex_shift: float
+    sample: _Sample, columns: tuple[str, ...], strengths: Sequence[float]
 ) -> Iterator[MetadataHead]:
     """Yield the maps of least penalised loss, over images as they are and with fields dropped."""
     from scipy.optimize import minimize
@@ -383,7 +381,7 @@ def _fit_path(
 
     # A row of logits may be moved as a whole, so every row whose range is at most 2 x `most`
     # lies within these bounds, and every row within them has no larger range.
-    most = 2 * math.atanh(sex_shift)
+    most = 2 * math.atanh(SEX_SHIFT)
     limits = [(-most, most) if column == "sex" else (None, None) for column in columns]
     bounds = [limit for limit in limits for _ in range(classes)]
     flat = np.zeros(len(columns) * classes)
@@ -395,7 +393,6 @@ def _fit_path(
             ages=ages,
             centre=tuple(centre_D.tolist()),
             weights=tuple(map(tuple, flat.reshape(len(columns), classes).tolist())),
-            sex_shift=sex_shift,
         )
 
 

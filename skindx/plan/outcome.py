@@ -158,8 +158,8 @@ def _hopping(
             for member in active
         ]
         sizes = [float(state[member.name]) for member in active]
-        one = hops(units, sizes, link.beta_s_per_byte, link.alpha_s)
-        total, done = total + (epochs - done) * one.seconds, epochs
+        epoch_s = hops(units, sizes, link.beta_s_per_byte, link.alpha_s)
+        total, done = total + (epochs - done) * epoch_s, epochs
     return total
 
 

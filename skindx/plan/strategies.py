@@ -182,21 +182,10 @@ def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((name, options) for options in kind.searched)
 
 
-@dataclass(frozen=True)
-class Hops:
-    """An epoch of all members."""
-
-    seconds: float
-    """Until the last unit is done."""
-    bound_s: float
-    """No schedule is shorter: the open-shop bound."""
-    sent_bytes: float
-
-
 def hops(
     unit_s: list[list[float]], state_bytes: list[float], seconds_per_byte: float, latency_s: float
-) -> Hops:
-    """Return what an epoch takes: greedy lists, as the trainer schedules.
+) -> float:
+    """Return the seconds of an epoch of all members: greedy lists, as the trainer schedules.
 
     `unit_s[m][p]` is what member m takes on partition p, which is one rank's; `state_bytes[m]` what
     it takes along (weights and optimizer). An idle rank takes the free member with the most work
@@ -222,10 +211,7 @@ def hops(
         at[member] = rank
         left[member].remove(rank)
         left_s[member] = sum(unit_s[member][part] for part in left[member])
-    by_rank = max(sum(member_s[rank] for member_s in unit_s) for rank in range(ranks))
-    by_member = max(map(sum, unit_s))
-    sent = sum((ranks - 1) * size for size in state_bytes)
-    return Hops(max(free_rank_s), max(by_rank, by_member), sent)
+    return max(free_rank_s)
 
 
 # One way to train (ranks, exchange, pieces), and the members that are to be trained.

@@ -184,7 +184,7 @@ def accuracy(finished: FinishedMember) -> tuple[float, float]:
 
 Floats = NDArray[np.float64]
 
-STRENGTHS = tuple(10.0**power for power in range(-5, 3))
+_STRENGTHS = tuple(10.0**power for power in range(-5, 3))
 """Values of scikit-learn's C that are tried, from the strongest regularisation on."""
 
 _MOST_ITERATIONS = 1000
@@ -249,7 +249,7 @@ def _logistic(head: HeadData, weights_C: Tensor) -> tuple[dict[str, Tensor], lis
     weights_N *= len(weights_N) / weights_N.sum()
     truth_N = head.labels_P[head.val_N]
     tried: list[tuple[float, float, dict[str, Tensor]]] = []
-    for strength, (weight_CD, bias_C) in fit_path(x_ND, labels_N, weights_N, head.classes):
+    for strength, (weight_CD, bias_C) in _fit_path(x_ND, labels_N, weights_N, head.classes):
         folded_CD = weight_CD / std_D
         state = {
             "weight": torch.from_numpy(folded_CD).float(),
@@ -264,7 +264,7 @@ def _logistic(head: HeadData, weights_C: Tensor) -> tuple[dict[str, Tensor], lis
     return best, [{"C": strength, "val_loss": round(loss, 5)} for loss, strength, _ in tried]
 
 
-def fit_path(
+def _fit_path(
     x_ND: NDArray[np.float64],
     labels_N: NDArray[np.int64],
     weights_N: NDArray[np.float64],
@@ -274,23 +274,12 @@ def fit_path(
 
     Each fit starts from the one before. Every class must be among the labels.
     """
-    model = _model(STRENGTHS[0])
-    for strength in STRENGTHS:
-        model.C = strength
-        yield strength, _fitted(model, x_ND, labels_N, weights_N, classes)
-
-
-def fit_logistic(
-    x_ND: Floats, labels_N: NDArray[np.int64], weights_N: Floats, classes: int, strength: float
-) -> tuple[Floats, Floats]:
-    """Return weights C x D and biases C of one fit; every class must be among the labels."""
-    return _fitted(_model(strength), x_ND, labels_N, weights_N, classes)
-
-
-def _model(strength: float) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=strength, max_iter=_MOST_ITERATIONS, tol=1e-6, warm_start=True)
+    model = LogisticRegression(max_iter=_MOST_ITERATIONS, tol=1e-6, warm_start=True)
+    for strength in _STRENGTHS:
+        model.C = strength
+        yield strength, _fitted(model, x_ND, labels_N, weights_N, classes)
 
 
 def _fitted(
