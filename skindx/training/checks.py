@@ -26,7 +26,7 @@ from skindx.training.member_networks import probe_members
 from skindx.training.method import RunMethod
 from skindx.training.parallel.batch_norm import checkpoint_activations
 from skindx.training.parallel.mesh import sizes_of, workers_of
-from skindx.training.registry import run_methods
+from skindx.training.registry import run_method
 from skindx.training.tasks.classifier_job import starting_weights
 from skindx.training.tasks.detector_data import looked_at
 from skindx.training.tasks.detector_job import build_network
@@ -116,9 +116,8 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
-    methods = run_methods(settings)
-    for method in methods:
-        method.check_machine()
+    method = run_method(settings)
+    method.check_machine()
     workers = workers_of(settings.engine)
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
@@ -134,14 +133,11 @@ def check(
     _check_layer_norms(settings)
     classes = len(taxonomy.classes)
     for member in settings.members:
-        _check_member(settings, member, records, classes=classes, ranks=ranks, methods=methods)
+        _check_member(settings, member, records, classes=classes, ranks=ranks, method=method)
     trained = member_refs(run, settings)
     units(trained, records)
     check_detector(settings, records, ranks)
-    for method in methods:
-        method.check_run(
-            records, len(taxonomy.classes), run, workers=workers, everywhere=everywhere
-        )
+    method.check_run(records, classes, run, workers=workers, everywhere=everywhere)
     probe_members(settings, len(taxonomy.classes))
 
 
@@ -201,7 +197,7 @@ def _check_member(
     *,
     classes: int,
     ranks: int,
-    methods: Sequence[RunMethod],
+    method: RunMethod,
 ) -> None:
     """Raise UserError for a member that cannot be trained."""
     recipe = settings.recipe_of(member)
@@ -227,10 +223,9 @@ def _check_member(
         )
     with shapes_only():
         classifier = build_classifier(member, classes)
-    if not any(method.checks_steps for method in methods):
+    if not method.checks_steps:
         check_smallest_step(settings, member, classifier, train, ranks=ranks)
-    for method in methods:
-        method.check_member(member, classifier, train, ranks)
+    method.check_member(member, classifier, train, ranks)
     if recipe.layer_decay < 1:
         layer_depths(classifier)
     if settings.engine.activation_checkpointing:

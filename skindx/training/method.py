@@ -144,10 +144,6 @@ class RunMethod:
         """Take the settings of a run, which are checked as settings already."""
         self.settings = settings
 
-    def resolve(self, settings: TrainSettings) -> TrainSettings:
-        """Return settings in which names of the method are written out, before anything else."""
-        return settings
-
     def check_machine(self) -> None:
         """Raise UserError for what this machine lacks."""
 

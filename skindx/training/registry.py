@@ -1,31 +1,64 @@
-"""The methods of a training by its settings: the one place that loads them, by name."""
+"""The methods and towers of a training by its settings: the one place that loads them, by name."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from skindx.core.errors import UserError
 from skindx.core.kinds import load_object
+from skindx.models.towers import is_tower, resolve_tower
 from skindx.training.config.recipe import Recipe
-from skindx.training.config.run import TrainSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.method import Method, RunMethod
 from skindx.training.parallel.mesh import Mesh
 
-_OF_EVERY_RUN = ("skindx.training.methods.tower_members:Towers",)
 
-
-def run_methods(settings: TrainSettings) -> list[RunMethod]:
+def run_method(settings: TrainSettings) -> RunMethod:
     """Return what may do something to a run of these settings."""
-    engine = settings.engine
-    names = (*_OF_EVERY_RUN, engine.schedule_kind.run_method)
-    return [load_object(name)(settings) for name in names if name]
+    name = settings.engine.schedule_kind.run_method
+    return load_object(name)(settings) if name else RunMethod(settings)
 
 
 def resolve(settings: TrainSettings) -> TrainSettings:
-    """Return settings in which what a method's names stand for is written out."""
-    for method in run_methods(settings):
-        settings = method.resolve(settings)
-    return settings
+    """Return the settings with what each tower's name stands for; others are as they were.
+
+    A hub's repository is fetched here, once. Raises UserError, which names the member.
+    """
+    members = tuple(_resolved(member) for member in settings.members)
+    return settings.model_copy(update={"members": members})
+
+
+def _resolved(member: MemberSettings) -> MemberSettings:
+    if not is_tower(member.model):
+        return member
+    preprocess = member.preprocess if "preprocess" in member.model_fields_set else None
+    given = (
+        {name: getattr(preprocess, name) for name in preprocess.model_fields_set}
+        if preprocess
+        else {}
+    )
+    try:
+        tower = resolve_tower(
+            member.model,
+            pretrained=member.pretrained,
+            user_args=member.model_args,
+            user_preprocess=given,
+        )
+    except UserError as error:
+        raise UserError(f"member {member.name}: {error}") from None
+    result = tower.network
+    return member.model_copy(
+        update={
+            "model": result.model,
+            "model_args": result.model_args,
+            "preprocess": result.preprocess,
+            "attention_pool": result.attention_pool,
+            "weights": tower.weights or member.weights,
+            "pretrained": False,
+            "tower": tower.origin,
+        }
+    )
 
 
 def change_network(

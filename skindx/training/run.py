@@ -35,7 +35,7 @@ from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.mesh import is_lost, leave, resolve_accelerator
 from skindx.training.recorded_step import PLANNED
-from skindx.training.registry import resolve, run_methods
+from skindx.training.registry import resolve, run_method
 
 _WRITTEN_FIRST = (SETTINGS, PLANNED)
 """What a training writes before its ranks look at weights, images and checkpoints."""
@@ -190,10 +190,9 @@ def _train_elsewhere(
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
-        for method in run_methods(settings):
-            packed = method.train_as_rank(run, dataset, stop)
-            if packed is not None:
-                return packed
+        packed = run_method(settings).train_as_rank(run, dataset, stop)
+        if packed is not None:
+            return packed
         if settings.engine.elastic:
             if os.environ["RANK"] == "0":
                 settings.save(run / SETTINGS)
@@ -237,7 +236,7 @@ def _train_by_launcher(
     settings.save(run / SETTINGS)
     if not missing:
         return
-    if not any(method.launch(run, dataset) for method in run_methods(settings)):
+    if not run_method(settings).launch(run, dataset):
         _launch_ranks(run, dataset, settings)
     # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
