@@ -106,9 +106,9 @@ def make(
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.events import write_chrome
     from skindx.core.errors import UserError
+    from skindx.plan.plan import PlanRequest, plan_of_trace
     from skindx.plan.plan_text import plan_values, render
     from skindx.plan.search import PlanLimits
-    from skindx.plan.trace_plan import PlanRequest, plan_of_trace
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
     request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch)

@@ -17,10 +17,9 @@ from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
 from skindx.plan.measure import NOTHING, measure
 from skindx.plan.measured_steps import variant_of
-from skindx.plan.plan import Plan, make
+from skindx.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
 from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
-from skindx.plan.trace_plan import PlanRequest, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings

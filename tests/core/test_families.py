@@ -61,7 +61,7 @@ from skindx.cli.plan import plan
 from skindx.core.errors import UserError
 from skindx.plan.plan import make
 from skindx.plan.plan_text import plan_values
-from skindx.plan.trace_plan import PlanRequest, plan_of_trace
+from skindx.plan.plan import PlanRequest, plan_of_trace
 from skindx.plan.search import PlanLimits
 from skindx.training.config.run import TrainSettings
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_pa
 
 ALLOWED = {
     # Work of a rank's own cores, in a profile.
-    ("local", "skindx/plan/trace_plan.py"),
+    ("local", "skindx/plan/plan.py"),
     # Whose pictures a report may show.
     ("local", "skindx/evaluation/mistakes.py"),
     # The kind of an operator whose price is asked for, not of a head.

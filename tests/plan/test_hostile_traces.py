@@ -16,12 +16,11 @@ from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
 from skindx.plan import search as searching
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import make
+from skindx.plan.plan import PlanRequest, make, plan_of_trace, read_cluster
 from skindx.plan.plan_text import candidates, plan_values, summary
 from skindx.plan.saved_plan import read_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.plan.trace_plan import PlanRequest, plan_of_trace, read_cluster
 from skindx.training.methods.kfac.sharing import divisors
 
 DIGITS = "9" * 5000

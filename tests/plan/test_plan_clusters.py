@@ -7,8 +7,7 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
 from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
-from skindx.plan.search import PlanLimits
-from skindx.plan.trace_plan import (
+from skindx.plan.plan import (
     BETWEEN,
     INSIDE,
     PlanRequest,
@@ -16,6 +15,7 @@ from skindx.plan.trace_plan import (
     preset,
     read_cluster,
 )
+from skindx.plan.search import PlanLimits
 
 
 def test_a_written_cluster_is_read_back(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.plan import measured_steps
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.measure import distinct
-from skindx.plan.plan import make
+from skindx.plan.plan import make, preset
 from skindx.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings
 from skindx.training.recorded_step import timeline_file

@@ -19,10 +19,9 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import make
+from skindx.plan.plan import make, preset
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.plan.trace_plan import preset
 from skindx_bench.cluster.gradient_load import load_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
 from skindx_bench.cluster.public_traces import (

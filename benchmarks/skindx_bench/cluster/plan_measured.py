@@ -20,10 +20,10 @@ from skindx.core.errors import JobError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.plan.estimate import Estimate, Machine, estimate
+from skindx.plan.plan import PlanRequest
 from skindx.plan.saved_plan import happened_of
 from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import Choice, strategy_of
-from skindx.plan.trace_plan import PlanRequest
 from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.checkpoint.finished import HISTORY, member_folder
