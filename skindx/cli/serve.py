@@ -34,7 +34,7 @@ def serve(
     root_path: Annotated[
         str,
         typer.Option(
-            metavar="/FOLDER", help="Where the proxy shows the page; default: as it says."
+            metavar="/FOLDER", help="Where the proxy shows the page; default: by its header."
         ),
     ] = "",
     expect: Expect = None,

@@ -115,6 +115,7 @@ def train(
             print(bundle.images.warning)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
+        print(f"next: {shlex.join(['skindx', 'evaluate', str(bundle.path), str(dataset)])}")
 
 
 def _without_config(

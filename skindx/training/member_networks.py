@@ -53,11 +53,9 @@ def with_default_network(settings: TrainSettings, *, random_weights: bool) -> Tr
         return settings.model_copy(update={"members": (member,)})
     folder = os.environ.get(VARIABLE)
     raise UserError(
-        "a training without --config starts from pretrained weights, and none are at hand: "
-        f"{', '.join(DEFAULT_NETWORKS)} are neither in {cache_folder() / 'weights'} nor in "
-        f"{VARIABLE} ({folder or 'not set'}). Let {VARIABLE} name a folder with "
-        f"{DEFAULT_NETWORKS[0]}.safetensors, give --config or --weights, or give --random-weights "
-        "for a ResNet-18 that learns from these images alone."
+        "a training without --config starts from pretrained weights, and none are at hand, neither "
+        f"in {cache_folder() / 'weights'} nor in {VARIABLE} ({folder or 'not set'}); give "
+        f"--config, --weights or --random-weights, or put {DEFAULT_NETWORKS[0]}.safetensors there."
     )
 
 

@@ -27,7 +27,7 @@ def test_without_weights_nothing_is_trained(
 ) -> None:
     code, _, err = skindx("train", small_dataset, "--out", tmp_path / "run")
     assert code == 2
-    assert "none are at hand: mobilenetv2_100, " in err
+    assert "none are at hand" in err
     assert "--random-weights" in err
     assert not (tmp_path / "run").exists()
 
