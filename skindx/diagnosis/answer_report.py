@@ -44,6 +44,7 @@ _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 _TWICE = 2
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
 """A heading and its first row of images."""
+_NO_TIER = "Where no urgency stands, “routine” would be read as advice to wait, which is not given."
 _LACKING = (
     "Some letters above are printed as “?” or without their accents, because no font on the "
     "computer that made this report has them."
@@ -58,7 +59,7 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     diagnosis = answer.diagnosis
     sheet = Sheet("skindx report", when)
     sheet.text("skindx report", 16, bold=True)
-    sheet.text(f"Made on {when:%d %B %Y, %H:%M}", faint=True)
+    sheet.text(f"Made on {when:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
     if diagnosis.source.learned_from:
         sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
@@ -109,6 +110,10 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=abstained)
     else:
         sheet.table(rows, (13, 56, 12, 12, 14))
+    if any(
+        one.urgency == "routine" and not shown_tier(diagnosis, one) for one in diagnosis.candidates
+    ):
+        sheet.text(_NO_TIER, faint=True)
     if not abstained:
         sheet.text(set_errors(diagnosis))
         sheet.text(diagnosis.agreement, faint=True)
@@ -144,9 +149,9 @@ def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
     sheet.heading("Similar images of the training data", _SIMILAR_ROOM_MM)
     ranked = list(enumerate(zip(similar, answer.thumbnails, strict=True), 1))
     shown = [
-        (_opened(jpeg), f"{rank}. {case.name} ({case.basis}). {case.credit} {case.licence}")
+        (_opened(jpeg), f"{rank}. {case.name} ({case.basis}). {', '.join(filter(None, whose))}")
         for rank, (case, jpeg) in ranked
-        if jpeg
+        if jpeg and (whose := (case.credit, case.licence))
     ]
     sheet.text(NEAREST_FIRST, faint=True)
     if shown:
@@ -255,9 +260,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     if sentence := set_errors(diagnosis):
         console.print(Text(sentence))
     console.print(Text(diagnosis.agreement))
-    for sentence in (*theory(diagnosis), how_combined(diagnosis), diagnosis.mix):
-        if sentence:
-            console.print(Text(sentence, style="dim"))
+    for sentence in filter(None, (*theory(diagnosis), how_combined(diagnosis), diagnosis.mix)):
+        console.print(Text(sentence, style="dim"))
     for number, photo in enumerate(diagnosis.photos, 1):
         which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
         console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))
@@ -268,8 +272,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(
             Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
         )
-    lacking = lacks(diagnosis.unknown_urgent)
-    for sentence in filter(None, (lacking, source.expects, source.adapted)):
+    for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects, source.adapted)):
         console.print(Text(sentence))
     if diagnosis.similar:
         nearest = ", ".join(f"{case.name} ({case.basis})" for case in diagnosis.similar)

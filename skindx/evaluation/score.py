@@ -400,10 +400,7 @@ def _confusions(answers: Answers, counts_CC: Ints) -> tuple[Confusion, ...]:
 
     pairs = [(int(truth), int(predicted)) for truth, predicted in np.argwhere(wrong_CC)]
     pairs.sort(key=lambda pair: (-wrong_CC[pair], -wrong_CC[pair] / sizes_C[pair[0]]))
-    return tuple(one(*pair) for pair in pairs[:_CONFUSIONS])
-
-
-_CONFUSIONS = 8
+    return tuple(one(*pair) for pair in pairs[:8])
 
 
 def score_boxes(

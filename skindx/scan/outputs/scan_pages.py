@@ -258,7 +258,7 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     """
     sheet = Sheet("skindx scan", result.made_at)
     sheet.text("skindx scan", 16, bold=True)
-    sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M}", faint=True)
+    sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(NOT_A_DIAGNOSIS, 10, bold=True, fill=_NOTICE_FILL)
     sheet.text(summary(result), 11)
     sheet.text(missed_sentence(result.recall, [ranked.diameter_px for ranked in result.ranked]))
