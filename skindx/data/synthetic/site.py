@@ -8,7 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,9 +23,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.box import Box
 from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
 from skindx.data.synthetic.site_pages import (
-    MARKUPS,
     ROBOTS,
-    THUMB_WIDTH,
     PageFigure,
     category_page,
     index_page,
@@ -232,8 +230,8 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, SiteLink
     for label in CLASSES:
         paths = sorted(path for path, entry in links.items() if entry.label == label)
         figures = [
-            replace(
-                _offered(site, path, links[path], number),
+            PageFigure(
+                path,
                 caption=f"{title(label)}, plate {number}",
                 licence=LICENCES[rng.integers(len(LICENCES))],
                 creator=CREATORS[rng.integers(len(CREATORS))],
@@ -246,27 +244,6 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, SiteLink
         (site / "category" / first).write_text(text, encoding="utf-8")
         text = category_page(label, figures[half:])
         (site / "category" / second).write_text(text, encoding="utf-8")
-
-
-def _offered(site: Path, path: str, entry: SiteLink, number: int) -> PageFigure:
-    """Return a figure in one of the ways of MARKUPS, its thumbnail written where it needs one.
-
-    What cannot be fetched is offered as one link: a smaller copy would be another image.
-    """
-    plain = PageFigure(path, caption="", licence="", creator="")
-    markup = MARKUPS[number % len(MARKUPS)]
-    if entry.kind != "picture" or markup in ("link", "late"):
-        return replace(plain, markup=markup if entry.kind == "picture" else "link")
-    thumb = path.replace("/pictures/", "/thumbs/")
-    height, width = entry.shape
-    encoded = np.frombuffer(entry.data, np.uint8)
-    pixels = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB), np.uint8)
-    size_wh = (THUMB_WIDTH, round(height * THUMB_WIDTH / width))
-    small = np.asarray(cv2.resize(pixels, size_wh, interpolation=cv2.INTER_AREA), np.uint8)
-    file = site / thumb.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(encode_jpeg(small))
-    return replace(plain, markup=markup, thumb=thumb, width=width)
 
 
 def _truth(links: dict[str, SiteLink], per_class: int, seed: int) -> SiteTruth:

@@ -9,7 +9,7 @@ from html import escape
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from skindx.core.errors import UserError
 
@@ -28,34 +28,17 @@ img {{ max-height: 12rem; max-width: 100%; }}
 <h1>{title}</h1>
 """
 _FOOT = "</body>\n</html>\n"
-_LOADER = """<script>
-for (const image of document.querySelectorAll("img[data-src]")) image.src = image.dataset.src;
-</script>
-"""
-_PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
-THUMB_WIDTH = 96
-Markup = Literal["link", "thumbnail", "late", "sizes", "densities"]
-MARKUPS: tuple[Markup, ...] = ("link", "thumbnail", "late", "sizes", "densities")
-"""How a page offers an image: the file itself in a link, a link around a thumbnail, loaded late by
-a script, in several widths, in several densities of `<picture>`."""
 ROBOTS = "User-agent: *\nDisallow: /private/\n"
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """One image on a category page; `path` is a URL path such as /pictures/a.jpg.
-
-    `thumb` is the path of a smaller copy, and `width` are the pixels of the image itself; a
-    `markup` that names the thumbnail needs both.
-    """
+    """One image on a category page; `path` is a URL path such as /pictures/a.jpg."""
 
     path: str
     caption: str
     licence: str
     creator: str
-    markup: Markup = "link"
-    thumb: str = ""
-    width: int = 0
 
 
 def slug(label: str) -> str:
@@ -85,43 +68,19 @@ def category_page(label: str, figures: Sequence[PageFigure], following: str = ""
     if following:
         parts.append(f'<p><a class="next" href="{following}">next page</a></p>\n')
     parts.append('<p><a href="../index.html">all classes</a></p>\n')
-    return "".join(parts) + _LOADER + _FOOT
+    return "".join(parts) + _FOOT
 
 
 def _figure(figure: PageFigure) -> str:
+    full, caption = escape(f"..{figure.path}"), escape(figure.caption)
     return (
-        f'<figure class="picture">\n{_image(figure)}\n'
-        f"<figcaption>{escape(figure.caption)}, "
+        '<figure class="picture">\n'
+        f'<a class="full" href="{full}"><img src="{full}" alt="{caption}"></a>\n'
+        f"<figcaption>{caption}, "
         f'<span class="licence">{escape(figure.licence)}</span>, '
         f'<span class="creator">{escape(figure.creator)}</span></figcaption>\n'
         "</figure>\n"
     )
-
-
-def _image(figure: PageFigure) -> str:
-    full, thumb = escape(f"..{figure.path}"), escape(f"..{figure.thumb}")
-    alt = f'alt="{escape(figure.caption)}"'
-    match figure.markup:
-        case "link":
-            return f'<a class="full" href="{full}"><img src="{full}" {alt}></a>'
-        case "thumbnail":
-            return f'<a class="full" href="{full}"><img src="{thumb}" {alt}></a>'
-        case "late":
-            return (
-                f'<img class="full" src="{_PIXEL}" data-src="{full}" {alt}>'
-                f'<noscript><img class="full" src="{full}" {alt}></noscript>'
-            )
-        case "sizes":
-            srcset = f"{thumb} {THUMB_WIDTH}w, {full} {figure.width}w"
-            return (
-                f'<img class="full" src="{thumb}" srcset="{srcset}" sizes="(max-width: 40rem) '
-                f'{THUMB_WIDTH}px, 16rem" {alt}>'
-            )
-        case "densities":
-            return (
-                f'<picture><source type="image/jpeg" srcset="{thumb} 1x, {full} 2x">'
-                f'<img class="full" src="{thumb}" {alt}></picture>'
-            )
 
 
 class _Quiet(SimpleHTTPRequestHandler):

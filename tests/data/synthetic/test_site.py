@@ -44,19 +44,9 @@ class _Links(HTMLParser):
         super().__init__()
         self.links: list[tuple[str, dict[str, str | None]]] = []
         self.texts: Counter[str] = Counter()
-        self.quiet = False
-        """Whether a <noscript> came since the last figure."""
-        self.source: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
-        self.quiet = (self.quiet or tag == "noscript") and tag != "figure"
-        if tag == "img" and found.get("class") == "full" and not self.quiet:
-            late = found.get("data-src")
-            sets = found.get("srcset") or self.source or ""
-            full = late or sets.rpartition(",")[2].split()[0]
-            self.links.append(("full", {"href": full}))
-        self.source = found.get("srcset") if tag == "source" else None
         if tag == "a" and found.get("class"):
             self.links.append((str(found["class"]), found))
         if tag in ("span", "figure"):
