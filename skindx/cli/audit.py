@@ -1,7 +1,6 @@
 """`skindx audit`: what a person should look at; `skindx dedup embed`: the embeddings for it."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,6 @@ from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
-    from skindx.data.image_tables import Embeddings
 
 
 def audit(
@@ -26,12 +24,6 @@ def audit(
     embeddings: Annotated[
         Path | None,
         typer.Option(help="With --labels or --off-topic: a table of `skindx dedup embed`."),
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Instead of --embeddings: weights to embed with first.")
-    ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="Instead of --embeddings: a bundle to embed with first.")
     ] = None,
     threshold: Annotated[
         float | None,
@@ -47,8 +39,7 @@ def audit(
     machine; nothing leaves it. With --labels it ranks doubtful labels, and with --off-topic it
     writes to DATASET/ood.parquet how unusual the embedding of each image is. Flags are written to
     DATASET/flags.parquet; decide on them with `skindx review`. An interrupted audit resumes.
-    --set changes thresholds (--set face=0.4) or, with --weights, the network (--set
-    model=resnet18).
+    --set changes thresholds (--set face=0.4).
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
@@ -58,17 +49,15 @@ def audit(
         raise UserError(
             "--labels and --off-topic are audits of their own; run one after the other."
         )
-    tables = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
-    given = [name for name, value in tables.items() if value is not None]
-    if given and not (labels or off_topic):
-        raise UserError(f"{given[0]} needs another option; add --labels or --off-topic.")
+    if embeddings and not (labels or off_topic):
+        raise UserError("--embeddings needs another option; add --labels or --off-topic.")
     if threshold is not None and not off_topic:
         raise UserError("--threshold needs --off-topic; add --off-topic.")
     with progress_bars() as progress:
         if labels:
-            lines = _labels(dataset, tables, seed, sets or [], progress)
+            lines = _labels(dataset, embeddings, seed)
         elif off_topic:
-            lines = _off_topic(dataset, tables, threshold, sets or [], progress)
+            lines = _off_topic(dataset, embeddings, threshold)
         else:
             lines = _privacy(dataset, workers, sets or [], progress)
     print("\n".join(lines))
@@ -82,21 +71,15 @@ def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress")
     return [*summary_lines(look(dataset, settings, workers=workers, progress=progress))]
 
 
-def _off_topic(
-    dataset: Path,
-    sources: dict[str, Path | None],
-    threshold: float | None,
-    sets: list[str],
-    progress: "Progress",
-) -> list[str]:
-    from skindx.data.image_tables import EMBEDDINGS, OOD, THRESHOLD
+def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) -> list[str]:
+    from skindx.data.image_tables import EMBEDDINGS, OOD, THRESHOLD, read_embeddings
     from skindx.review.image_embeddings import off_topic as score
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
         raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
     out = dataset / OOD
-    table = _embeddings(dataset, dataset / EMBEDDINGS, sources, sets, progress)
+    table = read_embeddings(embeddings or dataset / EMBEDDINGS)
     result = score(dataset, table, out, least)
     return [
         f"{int((result.scores_N >= least).sum())} of {len(result.sha256s)} images are unusual "
@@ -105,21 +88,15 @@ def _off_topic(
     ]
 
 
-def _labels(
-    dataset: Path,
-    sources: dict[str, Path | None],
-    seed: int,
-    sets: list[str],
-    progress: "Progress",
-) -> list[str]:
+def _labels(dataset: Path, embeddings: Path | None, seed: int) -> list[str]:
     from skindx.core.machine import require_extra
-    from skindx.data.image_tables import label_table
+    from skindx.data.image_tables import label_table, read_embeddings
     from skindx.data.manifest import read_manifest
     from skindx.review.label_doubts import TABLE, review_labels, write_review
 
     require_extra("audit", "cleanlab", purpose="the label review")
     records = read_manifest(dataset)
-    table = _embeddings(dataset, label_table(dataset), sources, sets, progress)
+    table = read_embeddings(embeddings or label_table(dataset))
     review = review_labels(records, table, seed=seed)
     write_review(dataset, review)
     return [
@@ -127,24 +104,6 @@ def _labels(
         f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review` shows them.",
         f"Images of other groups agree with {100 * review.accuracy:.1f} % of the labels.",
     ]
-
-
-def _embeddings(
-    dataset: Path,
-    default: Path,
-    sources: dict[str, Path | None],
-    sets: list[str],
-    progress: "Progress",
-) -> "Embeddings":
-    from skindx.data.image_tables import read_embeddings
-
-    if sum(path is not None for path in sources.values()) > 1:
-        raise UserError("give one of --embeddings, --weights and --bundle.")
-    if sources["--weights"] or sources["--bundle"]:
-        return embed_dataset(
-            dataset, sources["--weights"], sources["--bundle"], sets, partial(progress, "embed")
-        )
-    return read_embeddings(sources["--embeddings"] or default)
 
 
 dedup = typer.Typer(
@@ -189,25 +148,6 @@ def embed(
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
     from skindx.core.progress import progress_bars
-
-    with progress_bars() as progress:
-        made = embed_dataset(
-            dataset, weights, bundle, sets or [], partial(progress, "embed"), config=config, out=out
-        )
-    print(f"{len(made.sha256s)} images, {made.vectors_ND.shape[1]} numbers each: {made.model}")
-
-
-def embed_dataset(
-    dataset: Path,
-    weights: Path | None,
-    bundle: Path | None,
-    sets: list[str],
-    progress: Callable[[int, int], None],
-    *,
-    config: Path | None = None,
-    out: Path | None = None,
-) -> "Embeddings":
-    """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
     from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES
     from skindx.review.image_embeddings import EmbedSettings, embed_with_bundle
     from skindx.review.image_embeddings import embed as embed_images
@@ -216,10 +156,13 @@ def embed_dataset(
         raise UserError(
             "embeddings need a trained network: give one of --weights, --config and --bundle."
         )
-    if bundle:
-        return embed_with_bundle(dataset, bundle, out or dataset / EMBEDDINGS, progress)
-    if weights:
-        sets = [*sets, f"weights={json.dumps(str(weights))}"]
-    settings = EmbedSettings.load(config, sets)
-    table = LABEL_FEATURES if settings.layers == "all" else EMBEDDINGS
-    return embed_images(dataset, settings, out or dataset / table, progress)
+    given = [f"weights={json.dumps(str(weights))}"] if weights else []
+    with progress_bars() as progress:
+        report = partial(progress, "embed")
+        if bundle:
+            made = embed_with_bundle(dataset, bundle, out or dataset / EMBEDDINGS, report)
+        else:
+            settings = EmbedSettings.load(config, [*(sets or []), *given])
+            table = LABEL_FEATURES if settings.layers == "all" else EMBEDDINGS
+            made = embed_images(dataset, settings, out or dataset / table, report)
+    print(f"{len(made.sha256s)} images, {made.vectors_ND.shape[1]} numbers each: {made.model}")

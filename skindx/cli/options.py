@@ -149,6 +149,10 @@ GONE = {
     "diagnose --format": "rename the columns probability_KEY of --out answers.csv as the challenge "
     "has them",
     "diagnose --column": "rename the columns probability_KEY of --out answers.csv",
+    **dict.fromkeys(
+        ("audit --weights", "audit --bundle"),
+        "`skindx dedup embed` with it first writes the table that the audit reads",
+    ),
     "--diff": "compare the columns sha256, label and split of both manifest.parquet",
     "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
     "--quality": "the build leaves out dark, blurred and blank images by the recipe's `screen`",

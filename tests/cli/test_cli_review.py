@@ -29,7 +29,7 @@ def test_labels_are_reviewed(skindx: Skindx, tmp_path: Path) -> None:
         (("audit", "nowhere"), "no dataset"),
         (("audit", "{data}", "--labels", "--off-topic"), "audits of their own"),
         (("audit", "{data}", "--labels"), "skindx dedup embed"),
-        (("audit", "{data}", "--labels", "--weights", "w", "--bundle", "b"), "give one of"),
+        (("audit", "{data}", "--labels", "--weights", "w"), "--weights is gone since 1.0: `skindx"),
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
         (("dedup", "embed", "{data}"), "trained network"),
         (("dedup", "embed", "{data}", "--weights", "no.pth"), "no.pth do not exist"),

@@ -98,7 +98,7 @@ def test_the_verb_writes_a_table_and_flags(skindx: Skindx, tmp_path: Path) -> No
     [
         (("--off-topic", "--labels"), "audits of their own"),
         (("--threshold", "3"), "add --off-topic"),
-        (("--weights", "w.pth"), "add --labels or --off-topic"),
+        (("--embeddings", "e.parquet"), "add --labels or --off-topic"),
         (("--off-topic", "--threshold", "0"), "must be above 0"),
         (("--off-topic",), "does not exist"),
     ],
