@@ -154,7 +154,7 @@ def _bundle(where: str) -> tuple[State, str]:
 
 
 def _scan(where: str) -> tuple[State, str]:
-    from skindx.scan.compare.scan_view import read_scan
+    from skindx.scan.compare.registration import read_scan
     from skindx.scan.outputs.scan_files import renew_tables
 
     read_scan(Path(where))

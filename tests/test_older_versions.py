@@ -27,7 +27,7 @@ from skindx.evaluation.evaluate import served_conclusions
 from skindx.evaluation.questions import question_scores
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.compare.scan_view import read_scan
+from skindx.scan.compare.registration import read_scan
 
 FIXTURES = Path(__file__).parent / "fixtures"
 _BUNDLE_VERSIONS = {

@@ -14,7 +14,7 @@ from command_line import Skindx
 from skindx.core.atomic_files import OLD, keep_old, renew_file, sha256_file
 from skindx.core.errors import UserError
 from skindx.data.answer_log import AnswerLog, answer_now, take_in_older
-from skindx.scan.compare.scan_view import read_scan
+from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import COCO, CSV, PARQUET, renew_tables
 from skindx.upgrade import upgrade
 

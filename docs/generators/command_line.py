@@ -19,7 +19,7 @@ exit code 2; a job that failed ends with exit code 1; a job that was stopped wit
 def command_line() -> str:
     """Return the page."""
     from skindx.cli import app
-    from skindx.cli.added_verbs import complete
+    from skindx.cli.options import complete
 
     parts, verbs = [_INTRODUCTION], typer.main.get_command(app)
     complete(verbs, "bench")

@@ -8,7 +8,6 @@ import typer
 
 from skindx import __version__
 from skindx.cli import boxes, casebook, scan
-from skindx.cli.added_verbs import VerbGroup
 from skindx.cli.audit import audit, dedup
 from skindx.cli.boxes import review
 from skindx.cli.build import build
@@ -18,7 +17,7 @@ from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recomp
 from skindx.cli.export import bundle, export
 from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
 from skindx.cli.new import new
-from skindx.cli.options import lay_out, refuse_special_files
+from skindx.cli.options import VerbGroup, lay_out, refuse_special_files
 from skindx.cli.plan import plan
 from skindx.cli.remove import publish, remove
 from skindx.cli.serve import monitor, serve, user

@@ -15,14 +15,19 @@ from html import escape
 from typing import Any
 
 from skindx import __version__
-from skindx.clinic.codes import ICD10_URI, NOT_REVIEWED, SNOMED_URI, Concept, sites, snomed
 from skindx.clinic.narrative import (
+    ICD10_URI,
+    NOT_REVIEWED,
+    SNOMED_URI,
+    Concept,
     RiskFigure,
     next_step,
     possible,
     risk_figures,
     risk_is_sure,
     sections,
+    sites,
+    snomed,
 )
 from skindx.core.machine import require_extra
 from skindx.core.text import printable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skindx.clinic.codes import SNOMED, sites
+from skindx.clinic.narrative import SNOMED, sites
 from skindx.core.errors import UserError
 from skindx.core.text import printable
 from skindx.diagnosis.case import Patient

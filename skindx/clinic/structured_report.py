@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
-from skindx.clinic.codes import ICD10, ICD10_OID, SNOMED, sites, snomed
 from skindx.clinic.fhir import Subject, fhir_json, require_fhir
-from skindx.clinic.narrative import Section, risk_figures, risk_is_sure, sections
+from skindx.clinic.narrative import (
+    ICD10,
+    ICD10_OID,
+    SNOMED,
+    Section,
+    risk_figures,
+    risk_is_sure,
+    sections,
+    sites,
+    snomed,
+)
 from skindx.clinic.source_photos import (
     Named,
     check_identity,

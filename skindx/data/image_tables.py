@@ -50,25 +50,6 @@ def write_embeddings(path: Path, embeddings: Embeddings) -> None:
 
 def read_embeddings(path: Path) -> Embeddings:
     """Read a table of embeddings. Raises UserError when it is absent, or of several models."""
-    sha256s, vectors_ND, model = _read(path)
-    length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
-        raise UserError(f"{path} holds vectors without a direction; {_ADVICE}.")
-    return Embeddings(sha256s, vectors_ND / length_N1, model)
-
-
-def _write(path: Path, values: "Embeddings | OodScores", column: dict[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sha256s = pa.array(values.sha256s, pa.string())
-    models = pa.array([values.model] * len(values.sha256s), pa.string())
-    with atomic_file(path) as temporary:
-        pq.write_table(pa.table({"sha256": sha256s, **column, "model": models}), temporary)
-
-
-def _read(path: Path) -> tuple[tuple[str, ...], NDArray[np.float32], str]:
-    """Return SHA-256s, vectors and the model of a table of embeddings. Raises UserError."""
     import pyarrow as pa
 
     if not path.is_file():
@@ -83,7 +64,20 @@ def _read(path: Path) -> tuple[tuple[str, ...], NDArray[np.float32], str]:
         raise UserError(f"{path} is no table of embeddings ({error}); {_ADVICE}.") from None
     if len(models) != 1:
         raise UserError(f"{path} holds embeddings of {len(models)} models; {_ADVICE}.")
-    return sha256s, vectors_ND, str(models.pop())
+    length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
+        raise UserError(f"{path} holds vectors without a direction; {_ADVICE}.")
+    return Embeddings(sha256s, vectors_ND / length_N1, str(models.pop()))
+
+
+def _write(path: Path, values: "Embeddings | OodScores", column: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sha256s = pa.array(values.sha256s, pa.string())
+    models = pa.array([values.model] * len(values.sha256s), pa.string())
+    with atomic_file(path) as temporary:
+        pq.write_table(pa.table({"sha256": sha256s, **column, "model": models}), temporary)
 
 
 def label_table(dataset: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from command_line import Skindx
 
 from skindx import __version__
-from skindx.cli.added_verbs import GROUP
+from skindx.cli.options import GROUP
 
 Add = Callable[..., None]
 

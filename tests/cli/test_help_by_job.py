@@ -14,7 +14,7 @@ from command_line import Skindx
 from typer.testing import CliRunner
 
 from skindx import cli
-from skindx.cli.added_verbs import complete
+from skindx.cli.options import complete
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CHEAP = ("boxes export", "casebook list", "completion")

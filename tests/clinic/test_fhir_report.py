@@ -11,8 +11,8 @@ from clinical_answers import WHEN, answered, diagnosed
 from painted_answers import plain
 
 from skindx import __version__
-from skindx.clinic.codes import conditions, sites
 from skindx.clinic.fhir import Attachments, Subject, fhir_json, outcome
+from skindx.clinic.narrative import conditions, sites
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import Refusal, Refused

@@ -13,7 +13,7 @@ from command_line import Skindx
 from guide_pages import PAGES, ROOT, Block, inline_commands, shell_blocks
 
 from skindx.cli import app
-from skindx.cli.added_verbs import complete
+from skindx.cli.options import complete
 
 BLOCKS = shell_blocks()
 FIXTURES = ROOT / "tests/fixtures/v0_1"

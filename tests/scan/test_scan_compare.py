@@ -24,8 +24,7 @@ from skindx.scan.compare.changes import (
     growth_of,
     match,
 )
-from skindx.scan.compare.registration import register
-from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.compare.registration import ScanView, register
 from skindx.scan.compare.warp import constellation
 from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again, view_of
 from skindx_bench.subjects import run_bench

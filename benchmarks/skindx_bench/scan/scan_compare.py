@@ -17,8 +17,7 @@ from skindx.data.synthetic.lesions import noise
 from skindx.data.synthetic.painter import bare_skin
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.scan.compare.changes import changes, match
-from skindx.scan.compare.registration import register
-from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.compare.registration import ScanView, register
 from skindx.scan.outputs.scan_result import PhotoSummary
 from skindx_bench.harness.result import MEANS, Figure, Result
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from skindx.core.errors import UserError
 from skindx.metrics.share_intervals import Interval
-from skindx.scan.compare.registration import ROOM, Registration
-from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.compare.registration import ROOM, Registration, ScanView
 from skindx.scan.compare.warp import Warp, apply_homography, fit_warp
 from skindx.scan.pixel_store import Bools, Floats, Ints
 

@@ -15,8 +15,7 @@ from skindx.data.publish.publish_formats import no_formula
 from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match
-from skindx.scan.compare.registration import Registration, register
-from skindx.scan.compare.scan_view import ScanView, StoredScan, read_scan
+from skindx.scan.compare.registration import Registration, ScanView, StoredScan, read_scan, register
 from skindx.scan.outputs.scan_result import Summary, shown_risk
 
 
