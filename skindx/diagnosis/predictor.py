@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
-from skindx.imaging.modality import ModalityCheck
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import (
     MANIFEST_SHA256,

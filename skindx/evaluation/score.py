@@ -39,7 +39,7 @@ from skindx.evaluation.input_effects import (
     measure_known_facts,
 )
 from skindx.evaluation.questions import QuestionScore, question_scores
-from skindx.imaging.modality import RATE
+from skindx.imaging.photo_gates import RATE
 from skindx.metrics import (
     DetectionScore,
     Interval,

@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.imaging.decode_cost import check_size, is_plain_webp, jpeg_cost, opened_cost, webp_cost
-from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix, refusal, unusable
-from skindx.imaging.jpeg_repair import read_jpeg
+from skindx.imaging.image_formats import (
+    HEAD,
+    DamagedImage,
+    image_suffix,
+    read_jpeg,
+    refusal,
+    unusable,
+)
 
 if TYPE_CHECKING:
     from PIL import Image

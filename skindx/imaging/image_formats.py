@@ -1,6 +1,14 @@
-"""Image formats by their first bytes, which alone are trusted, and why bytes become no image."""
+"""Image formats by their first bytes, which alone are trusted, and why bytes become no image.
 
-from typing import Literal
+JPEGs of phones that libjpeg warns of although every pixel is sound get a plain header and tail. A
+strict decoder takes each warning for damage. Here only what stands around the pixels is changed,
+never the pixels themselves, so that whatever is wrong with these is still told.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xd8\xff", ".jpg"),
@@ -129,3 +137,137 @@ def refusal(error: Exception) -> DamagedImage:
     message = " ".join(str(error).split()) or type(error).__name__
     short = isinstance(error, MemoryError) or "memory" in message.lower()
     return DamagedImage(message, "decode-memory" if short else "damaged")
+
+
+T = TypeVar("T")
+
+_END = b"\xff\xd9"
+_SCAN, _JFIF, _ADOBE, _COMMENT = 0xDA, 0xE0, 0xEE, 0xFE
+_ALONE = (0x01, *range(0xD0, 0xD9))
+"""Markers without a segment; the end's has none either, and nothing is read behind it."""
+_SEQUENTIAL = (0xC0, 0xC1)
+_NO_FRAMES = (0xC4, 0xC8, 0xCC)
+_JFIF_REVISION = b"\x01\x02"
+_WHOLE_SPECTRUM = b"\x00\x3f\x00"
+"""First and last coefficient, and bits of each, as a sequential scan has them."""
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+_MARKER_IN_SCAN = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
+_BEHIND_PIXELS = (_END[1], 0xD8, None)
+"""The end, the start of another image, or nothing."""
+
+_LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+_TRAILER = re.compile(rb"\x00\x00.{0,6}[ -~]{4}", re.DOTALL)
+"""What cameras append: Samsung's records (two zeros, a kind, a length, a name), films (a length, a
+kind)."""
+_TRAILER_BYTES = 12
+_LEAST_PADDING = 3
+"""Equal bytes: two may well be the last ones of a plain image."""
+_HELD = 8
+"""Bytes that libjpeg reads ahead of the bits that it needs, at most."""
+
+
+@dataclass
+class _Jpeg:
+    """A JPEG taken apart."""
+
+    head: bytes
+    """All up to the pixels of the last scan."""
+    pixels: bytes
+    """Of the last scan, and what stands between them and the next marker."""
+    ended: bool
+    """The next marker is that of the end."""
+
+
+def read_jpeg(jpeg: bytes, read: Callable[[bytes], T]) -> T:
+    """Return what `read`, a strict decoder, makes of a JPEG, or of the same one made plain.
+
+    Raises what `read` raises for the file as it is where the pixels are not sound.
+    """
+    try:
+        return read(jpeg)
+    except DamagedImage:
+        raise  # too large, say: no decoder has seen it yet
+    except ValueError as error:
+        try:
+            return _read_plain(_taken_apart(jpeg), read)
+        except ValueError:
+            raise error from None
+
+
+def _read_plain(jpeg: _Jpeg, read: Callable[[bytes], T]) -> T:
+    """Read a JPEG that was taken apart, without what is appended. Raises ValueError for damage."""
+    pixels = jpeg.pixels
+    while True:
+        try:
+            return read(jpeg.head + pixels + _END)
+        except ValueError as error:
+            left_over = _LEFT_OVER.search(str(error))
+            count = int(left_over[1]) if left_over else 0
+            if not 0 < count <= len(pixels):
+                raise
+            # Once it is known that something is appended, a byte of it may be left.
+            first = pixels is jpeg.pixels
+            if not (_only_appended(jpeg, count) if first else count < _LEAST_PADDING):
+                raise
+        pixels = pixels[:-count]
+
+
+def _taken_apart(jpeg: bytes) -> _Jpeg:
+    """Return a JPEG whose header holds what its pixels need, in the form that the standard names.
+
+    Profiles, comments, applications' notes and bytes between segments are left out; the revision
+    of JFIF, Adobe's code of the colours and a sequential scan's range of coefficients are set
+    right. Raises ValueError for a header that cannot be followed.
+    """
+    parts, sequential, colours, at = [b"\xff\xd8"], False, 0, 2
+    scans = 0
+    while match := _MARKER.search(jpeg, at):
+        if scans and match.start() > at:
+            break  # a scan whose marker is damaged would be lost
+        marker, at = match[1][0], match.end()
+        if marker in _ALONE:
+            continue
+        size = int.from_bytes(jpeg[at : at + 2])
+        body, at = jpeg[at + 2 : at + size], at + size
+        if size < 2 or at > len(jpeg):
+            break
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
+            sequential, colours = marker in _SEQUENTIAL, int.from_bytes(body[5:6])
+        elif marker == _JFIF and body[:5] == b"JFIF\0":
+            body = body[:5] + _JFIF_REVISION + body[7:]
+        elif marker == _ADOBE and body[:5] == b"Adobe":
+            if len(body) < 12 or body[11] > 2:  # for which libjpeg takes the usual one
+                body = b"Adobe\0\x64" + bytes(4) + (b"\2" if colours == 4 else b"\1")
+        elif marker in range(0xE0, 0xF0) or marker == _COMMENT:
+            continue
+        if marker == _SCAN and sequential:
+            body = body[:-3] + _WHOLE_SPECTRUM
+        parts.append(bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2) + body)
+        if marker != _SCAN:
+            continue
+        following = _MARKER_IN_SCAN.search(jpeg, at)
+        pixels = jpeg[at : following.start() if following else len(jpeg)]
+        next_marker = following[1][0] if following else None
+        last = sequential and body[:1] == colours.to_bytes(1)
+        if last or next_marker in _BEHIND_PIXELS:
+            ended = next_marker == _END[1]
+            return _Jpeg(b"".join(parts), pixels, ended)
+        parts.append(pixels)
+        at, scans = at + len(pixels), scans + 1
+    raise ValueError("the header of this JPEG cannot be followed")
+
+
+def _only_appended(jpeg: _Jpeg, count: int) -> bool:
+    """Tell whether the last `count` bytes before the end are none of the pixels.
+
+    A wrong bit in mid-stream can make a decoder end early, and the bytes that it leaves over are
+    the only sign of it. They are none of the pixels if they are all the same, as padding is, or,
+    where no end is marked, begin as what cameras append.
+    """
+    end = len(jpeg.pixels) - count
+    run = len(jpeg.pixels) - len(jpeg.pixels.rstrip(jpeg.pixels[-1:]))
+    if run >= max(count, _LEAST_PADDING):
+        return True
+    # The decoder holds the first ones already when it sees that it is done.
+    first = jpeg.pixels[max(0, end - _HELD) : end + _TRAILER_BYTES]
+    return not jpeg.ended and _TRAILER.search(first) is not None

@@ -38,7 +38,7 @@ from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image, read_manifest
 from skindx.data.origin import origin_of
 from skindx.imaging.decode import decode
-from skindx.imaging.modality import modality_features, shipped
+from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.workers.worker_process import exit_with_parent_process
 
 if TYPE_CHECKING:

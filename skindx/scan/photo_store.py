@@ -23,9 +23,9 @@ from skindx.imaging.image_formats import (
     PhotoFormat,
     image_suffix,
     photo_format,
+    read_jpeg,
     unusable,
 )
-from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed

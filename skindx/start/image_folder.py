@@ -23,7 +23,7 @@ from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources.folder import NOT_OPENED, FolderFile, FolderSource, look_at_folder
 from skindx.imaging.decode import decode
-from skindx.imaging.modality import modality_features, shipped
+from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.skin_content import DESCRIPTIONS
 from skindx.taxonomy import Urgency, taxonomy_names
 from skindx.taxonomy.label_matches import described, load_shipped, without_urgency

@@ -16,7 +16,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
-from skindx.imaging.modality import ModalityCheck
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
 from skindx.workers import worker_process

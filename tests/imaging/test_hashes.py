@@ -10,8 +10,7 @@ from paint_images import encode, paint
 
 from skindx.data.copies.hash_links import EQUAL, near_links
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, thumbnail
-from skindx_bench.data.screen import hash_images
+from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_images, hash_thumbnails, thumbnail
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 

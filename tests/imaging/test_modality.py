@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from skindx.imaging.modality import (
+from skindx.imaging.photo_gates import (
     RATE,
     WEIGHTS,
     Floats,

@@ -26,7 +26,7 @@ from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
 from skindx.core.settings_base import Settings
 from skindx.imaging.decode import decode
-from skindx.imaging.modality import (
+from skindx.imaging.photo_gates import (
     RATE,
     Floats,
     Kind,

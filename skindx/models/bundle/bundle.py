@@ -17,7 +17,7 @@ from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.embedding_files import EmbeddingRows
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
-from skindx.imaging.modality import ModalityCheck
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,

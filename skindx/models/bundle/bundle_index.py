@@ -16,7 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
-from skindx.imaging.modality import ModalityCheck
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
 from skindx.models.classifier.classifier import ClassifierSettings

@@ -10,7 +10,7 @@ from typing import Any
 from skindx.core.text import markdown_environment, printable
 from skindx.data.manifest import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
 from skindx.data.origin import ImageOrigin
-from skindx.imaging.modality import RATE
+from skindx.imaging.photo_gates import RATE
 from skindx.models.bundle.bundle_index import (
     TRAINING_COUNTS,
     BundleSpec,

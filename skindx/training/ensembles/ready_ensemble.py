@@ -17,7 +17,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import COUNTED, Record, count_images, read_image, split_of
 from skindx.data.origin import origin_of
-from skindx.imaging.modality import ModalityCheck, modality_features
+from skindx.imaging.photo_gates import ModalityCheck, modality_features
 from skindx.models.bundle.bundle import Bundle, DetectorParts, calibration_classes, pack
 from skindx.models.bundle.bundle_index import (
     MANIFEST_SHA256,
