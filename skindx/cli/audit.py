@@ -37,9 +37,9 @@ def audit(
 
     Without an option it looks for faces, text and intimate regions, with models that run on this
     machine; nothing leaves it. With --labels it ranks doubtful labels, and with --off-topic it
-    writes to DATASET/ood.parquet how unusual the embedding of each image is. Flags are written to
-    DATASET/flags.parquet; decide on them with `skindx review`. An interrupted audit resumes.
-    --set changes thresholds (--set face=0.4).
+    flags images whose embedding is unusual. Flags are written to DATASET/flags.parquet; decide on
+    them with `skindx review`. An interrupted audit resumes. --set changes thresholds (--set
+    face=0.4).
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
@@ -72,19 +72,18 @@ def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress")
 
 
 def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) -> list[str]:
-    from skindx.data.image_tables import EMBEDDINGS, OOD, THRESHOLD, read_embeddings
-    from skindx.review.image_embeddings import off_topic as score
+    from skindx.data.image_tables import EMBEDDINGS, read_embeddings
+    from skindx.review.image_embeddings import THRESHOLD
+    from skindx.review.image_embeddings import off_topic as flag
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
         raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
-    out = dataset / OOD
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)
-    result = score(dataset, table, out, least)
+    flagged, scored = flag(dataset, table, least)
     return [
-        f"{int((result.scores_N >= least).sum())} of {len(result.sha256s)} images are unusual "
-        f"(score {least:g} or more) by {result.model}; `skindx review` shows them.",
-        f"The scores are in {out}.",
+        f"{flagged} of {scored} images are unusual (score {least:g} or more) by {table.model}; "
+        "`skindx review` shows them."
     ]
 
 

@@ -1,13 +1,8 @@
-"""Tables of what models say of each image: embeddings, and scores of how unusual it is.
-
-`skindx dedup embed` makes embeddings, `skindx audit DATASET --off-topic` the scores; nothing here
-knows the models.
-"""
+"""The table of embeddings, which `skindx dedup embed` makes; nothing here knows the models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +37,14 @@ class Embeddings:
 def write_embeddings(path: Path, embeddings: Embeddings) -> None:
     """Write columns sha256, vector (float16) and model, atomically."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     flat = pa.array(embeddings.vectors_ND.astype(np.float16).ravel())
     vectors = pa.FixedSizeListArray.from_arrays(flat, embeddings.vectors_ND.shape[1])
-    _write(path, embeddings, {"vector": vectors})
+    sha256s = pa.array(embeddings.sha256s, pa.string())
+    models = pa.array([embeddings.model] * len(embeddings.sha256s), pa.string())
+    with atomic_file(path) as temporary:
+        pq.write_table(pa.table({"sha256": sha256s, "vector": vectors, "model": models}), temporary)
 
 
 def read_embeddings(path: Path) -> Embeddings:
@@ -70,39 +69,7 @@ def read_embeddings(path: Path) -> Embeddings:
     return Embeddings(sha256s, vectors_ND / length_N1, str(models.pop()))
 
 
-def _write(path: Path, values: "Embeddings | OodScores", column: dict[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sha256s = pa.array(values.sha256s, pa.string())
-    models = pa.array([values.model] * len(values.sha256s), pa.string())
-    with atomic_file(path) as temporary:
-        pq.write_table(pa.table({"sha256": sha256s, **column, "model": models}), temporary)
-
-
 def label_table(dataset: Path) -> Path:
     """Return the table that the label review uses: of all layers where there is one."""
     features = dataset / LABEL_FEATURES
     return features if features.is_file() else dataset / EMBEDDINGS
-
-
-OOD = "ood.parquet"
-THRESHOLD = 3.0
-"""Robust standard deviations above the median image, from which on a person looks."""
-
-
-@dataclass(frozen=True)
-class OodScores:
-    """One score an image, and what made it."""
-
-    sha256s: tuple[str, ...]
-    scores_N: NDArray[np.float64]
-    """Robust standard deviations above the dataset's median image; higher is more unusual."""
-    model: str
-
-
-def write_ood(path: Path, scores: OodScores) -> None:
-    """Write columns sha256, score and model, atomically."""
-    import pyarrow as pa
-
-    _write(path, scores, {"score": pa.array(scores.scores_N, pa.float32())})

@@ -7,7 +7,7 @@ arXiv 1505.07376, describe textures by such sums) tell them apart.
 N = images, B = batch, S = side, D = channels or dimensions, P = positions, F = numbers of one part
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.image_tables import Embeddings, OodScores, write_embeddings, write_ood
+from skindx.data.image_tables import Embeddings, write_embeddings
 from skindx.data.layout import store_files
 from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.models.classifier.classifier import (
@@ -221,8 +221,12 @@ FEWEST = 40
 """Images from which on it can be said what is usual."""
 
 
-def off_topic(dataset: Path, embeddings: Embeddings, out: Path, threshold: float) -> OodScores:
-    """Score the manifest's images, write `out`, and flag those from `threshold` on (`off-topic`).
+THRESHOLD = 3.0
+"""Robust standard deviations above the median image, from which on a person looks."""
+
+
+def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[int, int]:
+    """Flag images that score `threshold` or more (`off-topic`); return how many of how many.
 
     Raises UserError for too few images with an embedding.
     """
@@ -233,16 +237,15 @@ def off_topic(dataset: Path, embeddings: Embeddings, out: Path, threshold: float
             f"{len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, and "
             f"what is usual can be said from {FEWEST} on; make it again with `skindx dedup embed`."
         )
-    scores = OodScores(
-        tuple(sha256s[i] for i in known_N), unusual_scores(vectors_ND), embeddings.model
-    )
-    write_ood(out, scores)
-    write_flags(dataset, _flags(scores, threshold), ["off-topic"])
-    return scores
-
-
-def _flags(scores: OodScores, threshold: float) -> Iterable[Flag]:
-    for sha256, score in zip(scores.sha256s, scores.scores_N.tolist(), strict=True):
-        if score >= threshold:
-            share = score / (score + threshold)
-            yield Flag(sha256, "off-topic", share, f"unusual: {score:.1f} by {scores.model}")
+    flags = [
+        Flag(
+            sha256s[i],
+            "off-topic",
+            score / (score + threshold),
+            f"unusual: {score:.1f} by {embeddings.model}",
+        )
+        for i, score in zip(known_N.tolist(), unusual_scores(vectors_ND).tolist(), strict=True)
+        if score >= threshold
+    ]
+    write_flags(dataset, flags, ["off-topic"])
+    return len(flags), len(known_N)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
-from skindx.data.image_tables import THRESHOLD
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_image, read_manifest
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -36,6 +35,7 @@ from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ood.ood_detectors import unusual_scores
+from skindx.review.image_embeddings import THRESHOLD
 from skindx_bench.honesty.gates_study import darkened, files_of, source_of
 from skindx_bench.honesty.no_skin_images import KINDS, WARM
 
