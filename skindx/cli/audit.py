@@ -72,7 +72,7 @@ def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress")
 
 
 def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) -> list[str]:
-    from skindx.data.image_tables import EMBEDDINGS, read_embeddings
+    from skindx.data.embedding_files import EMBEDDINGS, read_embeddings
     from skindx.review.image_embeddings import THRESHOLD
     from skindx.review.image_embeddings import off_topic as flag
 
@@ -89,7 +89,7 @@ def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) 
 
 def _labels(dataset: Path, embeddings: Path | None, seed: int) -> list[str]:
     from skindx.core.machine import require_extra
-    from skindx.data.image_tables import label_table, read_embeddings
+    from skindx.data.embedding_files import label_table, read_embeddings
     from skindx.data.manifest import read_manifest
     from skindx.review.label_doubts import TABLE, review_labels, write_review
 
@@ -147,7 +147,7 @@ def embed(
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
     from skindx.core.progress import progress_bars
-    from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES
+    from skindx.data.embedding_files import EMBEDDINGS, LABEL_FEATURES
     from skindx.review.image_embeddings import EmbedSettings, embed_with_bundle
     from skindx.review.image_embeddings import embed as embed_images
 

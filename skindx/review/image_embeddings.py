@@ -21,7 +21,7 @@ from torch import Tensor
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.image_tables import Embeddings, write_embeddings
+from skindx.data.embedding_files import Embeddings, write_embeddings
 from skindx.data.layout import store_files
 from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.models.classifier.classifier import (

@@ -19,7 +19,7 @@ from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.image_tables import Embeddings
+from skindx.data.embedding_files import Embeddings
 from skindx.data.manifest import Record
 
 Floats = NDArray[np.float64]

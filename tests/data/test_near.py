@@ -8,7 +8,7 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.copies.hash_links import with_pairs
-from skindx.data.image_tables import (
+from skindx.data.embedding_files import (
     Embeddings,
     read_embeddings,
     write_embeddings,

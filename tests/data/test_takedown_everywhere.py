@@ -21,7 +21,7 @@ from skindx.data.boxes.annotations import Annotation, write_annotations, write_p
 from skindx.data.build.build_dataset import build
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
+from skindx.data.embedding_files import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import CACHE, LABEL_REVIEW
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files

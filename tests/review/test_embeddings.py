@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from tiny_dataset import jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.data.image_tables import EMBEDDINGS, read_embeddings
+from skindx.data.embedding_files import EMBEDDINGS, read_embeddings
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, write_issues
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
+from skindx.data.embedding_files import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.review.image_embeddings import (

@@ -9,7 +9,7 @@ from tiny_dataset import class_vectors, tiny_dataset
 
 from skindx.core.errors import UserError
 from skindx.data.decisions import Flag, read_flags, write_flags
-from skindx.data.image_tables import Embeddings
+from skindx.data.embedding_files import Embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.review.label_doubts import (
     TABLE,

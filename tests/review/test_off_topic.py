@@ -11,7 +11,7 @@ from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
 from skindx.data.decisions import Flag, read_flags, write_flags
-from skindx.data.image_tables import (
+from skindx.data.embedding_files import (
     EMBEDDINGS,
     Embeddings,
     write_embeddings,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
+from skindx.data.embedding_files import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_issues, write_manifest
 

@@ -19,7 +19,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.copies.deduplicate import LabelledImage, deduplicate, distinct
 from skindx.data.copies.hash_links import near_links
-from skindx.data.image_tables import EMBEDDINGS, Embeddings, read_embeddings
+from skindx.data.embedding_files import EMBEDDINGS, Embeddings, read_embeddings
 from skindx.data.layout import stored_file
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_image, read_manifest, split_of

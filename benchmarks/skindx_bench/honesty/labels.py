@@ -10,7 +10,7 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.image_tables import label_table, read_embeddings
+from skindx.data.embedding_files import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
 from skindx.review.label_doubts import GroupedKernel, Ints, plant, weigh
 from skindx_bench.harness.result import MEANS, Figure, Result
