@@ -26,7 +26,7 @@ from skindx.diagnosis.record import (
     UrgentRisk,
     percent,
 )
-from skindx.diagnosis.scope import knows, lacks, shown_tier
+from skindx.diagnosis.scope import Scope, lacks, shown_tier
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 from skindx.taxonomy import normalise
 from skindx.taxonomy.body_sites import Site, site_table
@@ -192,8 +192,7 @@ def _conditions(diagnosis: Diagnosis) -> tuple[str, list[str]]:
         in_set = ", in the set" if candidate.in_set and not diagnosis.abstained else ""
         named = f"{candidate.name} ({facts})" if facts else candidate.name
         rows.append(f"{named}: {percent(candidate.probability)}{in_set}.")
-    scope = f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}."
-    rest = [scope if diagnosis.known else "", lacks(diagnosis.unknown_urgent)]
+    rest = [Scope(diagnosis.known).text, lacks(diagnosis.unknown_urgent)]
     if diagnosis.abstained:
         return "What it resembles most (not an answer)", rows + rest
     return "What it may be", [*rows, guarantee(diagnosis), diagnosis.agreement, *rest]

@@ -25,7 +25,7 @@ from skindx.diagnosis.record import (
     PhotoView,
     percent,
 )
-from skindx.diagnosis.scope import knows, lacks, shown_tier
+from skindx.diagnosis.scope import Scope, lacks, shown_tier
 from skindx.taxonomy import Urgency
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     diagnosis = answer.diagnosis
     sheet = Sheet("skindx report", when)
     sheet.text("skindx report", 16, bold=True)
-    sheet.text(f"Made on {when:%d %B %Y, %H:%M %Z}".strip(), faint=True)
+    sheet.text(f"Preliminary. Made on {when:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
     if diagnosis.source.learned_from:
         sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
@@ -114,13 +114,13 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         one.urgency == "routine" and not shown_tier(diagnosis, one) for one in diagnosis.candidates
     ):
         sheet.text(_NO_TIER, faint=True)
+    if (rest := 1 - sum(candidate.probability for candidate in diagnosis.candidates)) > 0.01:
+        sheet.text(f"All other conditions that the model knows, together: {percent(rest)}.")
     if not abstained:
         sheet.text(set_errors(diagnosis))
         sheet.text(diagnosis.agreement, faint=True)
-    if diagnosis.known:
-        sheet.text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.")
-    if missing := lacks(diagnosis.unknown_urgent):
-        sheet.text(missing)
+    for sentence in filter(None, (Scope(diagnosis.known).text, lacks(diagnosis.unknown_urgent))):
+        sheet.text(sentence)
 
 
 def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
@@ -251,15 +251,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(source.learned_from, style="bold"))
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
-    console.print(Text(CANNOT_RULE_OUT))
-    if errors := risk_errors(diagnosis):
-        console.print(Text(errors))
+    for sentence in filter(None, (CANNOT_RULE_OUT, risk_errors(diagnosis))):
+        console.print(Text(sentence))
     if diagnosis.abstained:
         console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
     console.print(_candidates(diagnosis))
-    if sentence := set_errors(diagnosis):
+    for sentence in filter(None, (set_errors(diagnosis), diagnosis.agreement)):
         console.print(Text(sentence))
-    console.print(Text(diagnosis.agreement))
     for sentence in filter(None, (*theory(diagnosis), how_combined(diagnosis), diagnosis.mix)):
         console.print(Text(sentence, style="dim"))
     for number, photo in enumerate(diagnosis.photos, 1):
@@ -268,10 +266,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         for box in photo.boxes or ():
             corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
             console.print(Text(f"  {box.label}, detector score {box.score:.2f}, {corners} px"))
-    if diagnosis.known:
-        console.print(
-            Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
-        )
+    if named := Scope(diagnosis.known).text:
+        console.print(Text(named, style="dim"))
     for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects, source.adapted)):
         console.print(Text(sentence))
     if diagnosis.similar:

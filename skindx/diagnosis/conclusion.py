@@ -184,6 +184,8 @@ _UNSURE_ROUTINE = (
     "waiting."
 )
 
+_OF_PHOTOS = "The risk is the highest of the photos; the probabilities are the mean of them."
+
 # P = photos of the case, C = classes, M = members
 
 
@@ -258,6 +260,8 @@ def conclude(
     )
     speaks = urgent_known(classes)
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
+    if len(probabilities_PC) > 1 and (risk or soon_risk):
+        step = step.model_copy(update={"because": f"{step.because} {_OF_PHOTOS}"})
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
         step = step.model_copy(

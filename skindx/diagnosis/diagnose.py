@@ -81,12 +81,12 @@ _OTHER_MODALITY = {
     "dermoscopic": (
         "the photo does not look like one through a dermatoscope, and this model learned from such "
         "images alone: it seems to be taken without one, or to show something other than skin; "
-        "take the lesion through a dermatoscope, or let a clinician look at it."
+        "this says nothing about the lesion: take it through a dermatoscope, or see a clinician."
     ),
     "clinical": (
         "the photo does not look like one by a camera or phone, and this model learned from such "
         "photos alone: it seems to be taken through a dermatoscope, or to show something other "
-        "than skin; take the lesion without one, or let a clinician look at it."
+        "than skin; this says nothing about the lesion: take it without one, or see a clinician."
     ),
 }
 

@@ -31,7 +31,7 @@ _OF_OTHER_CONDITIONS = (
     "lesions, which this photo may not be like."
 )
 _ELSEWHERE = "On photos by another camera both errors can be much larger."
-"""After errors that were measured: the bundle's own images are by few cameras."""
+"""After both errors: the bundle's own images are by few cameras."""
 _UNLIKE = (
     "On photos by another camera, or else unlike the images of these figures, as this one may be, "
     "both errors can be much larger."
@@ -57,10 +57,8 @@ def guarantee(diagnosis: Diagnosis) -> str:
     if diagnosis.promise is None:
         nothing = _NOTHING.format(urgent=_NOR_URGENT if diagnosis.knows_urgent else "")
         return f"{diagnosis.no_promise or _NO_SETS} {nothing}"
-    count = sum(candidate.in_set for candidate in diagnosis.candidates)
-    if not diagnosis.knows_urgent:
-        return coverage(diagnosis.promise, count)
-    return f"{coverage(diagnosis.promise, count)} {errors(diagnosis.promise)}"
+    held = coverage(diagnosis.promise, sum(one.in_set for one in diagnosis.candidates))
+    return f"{held} {errors(diagnosis.promise)}" if diagnosis.knows_urgent else held
 
 
 def set_errors(diagnosis: Diagnosis) -> str:
@@ -68,21 +66,22 @@ def set_errors(diagnosis: Diagnosis) -> str:
     promise = diagnosis.promise
     if diagnosis.abstained or promise is None:
         return guarantee(diagnosis)
-    these = _these(sum(candidate.in_set for candidate in diagnosis.candidates))
+    inside = [one.in_set for one in diagnosis.candidates]  # likeliest first
+    apart = "" if inside == sorted(inside, reverse=True) else _urgent_level(promise)[1]
     if promise.measured:
         held = f"such sets held the true condition for {shown_share(promise.measured.coverage)}"
     else:
         held = set_holds(promise.level)
-    return f"{these}: {held}. {errors(promise) if diagnosis.knows_urgent else ''}".strip()
+    known = f" {errors(promise)}" if diagnosis.knows_urgent else ""
+    return f"{_these(sum(inside))}: {held}.{apart}{known}"
 
 
 def risk_errors(diagnosis: Diagnosis) -> str:
     """Return both errors of the thresholds, or all of `risk_guarantee` where it is no more."""
     if not (risks := _risks(diagnosis)):
         return risk_guarantee(diagnosis)
-    measured_here = any(risk.measured_missed for risk, _ in risks)
-    elsewhere = _UNLIKE if diagnosis.abstained else _ELSEWHERE if measured_here else ""
-    return " ".join((*(_both_errors(*risk) for risk in risks), elsewhere)).strip()
+    elsewhere = _UNLIKE if diagnosis.abstained else _ELSEWHERE
+    return " ".join((*(_both_errors(*risk) for risk in risks), elsewhere))
 
 
 def _risks(diagnosis: Diagnosis) -> list[tuple[UrgentRisk, Question]]:
@@ -101,7 +100,8 @@ def _both_errors(risk: UrgentRisk, question: Question) -> str:
         missed = f"misses {shown_share(risk.measured_missed)} of {condition} conditions"
     raised = f"how many other conditions it calls {called} was not measured"
     if sent_on := risk.measured_sent_on or risk.sent_on:
-        raised = f"it calls {shown_share(sent_on)} of other conditions {called}"
+        of = "" if risk.measured_sent_on else "calibration images of "
+        raised = f"it calls {shown_share(sent_on)} of {of}other conditions {called}"
     return f"The threshold{'' if condition == called else f' of {called}'} {missed}; {raised}."
 
 
@@ -118,9 +118,9 @@ def theory(diagnosis: Diagnosis) -> tuple[str, ...]:
             sets = f"Sets held the true condition, on the {promise.measured.split} images:"
             fitted.append(f"{sets} {'; '.join(by_kind)}.")
         elif not promise.measured:
-            urgent, apart = _urgent_level(promise)
+            urgent, _ = _urgent_level(promise)
             holds = urgent and f"; of 100 photos{urgent[1:]} have their condition in it"
-            fitted.append(f"The set was {_fitted_on(promise)}{holds}.{apart}")
+            fitted.append(f"The set was {_fitted_on(promise)}{holds}.")
     return tuple(fitted)
 
 

@@ -103,7 +103,10 @@ def test_page_and_paper_say_how_many_others_are_called_urgent(
 ) -> None:
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     answer = answered(urgent_risk=RECORD)
-    words = "calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of other conditions urgent."
+    words = (
+        "it calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of calibration images of "
+        "other conditions urgent. On photos by another camera both errors can be much larger."
+    )
     paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))
     page = result_html(answer, None)
     for text in (page, paper.replace("\\(", "(").replace("\\)", ")")):

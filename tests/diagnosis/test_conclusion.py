@@ -236,6 +236,9 @@ def test_of_several_photos_the_highest_risk_counts() -> None:
     assert said.next_step.urgency == "urgent"
     assert said.urgent_risk is not None
     assert said.urgent_risk.risk == pytest.approx(0.35)
+    assert said.next_step.because.endswith(
+        "The risk is the highest of the photos; the probabilities are the mean of them."
+    )
 
 
 def test_a_skin_type_is_judged_by_its_own_threshold() -> None:

@@ -52,6 +52,7 @@ def test_the_notice_and_the_next_step_come_first(
     words = words_of(report_pdf(answered, figures(0.5), WHEN))
     diagnosis = answered.diagnosis
     order = [
+        "Preliminary. Made on 04 March 2026, 05:06 UTC",
         "no medical device",
         diagnosis.next_step.advice.split(",")[0],
         CANNOT_RULE_OUT[:50],

@@ -88,6 +88,22 @@ def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         assert all(shown.count(text) == 1 for text in (said, *decided))
 
 
+def test_a_set_that_holds_a_rarer_condition_than_it_leaves_out_says_why() -> None:
+    diagnosis = painted(101).diagnosis
+    first, second, third, *_ = diagnosis.candidates
+    assert diagnosis.promise
+    update = {
+        "candidates": tuple(
+            one.model_copy(update={"in_set": held})
+            for one, held in ((first, True), (second, False), (third, True))
+        ),
+        "promise": diagnosis.promise.model_copy(update={"urgent_level": 0.95}),
+    }
+    swapped = diagnosis.model_copy(update=update)
+    assert "one may be in the set though it is less likely" in set_errors(swapped)
+    assert "less likely" not in set_errors(diagnosis)
+
+
 def test_no_measured_figure_is_said_twice() -> None:
     answer = painted(101)
     shares = {

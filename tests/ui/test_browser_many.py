@@ -56,6 +56,10 @@ def test_many_photos_are_answered_urgent_ones_first_and_saved(
         "'=<img src=x>.jpg", *(f"{name}.jpg" for name in sorted(names))
     ]  # fmt: skip
     assert set(painted.uploads) <= kept  # nothing is kept
+    page.emulate_media(media="print")  # the list, without what asks for photos
+    assert page.is_visible(".sx-many-row")
+    assert not page.is_visible(".sx-form")
+    page.emulate_media(media="screen")
     findings = axe(page)
     assert findings == [], reported(findings)
 
