@@ -73,7 +73,7 @@ def test_every_output_ranks_and_gives_no_per_cent(monkeypatch: pytest.MonkeyPatc
     terminal = console.file.getvalue()  # type: ignore[attr-defined]
     paper = words_of(report_pdf(shown(), None, datetime(2026, 1, 1, tzinfo=UTC)))
     page = result_html(shown(), None)
-    section = page[page.index("Similar cases") :]
+    section = page[page.index("Similar cases") : page.index("<footer")]
     assert "%" not in section
     assert NEAREST_FIRST in section
     names = [case.name for case in shown().diagnosis.similar]
