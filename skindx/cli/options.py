@@ -142,8 +142,8 @@ class PlainGroup(_PlainHelp, TyperGroup):
 
 _UNREADABLE: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 """The base of typer's errors, which has no public name."""
-_NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
-_NO_NUMBER = "Input should be a valid number, unable to parse string as a number"
+_NO_INTEGER = "a valid integer, unable to parse string as an integer"
+_NO_NUMBER = "a valid number, unable to parse string as a number"
 
 
 GONE = {
@@ -174,8 +174,8 @@ def _sentence(error: Any) -> str:
     for gone in GONE.keys() & {name, of_verb}:
         return f"{name} is gone since 1.0: {GONE[gone]}."
     message = " ".join(error.format_message().split()).rstrip(".")
-    message = message.replace("Value error, ", "").replace(_NO_INTEGER, "it must be a whole number")
-    message = message.replace(_NO_NUMBER, "it must be a number")
+    message = message.replace("Value error, ", "").replace("Input should be", "it must be")
+    message = message.replace(_NO_INTEGER, "a whole number").replace(_NO_NUMBER, "a number")
     verb = "skindx"
     if error.ctx:  # `python -m skindx` is skindx too
         root = error.ctx.find_root().info_name

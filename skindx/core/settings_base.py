@@ -367,7 +367,7 @@ def _plainly(error: Any) -> str:
     ):
         return "write a URL, as in https://host/path"
     message: str = error["msg"]
-    return message.removeprefix("Value error, ")
+    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
 
 
 def _keys(annotation: Any, loc: tuple[str | int, ...]) -> list[str]:

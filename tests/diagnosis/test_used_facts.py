@@ -102,9 +102,9 @@ def test_a_bundle_keeps_and_says_it(knowing: Bundle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--age", "999"), "'age' = 999: Input should be less than or equal to 120"),
-        (("--sex", "xyz"), "'sex' = 'xyz': Input should be 'female', 'male' or 'other'"),
-        (("--site", "moon"), "'site' = 'moon': Input should be 'scalp', 'face', 'ear'"),
+        (("--age", "999"), "'age' = 999: it must be less than or equal to 120"),
+        (("--sex", "xyz"), "'sex' = 'xyz': it must be 'female', 'male' or 'other'"),
+        (("--site", "moon"), "'site' = 'moon': it must be 'scalp', 'face', 'ear'"),
     ],
 )
 def test_nonsense_is_one_sentence(
