@@ -20,7 +20,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST, TAXONOMY
-from skindx.data.manifest import Record, Split, check_sample
+from skindx.data.manifest import Record, Split, check_sample, count_images, counts_text
 from skindx.data.origin import origin_of
 from skindx.evaluation.answers import Floats, Part, leave_out
 from skindx.evaluation.breakdown import Bools
@@ -124,9 +124,9 @@ def adapt(
             "age, sex and site no longer change an answer: what they change was fitted to the "
             "parent's answers"
         )
-    parent = bundle.spec.adapted
-    keys = bundle.taxonomy.keys
+    parent, keys = bundle.spec.adapted, bundle.taxonomy.keys
     first_C = first_mix(bundle)
+    confirmed = counts_text(count_images(images.records)["confirmed_by"])
     adaptation = Adaptation(
         parent=bundle.digest,
         earlier=(*parent.earlier, parent.parent) if parent else (),
@@ -146,7 +146,7 @@ def adapt(
             }
             for change in changes
         },
-        notes=(*rules.notes, *notes),
+        notes=(f"labels confirmed by: {confirmed}", *rules.notes, *notes),
     )
     known: dict[str, Split] = dict(bundle.seen() or {})
     known |= dict.fromkeys((record.sha256 for record in images.records), "calibration")

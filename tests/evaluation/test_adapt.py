@@ -169,6 +169,7 @@ def test_an_adapted_bundle_is_another_bundle_that_serves(tmp_path: Path) -> None
     assert found.bundle.metrics() is None
     card = (found.bundle.path / "MODEL_CARD.md").read_text()
     assert "Adapted to local images" in card
+    assert "- labels confirmed by: not known 24" in card
     assert digest in card
     mix = mix_of(found.bundle)
     assert mix is not None
