@@ -57,7 +57,7 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     The same answer at the same time gives the same bytes. Raises UserError without fpdf2.
     """
     diagnosis = answer.diagnosis
-    sheet = Sheet("skindx report", when)
+    sheet = Sheet(f"skindx report, {when:%d %B %Y, %H:%M %Z}".strip(), when)
     sheet.text("skindx report", 16, bold=True)
     sheet.text(f"Preliminary. Made on {when:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
@@ -110,9 +110,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=abstained)
     else:
         sheet.table(rows, (13, 56, 12, 12, 14))
-    if any(
-        one.urgency == "routine" and not shown_tier(diagnosis, one) for one in diagnosis.candidates
-    ):
+    if any(shown_tier(diagnosis, one) != one.urgency for one in diagnosis.candidates):
         sheet.text(_NO_TIER, faint=True)
     if (rest := 1 - sum(candidate.probability for candidate in diagnosis.candidates)) > 0.01:
         sheet.text(f"All other conditions that the model knows, together: {percent(rest)}.")

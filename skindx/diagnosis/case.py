@@ -96,7 +96,7 @@ CHANGES_NOTHING = (
 """Stands above the fields for them."""
 SKIN_TYPE_CHOOSES = (
     "The skin type chooses thresholds that were fitted for it, where the bundle has some; it "
-    "changes no probability."
+    "changes no probability. skindx was hardly tested on dark skin."
 )
 
 

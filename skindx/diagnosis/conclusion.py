@@ -264,13 +264,9 @@ def conclude(
         step = step.model_copy(update={"because": f"{step.because} {_OF_PHOTOS}"})
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
-        step = step.model_copy(
-            update={
-                "urgency": "unknown",
-                "advice": URGENCY_ADVICE["unknown"],
-                "because": _UNSURE_ROUTINE if speaks else UNSURE,
-            }
-        )
+        because = _UNSURE_ROUTINE if speaks else UNSURE
+        unknown = {"urgency": "unknown", "advice": URGENCY_ADVICE["unknown"], "because": because}
+        step = step.model_copy(update=unknown)
     promise = _promise(predictor, skin_type)
     return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
 

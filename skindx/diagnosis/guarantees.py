@@ -68,10 +68,9 @@ def set_errors(diagnosis: Diagnosis) -> str:
         return guarantee(diagnosis)
     inside = [one.in_set for one in diagnosis.candidates]  # likeliest first
     apart = "" if inside == sorted(inside, reverse=True) else _urgent_level(promise)[1]
+    held = set_holds(promise.level)
     if promise.measured:
         held = f"such sets held the true condition for {shown_share(promise.measured.coverage)}"
-    else:
-        held = set_holds(promise.level)
     known = f" {errors(promise)}" if diagnosis.knows_urgent else ""
     return f"{_these(sum(inside))}: {held}.{apart}{known}"
 
@@ -235,7 +234,7 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
         if not warns:
             return ""
         return _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate) + _errors_of(risk)
-    return f"{_kept_to(risk)}{soon}"
+    return f"{_kept_to(risk)}{soon} {_ELSEWHERE}"
 
 
 def _kept_to(risk: UrgentRisk, question: Question = "urgent_risk") -> str:

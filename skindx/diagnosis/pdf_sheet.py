@@ -64,10 +64,8 @@ _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 class Sheet:
     """An A4 document that grows downwards, set in DejaVu Sans where it is found.
 
-    matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
-    Western European letters alone: others are shown without their accents, or as question marks.
-    Letters that DejaVu lacks come from a further font where one is installed, see
-    `skindx.diagnosis.pdf_sheet`.
+    Letters that it lacks come from `more_letters`. Without it, the PDF's own Helvetica shows
+    others than Western European letters without their accents, or as question marks.
     """
 
     def __init__(self, title: str, when: datetime) -> None:
@@ -93,7 +91,13 @@ class Sheet:
         if folder:
             self.pdf.add_font("DejaVu", "", folder / "DejaVuSans.ttf")
             self.pdf.add_font("DejaVu", "B", folder / "DejaVuSans-Bold.ttf")
+        self.pdf.footer = self._footer  # type: ignore[method-assign]
         self.pdf.add_page()
+
+    def _footer(self) -> None:
+        self._ink(7.5, faint=True)
+        self.pdf.set_y(5 - MARGIN_MM)
+        self.pdf.cell(0, 4, f"{self.pdf.title}, page {self.pdf.page_no()} of {{nb}}", align="R")
 
     def text(
         self,

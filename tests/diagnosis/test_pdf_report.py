@@ -72,6 +72,7 @@ def test_the_notice_and_the_next_step_come_first(
     assert places == sorted(places)
     assert "?uszczyca - ??????? ??" in words
     assert "Zoë Dvorák" in words
+    assert "skindx report, 04 March 2026, 05:06 UTC, page 1 of " in words
     assert "Nævus" in words
 
 

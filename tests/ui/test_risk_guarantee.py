@@ -21,6 +21,7 @@ GUARANTEE = (
     "lesions, at most 5 are expected below it (confidence that it keeps to this rate: 79 %; with "
     "95 % confidence at most 8.1 are below it)."
 )
+ELSEWHERE = "On photos by another camera both errors can be much larger."
 
 
 def answered(risk: UrgentRisk | None = RISK, **changes: object) -> CaseAnswer:
@@ -30,7 +31,7 @@ def answered(risk: UrgentRisk | None = RISK, **changes: object) -> CaseAnswer:
 
 
 def test_the_guarantee_names_its_confidence() -> None:
-    assert risk_guarantee(answered().diagnosis) == GUARANTEE
+    assert risk_guarantee(answered().diagnosis) == f"{GUARANTEE} {ELSEWHERE}"
     own = RISK.model_copy(update={"group": "skin type 5", "lesions": 20, "miss_rate": 0.1})
     said = risk_guarantee(answered(own).diagnosis)
     assert "20 calibration lesions of skin type 5 with" in said
@@ -55,7 +56,7 @@ def test_the_second_question_has_a_guarantee_of_its_own() -> None:
     said = risk_guarantee(answered(soon_risk=soon).diagnosis)
     assert said.startswith(f"{GUARANTEE} {own[: own.index(' (confidence')]}")
     alone = risk_guarantee(answered(None, no_urgent_risk="It is old.", soon_risk=soon).diagnosis)
-    assert alone == f"It is old. {said.removeprefix(GUARANTEE).strip()}"
+    assert alone == f"It is old. {said.removeprefix(GUARANTEE).removesuffix(ELSEWHERE).strip()}"
     assert risk_guarantee(answered(soon_risk=soon, abstained="It cannot tell.").diagnosis) == ""
 
 
