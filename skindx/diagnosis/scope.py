@@ -98,14 +98,12 @@ def cannot_reassure(classes: Sequence[SkinClass]) -> str:
     if names:
         sentences.append(
             f"The model does not know {' and '.join(names)}, so it gives a photo of "
-            f"{'it' if len(names) == 1 else 'them'} another name, and must not advise that "
-            "anything may wait."
+            f"{'it' if len(names) == 1 else 'them'} another name; no answer is advice to wait."
         )
     if undecided:  # of an older version, which asked nobody for the urgency
         sentences.append(
             f"The model has no urgency for {' and '.join(undecided)}, so it can call no photo of "
-            f"{'it' if len(undecided) == 1 else 'them'} urgent, and must not advise that anything "
-            "may wait."
+            f"{'it' if len(undecided) == 1 else 'them'} urgent; no answer is advice to wait."
         )
     return " ".join(sentences)
 
