@@ -12,7 +12,6 @@ from box_strategies import labels as box_labels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from voc_files import write_voc
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
@@ -22,6 +21,7 @@ from skindx.data.boxes.box_formats import FORMATS, format_of
 from skindx.data.boxes.box_join import turn_upright
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.labelstudio import Drawing, LabelTask, write_labelstudio
+from skindx.data.boxes.voc import write_voc
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
 

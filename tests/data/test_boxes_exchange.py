@@ -13,7 +13,6 @@ from box_strategies import by_name
 from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_images import paint, save
-from voc_files import write_voc
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
@@ -30,6 +29,7 @@ from skindx.data.boxes.box_exchange import export_boxes, import_boxes
 from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.labelstudio import read_answers
+from skindx.data.boxes.voc import write_voc
 from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
@@ -55,7 +55,7 @@ def boxes_of(dataset: Path) -> dict[str, Any]:
     return {Path(r.source_url).stem: r.boxes for r in read_manifest(dataset)}
 
 
-@pytest.mark.parametrize("kind", ["coco", "yolo", "labelstudio"])
+@pytest.mark.parametrize("kind", ["coco", "yolo", "voc", "labelstudio"])
 def test_what_was_looked_at_goes_out_and_comes_back(
     dataset: Path, tmp_path: Path, kind: Any
 ) -> None:
@@ -339,14 +339,14 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
         assert code == 0
         assert "Example: skindx boxes" in " ".join(out.split())
     code, out, _ = skindx(
-        "boxes", "export", dataset, "--format", "yolo", "--out", tmp_path / "yolo", "--copy"
+        "boxes", "export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy"
     )
     assert (code, "3 images with 3 boxes" in out) == (0, True)
     code, out, _ = skindx(
         "boxes", "export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json"
     )
     assert (code, '<Label value="mole"/>' in out) == (0, True)
-    code, out, _ = skindx("boxes", "import", dataset, tmp_path / "yolo", "--by", "Dr. Mole")
+    code, out, _ = skindx("boxes", "import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
     assert (code, "Dr. Mole: 3 images" in out) == (0, True)
     code, out, _ = skindx("boxes", "agree", dataset, "Dr. Mole", "recipe")
     assert code == 0

@@ -12,7 +12,6 @@ from box_strategies import assert_same, by_name, files
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import save
-from voc_files import write_voc
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
@@ -27,7 +26,7 @@ from skindx.data.boxes.labelstudio import (
     read_labelstudio,
     write_labelstudio,
 )
-from skindx.data.boxes.voc import read_voc
+from skindx.data.boxes.voc import read_voc, write_voc
 from skindx.data.boxes.yolo import read_yolo, write_yolo
 
 ALL = ("label", "drawn_by", "drawn_at", "score")

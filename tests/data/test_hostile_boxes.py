@@ -30,7 +30,7 @@ LABELS = (
 
 @pytest.mark.parametrize(
     ("kind", "copy"),
-    [("coco", False), ("yolo", False), ("yolo", True), ("labelstudio", False)],
+    [("coco", False), ("yolo", False), ("yolo", True), ("voc", True), ("labelstudio", False)],
 )
 def test_labels_name_no_file_and_come_back_as_they_were(
     tmp_path: Path, kind: str, copy: bool

@@ -10,7 +10,7 @@ from typing import Literal
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
 
-WrittenFormat = Literal["coco", "yolo", "labelstudio"]
+WrittenFormat = Literal["coco", "yolo", "voc", "labelstudio"]
 BoxFormat = Literal["coco", "yolo", "voc", "labelstudio", "masks"]
 Unannotated = Literal["skip", "negative"]
 YoloColumns = Literal["box", "polygon"]

@@ -1,8 +1,9 @@
 """The formats of box files, one line each, and a file of boxes as a recipe names it.
 
 A file's content says which format it is. supervision's writers were tried and left: they round
-YOLO to five decimals, take an image without a file for one without boxes, decode every image, and
-drop who drew. Tests read what is written here with supervision, pycocotools and ultralytics.
+Pascal VOC to whole pixels and YOLO to five decimals, take an image without a file for one without
+boxes, decode every image, and drop who drew. Tests read what is written here with supervision,
+pycocotools and ultralytics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from skindx.data.boxes.box_file import (
 from skindx.data.boxes.coco import read_coco, read_json, write_coco
 from skindx.data.boxes.labelstudio import LabelTask, read_labelstudio, write_labelstudio
 from skindx.data.boxes.masks import holds_masks, read_masks
-from skindx.data.boxes.voc import read_voc, root_tag
+from skindx.data.boxes.voc import read_voc, root_tag, write_voc
 from skindx.data.boxes.yolo import DATA, read_yolo, write_yolo
 from skindx.data.manifest import Split
 
@@ -75,6 +76,7 @@ FORMATS: Mapping[BoxFormat, BoxFormatKind] = {
     "voc": BoxFormatKind(
         lambda path: path.suffix == ".xml" or any(path.rglob("*.xml")),
         read_voc,
+        lambda out, e: write_voc(out, e.images, e.files, copy=e.copy),
     ),
     "masks": BoxFormatKind(
         lambda path: path.is_dir() and holds_masks(path), read_masks, names_all=True
