@@ -33,7 +33,9 @@ def export_verb(  # noqa: PLR0917
     kind: Annotated[WrittenFormat, typer.Option("--format", "-f", help="Format to write.")],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="coco, labelstudio: a .json; others: a folder."),
+        typer.Option(
+            "--out", "-o", help="coco, labelstudio: a .json; cvat: a .xml; others: a folder."
+        ),
     ],
     split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
     copy: Annotated[
@@ -51,7 +53,8 @@ def export_verb(  # noqa: PLR0917
     A file or folder holds the annotated images, including those without a lesion. For Label
     Studio, each image is a task; to show the images, start Label Studio with the variables
     LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
-    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET. CVAT and FiftyOne take COCO.
+    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET. CVAT takes the file into a task of the same
+    images, FiftyOne the folder as FiftyOneImageDetectionDataset.
 
     Example: skindx boxes export runs/mine/data --format yolo --out runs/mine/yolo
     """
@@ -84,7 +87,7 @@ def import_verb(  # noqa: PLR0917
     unannotated: Annotated[
         Unannotated,
         typer.Option(
-            help="coco: images without annotation; yolo: images without a label "
+            help="coco, cvat, fiftyone: images without annotation; yolo: images without a label "
             "file; masks: empty ones. negative: somebody looked, and there is no lesion."
         ),
     ] = "skip",

@@ -210,7 +210,7 @@ def _cells(going: "AffectedImage") -> list[str]:
     return [cell(text) for text in cells]
 
 
-Format = Literal["hub", "imagefolder"]
+Format = Literal["hub", "imagefolder", "fiftyone"]
 
 
 def publish(

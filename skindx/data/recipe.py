@@ -46,7 +46,7 @@ class BuildSettings(Settings):
     groups: GroupSettings = GroupSettings()
     split: SplitSettings = SplitSettings()
     boxes: BoxSource | None = None
-    """Lesion boxes (COCO, YOLO, VOC, Label Studio, masks), or their path.
+    """Lesion boxes (COCO, YOLO, VOC, CVAT, FiftyOne, Label Studio, masks), or their path.
 
     Joined by SHA-256 where the file has it, else by the file name of each image's URL."""
     blocklist: Path | None = None

@@ -1,5 +1,6 @@
 """Boxes go out and come back at IoU 1.0, in each format and under all eight EXIF orientations."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,13 +18,15 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.box_exchange import export_boxes, import_boxes
 from skindx.data.boxes.box_file import BoxFormat, WrittenFormat
-from skindx.data.boxes.box_formats import FORMATS, format_of
+from skindx.data.boxes.box_formats import FORMATS, BoxSource, format_of
 from skindx.data.boxes.box_join import turn_upright
 from skindx.data.boxes.coco import write_coco
+from skindx.data.boxes.cvat import read_cvat, write_cvat
 from skindx.data.boxes.labelstudio import Drawing, LabelTask, write_labelstudio
 from skindx.data.boxes.voc import write_voc
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.sources.folder import FolderSource
 
 WIDTH, HEIGHT = 100, 80
 """Of the stored pixels."""
@@ -134,6 +137,8 @@ def by_a_stranger(kind: str, folder: Path, images: Mapping[str, BoxedImage]) -> 
     elif kind == "voc":
         bare = {Path(name).name: image for name, image in images.items()}
         write_voc(out, bare, dict.fromkeys(bare, folder))
+    elif kind == "cvat":
+        write_cvat(out, images, sorted({b.label for image in images.values() for b in image.boxes}))
     else:
         tasks = [
             LabelTask(name, "", (image.width, image.height), name, (Drawing("x", "", image.boxes),))
@@ -144,7 +149,7 @@ def by_a_stranger(kind: str, folder: Path, images: Mapping[str, BoxedImage]) -> 
     return out
 
 
-@pytest.mark.parametrize("kind", ["coco", "voc", "labelstudio"])
+@pytest.mark.parametrize("kind", ["coco", "voc", "cvat", "labelstudio"])
 @settings(max_examples=6)
 @given(boxes=eight(1))
 def test_a_tool_that_ignores_exif_is_understood_by_its_sizes(
@@ -162,23 +167,128 @@ def test_a_tool_that_ignores_exif_is_understood_by_its_sizes(
     assert_back(dataset, boxes)
 
 
+CVAT = """<?xml version="1.0" encoding="utf-8"?>
+<annotations>
+  <version>1.1</version>
+  <meta><task><id>7</id><name>moles</name><size>5</size><mode>annotation</mode></task></meta>
+  <image id="0" name="nevus/a.jpg" width="100" height="80">
+    <box label="mole" source="manual" occluded="0" xtl="10.00" ytl="20.00" xbr="30.00" ybr="60.00"
+      z_order="0"><attribute name="sure">yes</attribute></box>
+    <box label="scar" source="manual" occluded="0" xtl="40.00" ytl="30.00" xbr="80.00" ybr="50.00"
+      rotation="90.0" z_order="0"></box>
+  </image>
+  <image id="1" name="b.jpg" width="100" height="80"></image>
+  <image id="2" name="c.jpg" width="100" height="80">
+    <polygon label="mole" points="1,1;9,1;5,9" z_order="0"></polygon></image>
+  <image id="3" name="d.jpg" width="100" height="80">
+    <box label="mole" xtl="no" ytl="1" xbr="2" ybr="3"/></image>
+  <image id="4" name="e.jpg" width="0" height="80"/>
+</annotations>
+"""
+
+
+def test_cvat_of_others(tmp_path: Path) -> None:
+    """Its documentation's example: images nobody opened, a rotated box, shapes, broken rows."""
+    path = tmp_path / "annotations.xml"
+    path.write_text(CVAT)
+    assert format_of(path) == format_of(tmp_path) == "cvat"
+    file = BoxSource(path=tmp_path).read()
+    first, polygon, broken = file.entries
+    assert first.name == "nevus/a.jpg"
+    mole, scar = first.image.boxes
+    assert (mole.x1, mole.y1, mole.x2, mole.y2, mole.label) == (10, 20, 30, 60, "mole")
+    # 40 x 20 pixels about the middle (60, 40), upright after a right angle.
+    assert (scar.x1, scar.y1, scar.x2, scar.y2) == pytest.approx((50, 20, 70, 60))
+    assert (polygon.image.boxes, polygon.image.refused) == ((), 1)
+    assert (broken.image.boxes, broken.image.unread) == ((), 1)
+    assert [(f.reason, f.first) for f in file.findings.list()] == [
+        ("box: xtl is no number", ("d.jpg",)),
+        ("an image of 0 x 80 pixels", ("e.jpg",)),
+    ]
+    assert [f.first for f in file.waiting.list()] == [("b.jpg",)]
+    looked = BoxSource(path=path, unannotated="negative").read()
+    assert looked.images["b.jpg"].boxes == ()
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "tool"),
+    ("text", "why"),
     [
-        ("annotations.xml", "<?xml version='1.0'?><annotations><image/></annotations>", "CVAT"),
-        ("labels.json", '{"classes": ["mole"], "labels": {"a": []}}', "FiftyOne"),
+        ("<annotations><track id='0'/></annotations>", "is for video; export from CVAT as"),
+        ("<annotations>", "cannot be read as CVAT's XML"),
+        ('<!DOCTYPE a [<!ENTITY x "y">]><annotations>&x;</annotations>', "declares a document"),
+        ("<annotation/>", "is <annotation>; export from CVAT as"),
     ],
 )
-def test_a_format_that_is_gone_says_what_to_do(
-    tmp_path: Path, name: str, text: str, tool: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    for path in (tmp_path, tmp_path / name):
-        with pytest.raises(UserError, match=f"has {tool}'s own format, gone since 1.0; export it"):
-            format_of(path)
-
-
-def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+def test_bad_cvat_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "a.xml").write_text(text)
+    with pytest.raises(UserError, match=why):
+        read_cvat(tmp_path / "a.xml")
+    with pytest.raises(UserError, match="character that XML cannot"):
+        write_cvat(tmp_path / "b.xml", {}, ["a\0b"])
+    assert not (tmp_path / "b.xml").exists()
     (tmp_path / "task.zip").touch()
     with pytest.raises(UserError, match="is an archive; unpack it, and give the folder"):
         format_of(tmp_path / "task.zip")
+
+
+def fiftyone(folder: Path, content: object) -> Path:
+    """Write a folder of FiftyOne with images a.jpg and deep/b.png of 40 x 20 pixels."""
+    (folder / "data" / "deep").mkdir(parents=True)
+    for name in ("a.jpg", "deep/b.png", "c.png"):
+        Image.new("RGB", (40, 20)).save(folder / "data" / name)
+    (folder / "labels.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_fiftyone_of_others(tmp_path: Path) -> None:
+    quarter = {"label": 1, "bounding_box": [0.25, 0.5, 0.5, 0.25], "confidence": 0.5}
+    table = {
+        "a": [quarter, {"label": 9, "bounding_box": [0, 0, 1, 1]}, {"label": 0}],
+        "deep/b": [],
+        "c": None,
+        "../../etc/passwd": [quarter],
+        "/etc/passwd": [quarter],
+    }
+    folder = fiftyone(tmp_path / "x", {"classes": ["mole", "scar"], "labels": table})
+    assert format_of(folder) == format_of(folder / "labels.json") == "fiftyone"
+    file = BoxSource(path=folder).read()
+    assert file.images["a.jpg"].boxes == (Box(10, 10, 30, 15, "scar", "x", 0.5),)
+    assert (file.images["a.jpg"].unread, file.images["deep/b.png"].boxes) == (2, ())
+    assert file.findings.list()[0].first == ("../../etc/passwd", "/etc/passwd")
+    assert [f.first for f in file.waiting.list()] == [("c.png",)]
+
+
+@pytest.mark.parametrize("content", [[], {}, {"labels": []}, {"labels": {}, "classes": "mole"}])
+def test_bad_fiftyone_is_one_sentence(tmp_path: Path, content: object) -> None:
+    with pytest.raises(UserError, match="is no labels file of FiftyOne; it needs `labels`"):
+        BoxSource(path=fiftyone(tmp_path / "x", content)).read()
+    with pytest.raises(UserError, match=r"holds no data/ and labels\.json"):
+        BoxSource(path=tmp_path, kind="fiftyone").read()
+
+
+def test_a_folder_of_fiftyone_is_a_source(tmp_path: Path) -> None:
+    """By number, by name, with a confidence, by boxes; several, none, and no such image."""
+    box = {"bounding_box": [0, 0, 1, 1]}
+    table = {
+        "a": 1, "b": {"label": "mole", "confidence": 0.5}, "c": [box | {"label": 0}],
+        "d": [box | {"label": 0}, box | {"label": 1}], "e": None, "f": "mole", "g": 9,
+        "../../etc/passwd": 1, "h": "scar", "i": "scar",
+    }  # fmt: skip
+    for split in ("train", "val"):
+        (tmp_path / "x" / split / "data").mkdir(parents=True)
+        for name in "abcdefghi":
+            Image.new("RGB", (9, 9)).save(tmp_path / "x" / split / "data" / f"{name}.png")
+        text = json.dumps({"classes": ["mole", "scar"], "labels": table})
+        (tmp_path / "x" / split / "labels.json").write_text(text)
+    source = FolderSource(path=tmp_path / "x", layout="fiftyone")
+    (note,) = source.preview().notes
+    assert note.endswith("train and val are merged; the split is made again.")
+    rows = source.gather(tmp_path / "out")
+    assert [(row.url, row.label or row.status) for row in rows[:10]] == [
+        ("train/data/a.png", "scar"), ("train/data/b.png", "mole"), ("train/data/c.png", "mole"),
+        ("train/data/d.png", "no-class"), ("train/data/e.png", "no-class"),
+        ("train/data/f.png", "mole"), ("train/data/g.png", "no-class"),
+        ("train/data/h.png", "scar"), ("train/data/i.png", "scar"),
+        ("train/data/passwd", "unreadable"),
+    ]  # fmt: skip
+    assert rows[4].detail == "labels.json has no class of it, so its class is not known"

@@ -311,7 +311,7 @@ def test_content_says_the_format(tmp_path: Path) -> None:
     assert Recipe.parse({"boxes": {"kind": "voc", "path": "a"}}).boxes == BoxSource(
         path=Path("a"), kind="voc"
     )
-    with pytest.raises(UserError, match="'labelstudio' or 'masks'"):
+    with pytest.raises(UserError, match="'cvat', 'fiftyone', 'labelstudio' or 'masks'"):
         Recipe.parse({"boxes": {"kind": "pascal", "path": "a"}})
     bare.save(tmp_path / "recipe.yaml")
     assert Recipe.load(tmp_path / "recipe.yaml") == bare

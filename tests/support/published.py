@@ -53,7 +53,7 @@ def images_in(folder: Path, form: Format) -> dict[str, bytes]:
         elif path.suffix == ".parquet" and path.parent.name == "data":
             for row in pq.read_table(path).to_pylist():
                 found[row["image"]["path"]] = row["image"]["bytes"]
-        elif form == "imagefolder" and path.suffix in (".jpg", ".png", ".webp"):
+        elif form in ("imagefolder", "fiftyone") and path.suffix in (".jpg", ".png", ".webp"):
             found[path.name] = path.read_bytes()
     return {
         name: data

@@ -10,8 +10,8 @@ from typing import Literal
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
 
-WrittenFormat = Literal["coco", "yolo", "voc", "labelstudio"]
-BoxFormat = Literal["coco", "yolo", "voc", "labelstudio", "masks"]
+WrittenFormat = Literal["coco", "yolo", "voc", "cvat", "fiftyone", "labelstudio"]
+BoxFormat = Literal["coco", "yolo", "voc", "cvat", "fiftyone", "labelstudio", "masks"]
 Unannotated = Literal["skip", "negative"]
 YoloColumns = Literal["box", "polygon"]
 Frame = Literal["sized", "upright", "unsized", "either"]
@@ -31,8 +31,8 @@ class BoxRules:
     """What a person says of a file that the file itself does not."""
 
     unannotated: Unannotated = "skip"
-    """COCO: images without annotation; YOLO: images without a label file; empty masks.
-    `negative`: somebody looked at them, and there is no lesion."""
+    """COCO, CVAT, FiftyOne: images without annotation; YOLO: images without a label file; empty
+    masks. `negative`: somebody looked at them, and there is no lesion."""
     columns: YoloColumns | None = None
     """YOLO: what lines of more than six columns are. None: as far as the folder itself shows."""
     pattern: str = MASK_NAME

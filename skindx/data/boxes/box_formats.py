@@ -3,7 +3,7 @@
 A file's content says which format it is. supervision's writers were tried and left: they round
 Pascal VOC to whole pixels and YOLO to five decimals, take an image without a file for one without
 boxes, decode every image, and drop who drew. Tests read what is written here with supervision,
-pycocotools and ultralytics.
+pycocotools, ultralytics and FiftyOne.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,11 @@ from skindx.data.boxes.box_file import (
     YoloColumns,
 )
 from skindx.data.boxes.coco import read_coco, read_json, write_coco
+from skindx.data.boxes.cvat import is_cvat, read_cvat, write_cvat
+from skindx.data.boxes.fiftyone import LABELS, is_fiftyone, read_fiftyone, write_fiftyone
 from skindx.data.boxes.labelstudio import LabelTask, read_labelstudio, write_labelstudio
 from skindx.data.boxes.masks import holds_masks, read_masks
-from skindx.data.boxes.voc import read_voc, root_tag, write_voc
+from skindx.data.boxes.voc import read_voc, write_voc
 from skindx.data.boxes.yolo import DATA, read_yolo, write_yolo
 from skindx.data.manifest import Split
 
@@ -73,6 +75,19 @@ FORMATS: Mapping[BoxFormat, BoxFormatKind] = {
         lambda out, e: write_yolo(out, e.parts, e.files, e.labels, copy=e.copy),
         names_all=True,
     ),
+    "fiftyone": BoxFormatKind(
+        lambda path: is_fiftyone(path) or (path.name == LABELS and is_fiftyone(path.parent)),
+        read_fiftyone,
+        lambda out, e: write_fiftyone(out, e.images, e.files, e.labels, copy=e.copy),
+        names_all=True,
+    ),
+    "cvat": BoxFormatKind(
+        is_cvat,
+        read_cvat,
+        lambda out, e: write_cvat(out, e.images, e.labels),
+        ".xml",
+        names_all=True,
+    ),
     "voc": BoxFormatKind(
         lambda path: path.suffix == ".xml" or any(path.rglob("*.xml")),
         read_voc,
@@ -91,20 +106,6 @@ FORMATS: Mapping[BoxFormat, BoxFormatKind] = {
         Path.is_file, read_coco, lambda out, e: write_coco(out, e.images), ".json", names_all=True
     ),
 }
-
-
-def _refuse_gone(path: Path) -> None:
-    """Raise UserError for formats of one tool that versions before 1.0 read; both write COCO."""
-    xml = path / "annotations.xml" if path.is_dir() else path
-    labels = path / "labels.json" if path.is_dir() else path
-    tool = ""
-    if xml.suffix == ".xml" and xml.is_file() and root_tag(xml) == "annotations":
-        tool = "CVAT"
-    elif labels.name == "labels.json" and labels.is_file():
-        raw = read_json(labels)
-        tool = "FiftyOne" if isinstance(raw, dict) and "labels" in raw else ""
-    if tool:
-        raise UserError(f"{path} has {tool}'s own format, gone since 1.0; export it as COCO.")
 
 
 class BoxSource(Settings):
@@ -163,11 +164,10 @@ def format_of(path: Path) -> BoxFormat:
         raise UserError(f"{path} does not exist; give a file or folder of boxes.")
     if path.suffix.lower() == ".zip":
         raise UserError(f"{path} is an archive; unpack it, and give the folder.")
-    _refuse_gone(path)
     for kind, form in FORMATS.items():
         if form.claims(path):
             return kind
     raise UserError(
-        f"{path} holds neither {DATA} (YOLO) nor XML (VOC) nor masks (PNG); COCO and Label Studio "
-        f"are single JSON files: give one of them."
+        f"{path} holds neither {DATA} (YOLO) nor {LABELS} with data/ (FiftyOne) nor XML (CVAT, "
+        f"VOC) nor masks (PNG); COCO and Label Studio are single JSON files: give one of them."
     )

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skindx.core.atomic_files import write_csv
+from skindx.data.box import BoxedImage
+from skindx.data.boxes.fiftyone import LABELS, box_list, write_labels
 from skindx.data.publish.published_rows import (
     SHARD_NAMES,
     PublishedRow,
     shard_schema,
 )
 
-DATA, _SUFFIX = "data", ".parquet"
+DATA, DETECTIONS, _SUFFIX = "data", "detections.json", ".parquet"
 
 
 def cut(
@@ -202,7 +204,37 @@ def read_image_folder(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tu
         yield row.sha256, (folder / row.path).read_bytes()
 
 
-Format = Literal["hub", "imagefolder"]
+def write_fiftyone_folders(
+    folder: Path,
+    items: Iterable[tuple[PublishedRow, bytes]],
+    classes: Sequence[str],
+    shard_bytes: int,
+) -> list[PublishedRow]:
+    """Write a FiftyOneImageClassificationDataset for each split, with detections.json beside it.
+
+    There are no shards here, so `shard_bytes` says nothing.
+    """
+    done: list[PublishedRow] = []
+    for split, members in groupby(items, key=lambda item: item[0].split):
+        (folder / split / DATA).mkdir(parents=True)
+        targets: dict[str, object] = {}
+        boxed: dict[str, BoxedImage] = {}
+        for row, data in members:
+            path = f"{split}/{DATA}/{row.file_name}"
+            (folder / path).write_bytes(data)
+            done.append(dataclasses.replace(row, path=path))
+            targets[row.file_name] = classes.index(row.label)
+            if row.boxes is not None:
+                boxed[row.file_name] = BoxedImage(row.width, row.height, row.boxes)
+        write_labels(folder / split / LABELS, classes, targets)
+        labels = sorted({box.label for image in boxed.values() for box in image.boxes})
+        boxes = {name: box_list(image, labels) for name, image in boxed.items()}
+        if boxes:
+            write_labels(folder / split / DETECTIONS, labels, boxes)
+    return done
+
+
+Format = Literal["hub", "imagefolder", "fiftyone"]
 
 Items = Iterable[tuple[PublishedRow, bytes]]
 
@@ -232,6 +264,11 @@ FORMATS: dict[Format, PublishFormat] = {
     "imagefolder": PublishFormat(
         *(write_image_folder, read_image_folder),
         *("{split}/**", "*/*/*.*", "image/*"),
+        sharded=False,
+    ),
+    "fiftyone": PublishFormat(
+        *(write_fiftyone_folders, read_image_folder),
+        *("{split}/data/**", "*/data/*", "image/*"),
         sharded=False,
     ),
 }

@@ -12,7 +12,9 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import NamePattern
+from skindx.data.box import base_name
 from skindx.data.boxes.box_file import BoxRules, YoloColumns
+from skindx.data.boxes.fiftyone import DATA, LABELS, is_fiftyone, labelled_files
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
@@ -114,8 +116,9 @@ class FolderSource(LocalSource):
 
     kind: Literal["folder"] = "folder"
     path: Path
-    layout: Literal["classes", "yolo"] = "classes"
-    """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes."""
+    layout: Literal["classes", "yolo", "fiftyone"] = "classes"
+    """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes;
+    fiftyone: data/ and labels.json, of classes or of boxes, or a folder of such folders."""
     columns: YoloColumns | None = Field(None, exclude_if=lambda columns: columns is None)
     """yolo: what lines of more than six columns are, where the folder does not tell: box, polygon.
     """
@@ -205,18 +208,23 @@ def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLay
 
 
 def _look_at_labelled(root: Path, source: FolderSource) -> FolderLayout:
-    """Give each image the class of its boxes; without one, or with several, it has none."""
+    """Give each image its class or that of its boxes; without one, or with several, it is none."""
+    roots = [root]
+    if source.layout == "fiftyone" and not is_fiftyone(root):
+        roots = [folder for folder in visible(root) if is_fiftyone(folder)] or roots
     bounds = None if source.follow_links else root.resolve()
     files = []
-    for path, classes, why in _yolo_classes(root, source):
-        file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
-        if file.status == "stored" and not file.label:
-            detail = f"its boxes are of {' and '.join(classes)}" if classes else why
-            detail = f"{detail}, so its class is not known"
-            file = replace(file, status="no-class", detail=detail)
-        files.append(file)
+    for top in roots:
+        named = _yolo_classes(top, source) if source.layout == "yolo" else _fiftyone_classes(top)
+        for path, classes, why in named:
+            file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
+            if file.status == "stored" and not file.label:
+                detail = f"its boxes are of {' and '.join(classes)}" if classes else why
+                detail = f"{detail}, so its class is not known"
+                file = replace(file, status="no-class", detail=detail)
+            files.append(file)
     _check_classes(root, [file.label for file in files if file.label], files)
-    return FolderLayout((), tuple(files))
+    return FolderLayout(tuple(top.name for top in roots if top != root), tuple(files))
 
 
 def _yolo_classes(root: Path, source: FolderSource) -> Iterator[tuple[Path, Sequence[str], str]]:
@@ -229,6 +237,14 @@ def _yolo_classes(root: Path, source: FolderSource) -> Iterator[tuple[Path, Sequ
         known = entry is not None and not entry.unread
         classes = sorted({box.label for box in entry.boxes}) if entry and known else []
         yield path, classes, "it has no box" if known or not entry else "its label file is odd"
+
+
+def _fiftyone_classes(root: Path) -> Iterator[tuple[Path, Sequence[str], str]]:
+    files, missing = labelled_files(root)
+    for labelled in files:
+        yield root / labelled.path, labelled.classes, f"{LABELS} has no class of it"
+    for key in missing:  # which may lead anywhere
+        yield root / DATA / base_name(key), (), ""
 
 
 def _tops(root: Path, walk: FolderWalk) -> tuple[list[Path], tuple[str, ...]]:
