@@ -85,7 +85,7 @@ class Answer:
 
     @property
     def heat_maps(self) -> tuple[bytes, ...]:
-        """A PNG with transparency for each photo; b"" where none was made."""
+        """For each photo a PNG of the condition that decides the advice; b"" where none is."""
         return tuple(view.heat for view in self._answered.views)
 
     def to_dict(self) -> dict[str, Any]:

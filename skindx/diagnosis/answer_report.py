@@ -133,7 +133,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
             images.append(_heated(view))
             captions.append(
                 f"Photo {place + 1}: where the networks see signs of "
-                f"{answer.diagnosis.candidates[0].name} (Grad-CAM, yellow the most)."
+                f"{answer.diagnosis.heat_of}; Grad-CAM, yellow the most."
             )
     sheet.images(images, captions, _TWICE)
     if answer.diagnosis.no_heat:

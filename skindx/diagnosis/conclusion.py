@@ -61,6 +61,7 @@ def next_step(
             "urgency": "soon",
             "advice": URGENCY_ADVICE["soon"],
             "because": f"{because} {_below(risk)}" if risk else because,
+            "decided_by": _likeliest(ranked, "soon_risk"),
         }
     )
 
@@ -72,9 +73,13 @@ def _by_set_and_risk(
     if risk is None:
         return by_set
     if risk.is_reached:
-        advice = URGENCY_ADVICE["urgent"]
-        because = _reached(ranked, risk, "urgent_risk")
-        return by_set.model_copy(update={"urgency": "urgent", "advice": advice, "because": because})
+        update = {
+            "urgency": "urgent",
+            "advice": URGENCY_ADVICE["urgent"],
+            "because": _reached(ranked, risk, "urgent_risk"),
+            "decided_by": _likeliest(ranked, "urgent_risk"),
+        }
+        return by_set.model_copy(update=update)
     if by_set.urgency != "urgent":
         return by_set.model_copy(update={"because": f"{by_set.because} {_below(risk)}"})
     named = _deciding(_possible(ranked)[0]).name
@@ -103,6 +108,10 @@ def shown_risks(risk: float, threshold: float) -> tuple[str, str]:
     """Return the same of plain shares."""
     digits = 3 if f"{100 * risk:.1f}" == f"{100 * threshold:.1f}" and risk != threshold else 1
     return f"{100 * risk:.{digits}f} %", f"{100 * threshold:.{digits}f} %"
+
+
+def _likeliest(ranked: Ranked, question: Question) -> str:
+    return next((one.key for one, _, _ in ranked if one.urgency in TIERS[question]), "")
 
 
 def _reached(ranked: Ranked, risk: UrgentRisk, question: Question) -> str:
@@ -149,7 +158,11 @@ def _by_set(ranked: Ranked, *, speaks_of_urgency: bool) -> NextStep:
         among = f"classes that together carry {share}" if carried else "conditions in the set"
         because = f"{name} is the most urgent of the {count} {among}."
     return NextStep(
-        urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
+        urgency=deciding.urgency,
+        advice=deciding.advice,
+        because=because,
+        classes=count,
+        decided_by=deciding.key,
     )
 
 
@@ -266,7 +279,7 @@ def conclude(
         # An abstention must not advise waiting.
         because = _UNSURE_ROUTINE if speaks else UNSURE
         unknown = {"urgency": "unknown", "advice": URGENCY_ADVICE["unknown"], "because": because}
-        step = step.model_copy(update=unknown)
+        step = step.model_copy(update=unknown | {"decided_by": ""})
     promise = _promise(predictor, skin_type)
     return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
 

@@ -113,8 +113,8 @@ class ConcludedCase:
     members_MC: NDArray[np.float64]
     conclusion: Conclusion
     ood_p_value: float | None
-    top: int
-    """Place of the likeliest class in the taxonomy."""
+    deciding: int
+    """Place in the taxonomy of the class that decides the next step, or else of the likeliest."""
     used: UsedFacts | None = None
 
 
@@ -283,20 +283,21 @@ def _conclude(
     )
     conclusion = at_prevalence(conclusion, predictor)
     used = used_facts(ruled, probabilities_PC.mean(axis=0), conclusion)
-    top = predictor.taxonomy.keys.index(conclusion.ranked[0][0].key)
+    key = conclusion.next_step.decided_by or conclusion.ranked[0][0].key
+    deciding = predictor.taxonomy.keys.index(key)
     members_MC = members_MPC.mean(axis=1)
     if predictor.prevalence:
         members_MC = predictor.prevalence.correct(members_MC)
     seen_photos = tuple(photos.values())
     return ConcludedCase(
-        case, seen_photos, places, predictions, members_MC, conclusion, ood_p_value, top, used
+        case, seen_photos, places, predictions, members_MC, conclusion, ood_p_value, deciding, used
     )
 
 
 def _heat_pngs(
     predictor: "Predictor", output: EnsembleOutput, concluded: Mapping[int, ConcludedCase]
 ) -> dict[int, list[bytes]]:
-    """Return the heat map of each case's photos as PNG, b"" where there is none.
+    """Return the heat map of each photo for the deciding condition as PNG, b"" where none is.
 
     Nor is there one where the model abstains: it would explain a name that is no answer.
     """
@@ -305,14 +306,14 @@ def _heat_pngs(
     heats = {n: [b""] * len(case.photos) for n, case in concluded.items()}
     named = {n: case for n, case in concluded.items() if not case.conclusion.abstained}
     places = [n for case in named.values() for n in range(case.places.start, case.places.stop)]
-    photos = [(case.top, seen.opened) for case in named.values() for seen in case.photos]
+    photos = [(case.deciding, seen.opened) for case in named.values() for seen in case.photos]
     if not photos:
         return heats
     made = iter(
         heat_maps(
             predictor.ensemble,
             [map_[places] for map_ in output.maps],
-            [top for top, _ in photos],
+            [deciding for deciding, _ in photos],
             [opened.pixels_HWC for _, opened in photos],
         )
     )

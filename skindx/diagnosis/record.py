@@ -291,6 +291,8 @@ class NextStep(_Part):
     because: str
     classes: int = Field(1, ge=1)
     """How many classes it is based on: those of the set, or the leading ones without sets."""
+    decided_by: str = ""
+    """Key of the condition that decides it, of which heat maps are; empty: none alone does."""
 
 
 class Diagnosis(_Part):
@@ -301,7 +303,7 @@ class Diagnosis(_Part):
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """Most probable first; they include the whole conformal set."""
+    """Most probable first; they include the whole conformal set, and what decides the advice."""
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
     no_promise: str = ""
@@ -358,6 +360,20 @@ class Diagnosis(_Part):
             f"{percent(used.without)}{other}."
         )
         return f"{text} {rest}".strip()
+
+    @property
+    def deciding(self) -> Candidate:
+        """The condition that decides the next step, of which heat maps are; else the likeliest."""
+        decided = (one for one in self.candidates if one.key == self.next_step.decided_by)
+        return next(decided, self.candidates[0])
+
+    @property
+    def heat_of(self) -> str:
+        """Whose signs a heat map shows, and why, as a part of a sentence."""
+        name, first = self.deciding.name, self.candidates[0]
+        if self.deciding == first:
+            return name
+        return f"{name}, which decides the next step, though {first.name} is likelier"
 
     @property
     def agreement(self) -> str:

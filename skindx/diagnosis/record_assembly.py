@@ -205,7 +205,7 @@ def assemble(
                 in_set=in_set,
             )
             for place, (skin_class, probability, in_set) in enumerate(conclusion.ranked)
-            if place < TOP or in_set
+            if place < TOP or in_set or skin_class.key == conclusion.next_step.decided_by
         ),
         promise=with_measured_sets(conclusion.promise, metrics),
         no_promise=predictor.no_sets,

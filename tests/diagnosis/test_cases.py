@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from some_features import Alike
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
+from skindx.diagnosis import heat_maps
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.photo_checks import Refused
@@ -25,6 +27,7 @@ from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.ood_check import OodCheck
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
@@ -62,6 +65,41 @@ def test_photos_of_a_case_are_averaged_and_shown_one_by_one(predictor: Predictor
     for view in said.views:
         assert Image.open(io.BytesIO(view.jpeg)).size == (240, 180)
         assert Image.open(io.BytesIO(view.heat)).size == (320, 240)
+
+
+def test_the_heat_map_is_of_the_condition_that_decides_the_next_step(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def heat(*parts: Any) -> list[NDArray[np.float32] | None]:
+        asked.extend(parts[2])
+        return plain(*parts)
+
+    plain = heat_maps.heat_maps
+    monkeypatch.setattr(heat_maps, "heat_maps", heat)
+    (first, *_, last) = predictor.predict([decode(PHOTOS[0])])[0].probabilities_C.argsort()[::-1]
+    classes = [
+        one.model_copy(update={"urgency": "urgent" if n == last else "routine"})
+        for n, one in enumerate(predictor.taxonomy.classes)
+    ]
+    taxonomy = predictor.taxonomy.model_copy(update={"classes": tuple(classes)})
+    bundle = replace(predictor.bundle, taxonomy=taxonomy)
+    rule = UrgentRiskRule(
+        urgent_columns=(int(last),),
+        lesions={"all": 57},
+        levels=(RiskLevel(miss_rate=0.05, thresholds={"all": 0.0}),),
+    )
+    bundle = replace(bundle, spec=bundle.spec.model_copy(update={"urgent_risk": rule}))
+    diagnosis = answer(replace(predictor, bundle=bundle), Case(PHOTOS[:1])).diagnosis
+    assert diagnosis.next_step.urgency == "urgent"
+    assert asked == [last]
+    assert diagnosis.candidates[0].key == classes[first].key
+    assert diagnosis.deciding.key == classes[last].key  # in the record, however unlikely
+    assert diagnosis.heat_of == (
+        f"{classes[last].name}, which decides the next step, though {classes[first].name} is "
+        "likelier"
+    )
 
 
 def test_a_batch_answers_as_its_cases_do_alone(

@@ -164,6 +164,18 @@ def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     )
 
 
+def test_a_next_step_names_the_condition_that_decides_it() -> None:
+    def decided(*shares: float, **facts: object) -> str:
+        return concluded(of(*shares), **facts).next_step.decided_by  # type: ignore[arg-type]
+
+    assert decided(0.9, 0.05, 0.02) == "c0"
+    assert decided(0.7, 0.01, 0.25) == "c2"  # of the set
+    assert decided(0.7, 0.01, 0.25, urgent_risk=RISK) == "c2"  # soon, since it is not ruled out
+    assert decided(0.88, 0.01, 0.08, urgent_risk=RISK, miss_rate=0.02) == "c2"  # outside the set
+    assert decided(0.8, 0.15, 0.01, urgent_risk=RISK, soon_risk=SOON) == "c1"
+    assert decided(0.99, ood_p_value=0.04) == ""  # that it is unsure does
+
+
 def test_a_risk_exactly_at_the_threshold_is_urgent() -> None:
     """The promise of the threshold counts the calibration lesions that lie on it as urgent."""
     said = concluded(of(0.6, 0.01, 0.3), urgent_risk=RISK)

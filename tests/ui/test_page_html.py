@@ -159,6 +159,18 @@ def test_an_abstention_shows_no_set_no_guarantee_and_no_strong_bar() -> None:
     assert "networks of the ensemble put" not in html.partition("<details")[0]
 
 
+def test_the_page_names_the_condition_that_the_heat_map_is_of() -> None:
+    answer = rich(CASE, "urgent")
+    first, second = answer.diagnosis.candidates[:2]
+    step = answer.diagnosis.next_step.model_copy(update={"decided_by": second.key})
+    decided = answer.diagnosis.model_copy(update={"next_step": step})
+    html = result_html(replace(answer, diagnosis=decided), METRICS)
+    assert f"Heat map: {second.name}" in html
+    words = f"speak for {second.name}, which decides the next step, though {first.name} is likelier"
+    assert words in html
+    assert f"speak for {first.name}." in result_html(answer, METRICS)
+
+
 def test_the_order_is_next_step_then_conditions_then_why_then_similar_cases() -> None:
     html = result_html(rich(CASE), METRICS)
     places = [html.index(f'id="sx-h-{name}"') for name in ("next", "may", "why", "similar")]

@@ -44,7 +44,8 @@ class Answered(BaseModel):
     heat: tuple[str, ...] | None = Field(
         None,
         description=(
-            "Heat map of each photo, a PNG to overlay on its view; empty where there is none."
+            "Heat map of each photo, a PNG to overlay on its view; empty where there is none; "
+            "of the condition `next_step.decided_by`, or else of the first candidate."
         ),
     )
     thumbnails: tuple[str, ...] | None = Field(
