@@ -17,7 +17,7 @@ Each photo is a case by itself and has one row, refused ones too. Columns, for e
 - `soon_risk`, `soon_threshold` (double): the same of urgent and soon conditions together
 - `disagreement` (double): of the members, 0 to 1
 - `familiarity` (double): p-value of the out-of-distribution check; null in a bundle without one
-- `remarks` (string): limits of the photo's quality; "" where there are none
+- `remarks` (string): limits of the photo's quality, or that the model learned from it; or ""
 - `probability_KEY` (double), one for each class, in the bundle's order
 
 All but the first six are null in the row of a refused photo. The schema's metadata name the

@@ -1,7 +1,7 @@
 """From cases to answers: photos of all cases go through the networks in one batch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from skindx.diagnosis.photo_checks import (
     small_view,
     view_jpeg,
 )
-from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar, UsedFacts
+from skindx.diagnosis.record import LEARNED, CaseAnswer, PhotoView, Similar, UsedFacts
 from skindx.diagnosis.record_assembly import (
     assemble,
     at_prevalence,
@@ -42,14 +42,17 @@ SHOWN = 6
 
 
 def similar_cases(
-    predictor: "Predictor", embeddings_PD: NDArray[np.float32]
+    predictor: "Predictor", embeddings_PD: NDArray[np.float32], photos: Sequence[CheckedPhoto]
 ) -> tuple[tuple[Similar, ...], tuple[bytes, ...]]:
-    """Return the nearest cases to the mean of a case's photos, and a JPEG of each, or b""."""
+    """Return the nearest cases to the mean of a case's photos, and a JPEG of each, or b"".
+
+    A photo that the gallery holds is no case that is similar to itself, nor is the same lesion.
+    """
     if predictor.gallery is None:
         return (), ()
     mean_D = embeddings_PD.mean(axis=0)
     mean_D = (mean_D / max(float(np.linalg.norm(mean_D)), 1e-12)).astype(np.float32)
-    near = predictor.gallery.nearest(mean_D, SHOWN)
+    near = predictor.gallery.nearest(mean_D, SHOWN, [seen.opened.sha256 for seen in photos])
     names = {skin_class.key: skin_class.name for skin_class in predictor.taxonomy.classes}
     cases = tuple(
         Similar(
@@ -169,6 +172,10 @@ def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
         case = with_file_facts(case, headers)
     except UserError as error:
         return Refused("unreadable", str(error))
+    groups = predictor.gallery.groups if predictor.gallery else {}
+    for place, photo in passed.items():
+        if photo.opened.sha256 in groups:
+            passed[place] = replace(photo, remarks=(LEARNED, *photo.remarks))
     if refused and not (passed and predictor.ood):
         return Refused.of(refused, len(case.photos))
     return CheckedCase(case, passed, refused)  # the networks may refuse another of its photos
@@ -329,7 +336,7 @@ def _answer(
     similar, thumbnails = (
         ((), ())
         if concluded.conclusion.abstained
-        else similar_cases(predictor, output.embeddings_ND[concluded.places])
+        else similar_cases(predictor, output.embeddings_ND[concluded.places], concluded.photos)
     )
     pairs = zip(concluded.photos, concluded.predictions, strict=True)
     diagnosis = assemble(

@@ -40,6 +40,13 @@ SEES_SQUARE = (
 """Of a photo on which the square is drawn."""
 
 
+LEARNED = (
+    "This photo is one of the images that the model learned from; the answer is no test of the "
+    "model."
+)
+"""A remark on a photo that the bundle's gallery holds."""
+
+
 def percent(probability: float) -> str:
     """Return a probability as a person should read it: whole percent, never 0 or 100.
 
@@ -97,7 +104,7 @@ class Photo(_Part):
     """Left, top, right and bottom of the central square that the classifiers see, in pixels of the
     upright photo; None in a record of an older version."""
     remarks: tuple[str, ...] = ()
-    """Limits of its quality, though it is good enough for an answer."""
+    """Limits of its quality, though it is good enough for an answer; that the model knows it."""
 
     @property
     def boxes_found(self) -> str:

@@ -6,6 +6,7 @@ The nearest ones are shown beside a diagnosis; a thumbnail is shown where the li
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -121,17 +122,28 @@ class EmbeddingIndex:
         products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 
-    def nearest(self, embedding_D: NDArray[np.float32], k: int) -> list[SimilarCase]:
-        """Return the k nearest images, nearest first, no two of one group."""
+    @cached_property
+    def groups(self) -> dict[str, int]:
+        """The group of each image by its SHA-256."""
+        return {row.sha256: row.group for row in self.rows}
+
+    def nearest(
+        self, embedding_D: NDArray[np.float32], k: int, others_than: Collection[str] = ()
+    ) -> list[SimilarCase]:
+        """Return the k nearest images, nearest first, no two of one group.
+
+        None is of the group of one of `others_than`, which are SHA-256.
+        """
         if not len(self):
             return []
+        left_out = {self.groups.get(sha256) for sha256 in others_than}
         (cosine_N,) = self.cosines(embedding_D[None])
         nearest: dict[int, SimilarCase] = {}
         for index in np.argsort(-cosine_N, kind="stable").tolist():
             if len(nearest) == k:
                 break
             row = self.rows[index]
-            if row.group not in nearest:
+            if row.group not in nearest and row.group not in left_out:
                 nearest[row.group] = SimilarCase(row, float(cosine_N[index]), self.thumbnail(index))
         return list(nearest.values())
 

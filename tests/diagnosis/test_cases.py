@@ -4,30 +4,36 @@ import io
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pdf_words import words_of
 from PIL import Image
+from rich.console import Console
 from skin_photo import skin_photo
 from some_features import Alike
 from tiny_bundle import pack_tiny
 
+from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
-from skindx.diagnosis import heat_maps
+from skindx.diagnosis import heat_maps, pdf_sheet
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
-from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.record import LEARNED, CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.ood_check import OodCheck
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+from skindx.ui.page.answer_html import result_html
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
@@ -162,6 +168,28 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
     without = answer(predictor, Case((PHOTOS[3],)))
     assert (without.diagnosis.similar, without.thumbnails) == ((), ())
     assert "no images to compare" in without.diagnosis.no_similar
+
+
+def test_a_photo_that_the_model_learned_from_is_called_so_and_is_not_similar_to_itself(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    gallery = gallery_of(predictor, PHOTOS[3])
+    rows = [replace(row, sha256=file_hash(PHOTOS[n])) for n, row in enumerate(gallery.rows)]
+    rows[1] = replace(rows[1], group=0)  # the lesion of the first
+    known = replace(predictor, gallery=replace(gallery, rows=tuple(rows)))
+    said = answer(known, Case((PHOTOS[0], skin_photo(seed=9))))
+    assert [LEARNED in photo.remarks for photo in said.diagnosis.photos] == [True, False]
+    assert {case.sha256 for case in said.diagnosis.similar} == {row.sha256 for row in rows[2:]}
+    [row] = next(iter_predictions(known, [PHOTOS[0]])).to_pylist()
+    assert row["remarks"].startswith(LEARNED)
+    console = Console(file=io.StringIO(), width=200)
+    print_diagnosis(said.diagnosis, console)
+    assert isinstance(console.file, io.StringIO)
+    for shown in (console.file.getvalue(), result_html(said, None)):
+        assert shown.count(LEARNED) == 1
+    pdf = words_of(report_pdf(said, None, datetime(2026, 3, 4, tzinfo=UTC)))
+    assert "This photo is one of the images" in pdf
 
 
 def check_of(scores: NDArray[np.float64]) -> OodCheck:
