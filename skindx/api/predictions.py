@@ -10,6 +10,7 @@ Each photo is a case by itself and has one row, refused ones too. Columns, for e
   facts that are wrong), `failed` (an error of skindx itself)
 - `reason` (string): why it is refused, in one sentence; null for an answer
 - `urgency`, `advice` (string): the next step: urgent, soon, routine or unknown, and its text
+- `decided_by` (string): key of the condition that decides the next step; "" where none alone does
 - `abstained` (string): why no condition is named with confidence; "" where one or a few are
 - `first` (string), `probability` (double): key of the likeliest class and its probability
 - `set` (list of string): keys of the conformal set, likeliest first; null without sets
@@ -156,8 +157,8 @@ def schema_of(predictor: "Predictor") -> "pa.Schema":
     fields = [
         *((name, text) for name in ("file", "sha256")),
         *((name, pa.int32()) for name in ("width", "height")),
-        *((name, text) for name in ("refused", "reason", "urgency", "advice", "abstained")),
-        ("first", text),
+        *((name, text) for name in ("refused", "reason", "urgency", "advice")),
+        *((name, text) for name in ("decided_by", "abstained", "first")),
         ("probability", number),
         ("set", pa.list_(text)),
         *((f"{rule}_{part}", number) for rule in ("urgent", "soon") for part in _RISK),
@@ -309,6 +310,7 @@ def _row(
     return row | {
         "urgency": step.urgency,
         "advice": step.advice,
+        "decided_by": step.decided_by,
         "abstained": conclusion.abstained,
         "first": ranked[0][0].key,
         "probability": ranked[0][1],

@@ -134,12 +134,24 @@ def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
     return b64encode(small_jpeg(opened.pixels_HWC, THUMBNAIL_PX)).decode()
 
 
+def _risks(row: Row) -> list[tuple[str, str, str]]:
+    """Return name, risk and threshold of the urgent risk, after the one that made it soon."""
+    questions = [("urgent", "urgent risk")] if row["urgent_risk"] is not None else []
+    raised = row["soon_risk"] is not None and row["soon_risk"] >= row["soon_threshold"]
+    if raised and row["urgency"] == "soon":
+        questions.insert(0, ("soon", "risk of urgent or soon"))
+    risks = []
+    for key, name in questions:
+        risk, least = shown_risks(row[f"{key}_risk"], row[f"{key}_threshold"])
+        risks.append((name, risk, f"{key} from {least}"))
+    return risks
+
+
 def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
     """Return what the page has of a row, as text."""
-    kind, risk, threshold = kind_of(row), row["urgent_risk"], row["urgent_threshold"]
-    shown = {"file": row[FILE], "kind": kind, "jpeg": jpeg, "risk": "", "least": ""}
-    if risk is not None and threshold is not None:
-        shown["risk"], shown["least"] = shown_risks(risk, threshold)
+    kind, decided = kind_of(row), row["decided_by"]
+    shown: dict[str, Any] = {"file": row[FILE], "kind": kind, "jpeg": jpeg}
+    shown |= {"risks": _risks(row), "urgent_risk": row["urgent_risk"] or 0.0}
     if kind == "refused":
         text = str(row["reason"])
         shown |= {"first": "", "text": text[:1].upper() + text[1:]}
@@ -147,10 +159,12 @@ def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
         shown |= {"first": "", "text": f"The model does not know. {row['abstained']}"}
     else:
         likely = [names.get(key, key) for key in row["set"] or ()]
-        shown |= {
-            "first": f"{names.get(row['first'], row['first'])}, {percent(row['probability'])}",
-            "text": f"Set: {', '.join(likely)}." if likely else "",
-        }
+        first = f"{names.get(row['first'], row['first'])}, {percent(row['probability'])}"
+        text = f"Set: {', '.join(likely)}." if likely else ""
+        if decided and decided != row["first"]:  # a harmless name must not stand beside "urgent"
+            text = f"Likeliest: {first}. {text}".strip()
+            first = f"because of {names.get(decided, decided)}"
+        shown |= {"first": first, "text": text}
     shown["remarks"] = row["remarks"] or ""
     shown["advice"] = row["advice"] or ""
     shown["unsure"] = bool(row["abstained"])

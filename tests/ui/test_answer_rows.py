@@ -21,6 +21,7 @@ from skindx.diagnosis.diagnose import answer_many
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import open_bundle
+from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS, PATH, answer_row_routes, row_of
 
@@ -63,6 +64,35 @@ def test_an_answer_comes_as_text_to_show_and_as_a_line_without_formulas(tiny_bun
     refused = ask(app, "POST", PATH, **sent(jpeg(BLURRED, 60), file="a.jpg"))
     assert refused.status_code == 200
     assert refused.json()["shown"]["text"].startswith("The photo is blurred")
+
+
+NAMES = {"mel": "Melanoma", "nv": "Nevus", "akiec": "Actinic keratosis"}
+ROW = dict.fromkeys(COLUMNS) | {
+    "file": "a.jpg", "abstained": "", "first": "nv", "probability": 0.784, "set": ["nv", "mel"],
+    "urgent_risk": 0.1, "urgent_threshold": 0.03, "soon_risk": 0.15, "soon_threshold": 0.12,
+}  # fmt: skip
+
+
+def test_a_row_leads_with_the_condition_that_decides_and_the_risk_that_did() -> None:
+    urgent = shown_row(ROW | {"urgency": "urgent", "decided_by": "mel"}, "", NAMES)
+    assert urgent["first"] == "because of Melanoma"
+    assert urgent["text"] == "Likeliest: Nevus, 78 %. Set: Nevus, Melanoma."
+    assert urgent["risks"] == [("urgent risk", "10.0 %", "urgent from 3.0 %")]
+    raised = {"urgency": "soon", "decided_by": "akiec", "urgent_risk": 0.01}
+    soon = shown_row(ROW | raised, "", NAMES)
+    assert soon["first"] == "because of Actinic keratosis"
+    assert soon["risks"] == [
+        ("risk of urgent or soon", "15.0 %", "soon from 12.0 %"),
+        ("urgent risk", "1.0 %", "urgent from 3.0 %"),
+    ]
+    not_ruled_out = shown_row(ROW | raised | {"soon_risk": 0.02}, "", NAMES)  # the set did
+    assert [name for name, _, _ in not_ruled_out["risks"]] == ["urgent risk"]
+    likeliest = shown_row(ROW | {"urgency": "routine", "decided_by": "nv"}, "", NAMES)
+    assert (likeliest["first"], likeliest["text"]) == ("Nevus, 78 %", "Set: Nevus, Melanoma.")
+    unsure = shown_row(
+        ROW | {"urgency": "urgent", "decided_by": "mel", "abstained": "Blur."}, "", NAMES
+    )
+    assert (unsure["first"], unsure["text"]) == ("", "The model does not know. Blur.")
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ PATH = "/answer-row"
 AT_A_TIME = 2
 """Photos of one client."""
 _NAMES = (
-    "file sha256 width height refused reason urgency advice abstained first probability set "
-    "urgent_risk urgent_threshold soon_risk soon_threshold disagreement familiarity remarks"
+    "file sha256 width height refused reason urgency advice decided_by abstained first probability "
+    "set urgent_risk urgent_threshold soon_risk soon_threshold disagreement familiarity remarks"
 )
 COLUMNS = tuple(_NAMES.split())
 """Those of a prediction, without the probability of each class."""
@@ -101,6 +101,7 @@ def row_of(answer: CaseAnswer | UserError) -> Row:
         "height": photo.height,
         "urgency": diagnosis.next_step.urgency,
         "advice": diagnosis.next_step.advice,
+        "decided_by": diagnosis.next_step.decided_by,
         "abstained": diagnosis.abstained,
         "first": first.key,
         "probability": first.probability,

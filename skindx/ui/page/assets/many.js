@@ -97,11 +97,11 @@ async function show(file, { shown, csv }) {
   const head = make("p", "");
   head.append(make("span", `sx-chip sx-${shown.kind === "refused" ? "unknown" : shown.kind}`, `${shown.kind === "urgent" ? "▲ " : ""}${KINDS[shown.kind]}`), make("b", "", shown.first));
   text.append(head);
-  const risk = shown.risk && `Urgent risk ${shown.risk}, urgent from ${shown.least}`;
-  for (const [className, words] of [["", shown.text], ["sx-hint", risk], ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
+  const risks = shown.risks.map(([name, risk, least]) => ["sx-hint", `${risk} ${name}, ${least}`]);
+  for (const [className, words] of [["", shown.text], ...risks, ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
   item.append(await thumbnail(file), text);
   item.dataset.kind = shown.kind;
-  item.rank = 1000 * order.indexOf(shown.kind) - (parseFloat(shown.risk) || 0);
+  item.rank = 1000 * order.indexOf(shown.kind) - 100 * shown.urgent_risk;
   const rows = at(".sx-many-rows");
   rows.insertBefore(item, [...rows.children].find((other) => other.rank > item.rank) ?? null);
   at(".sx-many-after").hidden = at(".sx-many-notice").hidden = false;
