@@ -238,10 +238,11 @@ def answer_photos(
     out: Path,
     *,
     page: Callable[[AnswerPart, AnswerCounts], None] | None = None,
+    write: Callable[..., object] = write_table,
     prevalence: Path | None = None,
     progress: Progress,
 ) -> AnswerCounts:
-    """Write the answers about listed photos to `out`, and let `page` summarise them.
+    """`write` the answers about listed photos to `out`, and let `page` summarise them.
 
     What an earlier run of the same arguments answered is not answered again. `prevalence` is the
     file that the predictor was loaded with. Raises UserError, after which the same command goes on.
@@ -271,7 +272,7 @@ def answer_photos(
             part.add(waiting[at : at + len(rows)], rows)
             at += len(rows)
             progress("photos", before + at, len(photos))
-        write_table(out, schema, part.rows(photos))
+        write(out, schema, part.rows(photos))
         counts = AnswerCounts.of(part.rows(photos))
         if page is not None:
             page(part, counts)

@@ -1,8 +1,9 @@
 """`skindx diagnose`."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes answers if the bundle learned from it"
 _TABLES = (".csv", ".parquet", ".jsonl")
+Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
 def diagnose(
@@ -84,6 +86,18 @@ def diagnose(
         Path | None,
         typer.Option(metavar="PAGE.html", help="Many photos: also a page, urgent ones first."),
     ] = None,
+    challenge: Annotated[
+        Challenge | None,
+        typer.Option("--format", help="Many photos: --out is a submission to this challenge, CSV."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="CLASS=COLUMN",
+            help="--format: the column of a class; CLASS= leaves it out, =COLUMN is 0. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Diagnose photos of skin: the next step, the likely conditions, and why.
 
@@ -107,12 +121,19 @@ def diagnose(
     }
     if swapped := next((path for path in photos if (path / "bundle.json").is_file()), None):
         raise UserError(f"{swapped} is a bundle; it comes first: skindx diagnose {swapped} PHOTO.")
-    if out or summary or any(path.is_dir() or path.suffix in _TABLES for path in photos):
+    if (
+        out
+        or summary
+        or challenge
+        or any(path.is_dir() or path.suffix in _TABLES for path in photos)
+    ):
         unfit = [name for name, value in given.items() if value is not None]
         reports = {"pdf": pdf, "fhir": fhir, "dicom_sr": dicom_sr, "patient_id": patient_id}
         one_case: dict[str, object] = {"json": as_json, **reports, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
-        _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
+        submission = (challenge, columns or []) if challenge else None
+        served = (bundle, expect, miss_rate, prevalence)
+        _many(photos, out, summary, unfit, served, submission=submission)
         return
     from skindx.api.model import load
     from skindx.api.predictions import patient_of
@@ -145,10 +166,12 @@ def _many(
     summary: Path | None,
     unfit: list[str],
     served: tuple[Path, str | None, float | None, Path | None],
+    *,
+    submission: tuple[Challenge, list[str]] | None,
 ) -> None:
-    from skindx.api.answer_file import answer_photos, check_output
+    from skindx.api.answer_file import answer_photos, check_output, write_table
     from skindx.core.progress import progress_bars
-    from skindx.diagnosis.photo_list import list_photos
+    from skindx.diagnosis.photo_list import columns_of, list_photos, write_submission
     from skindx.diagnosis.predictor import Predictor
     from skindx.ui.answers_page import check_page, write_page
 
@@ -161,11 +184,18 @@ def _many(
             f"--{unfit[0].replace('_', '-')} is of one case; facts about many photos stand in "
             "columns of a table, and their answers in --out."
         )
+    if submission and out.suffix.lower() != ".csv":
+        raise UserError(f"{out} is no CSV, and a submission to {submission[0]} is one; correct it.")
     check_output(out)
     check_page(summary)
     listed = list_photos(sources[0])
     bundle, expect, miss_rate, prevalence = served
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
+    write: Callable[..., object] = write_table
+    if submission:
+        name, given = submission
+        columns = columns_of(name, predictor.taxonomy.keys, given)
+        write = lambda out, _, rows: write_submission(out, name, rows, columns)  # noqa: E731
     for note in listed.notes:
         print(printable(note))
     with progress_bars() as progress:
@@ -173,6 +203,6 @@ def _many(
         if summary:
             page = partial(write_page, summary, listed, predictor, table=out, progress=progress)
         counts = answer_photos(
-            listed, predictor, out, page=page, prevalence=prevalence, progress=progress
+            listed, predictor, out, page=page, write=write, prevalence=prevalence, progress=progress
         )
     print(f"{counts.text} Answers: {out}{f'; summary: {summary}' if summary else ''}.")

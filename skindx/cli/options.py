@@ -152,9 +152,6 @@ GONE = {
     "annotate": "use `skindx review --reason box`, and `skindx boxes propose` for --bundle",
     "screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review page "
     "shows what was left out, with the reasons",
-    "diagnose --format": "rename the columns probability_KEY of --out answers.csv as the challenge "
-    "has them",
-    "diagnose --column": "rename the columns probability_KEY of --out answers.csv",
     **dict.fromkeys(
         ("audit --weights", "audit --bundle"),
         "`skindx dedup embed` with it first writes the table that the audit reads",
