@@ -246,7 +246,7 @@ def test_refusals_write_nothing(tmp_path: Path) -> None:
             publish(dataset, out, settings(contact=nobody))
     with pytest.raises(UserError, match="lie in each other"):
         publish(dataset, dataset / "pub", OPEN)
-    with pytest.raises(UserError, match=r"run `skindx build` first"):
+    with pytest.raises(UserError, match=r"is no dataset; give"):
         publish(tmp_path / "nowhere", out, OPEN)
     assert {path.name for path in tmp_path.iterdir()} == {"data"}
     out.mkdir()
