@@ -15,7 +15,7 @@ ALLOWED = {
     "demo/demo_run.py": "a line that the demo prints",
     "cli/train.py": "a package that the verb needs",
     "api/verbs.py": "a package that the function needs",
-    "evaluation/embedded_heads.py": "a package that a head needs",
+    "evaluation/features.py": "a package that a head needs",
     "core/machine.py": "names of packages, and the extras that bring them",
     "training/checkpoint/fingerprints.py": "engine.deepspeed is a setting of the user",
     "doctor.py": "names of packages, and what a finding is called",

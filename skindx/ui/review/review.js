@@ -31,6 +31,8 @@ const answers = new Map();
 const history = { undo: [], redo: [], ours: {} };
 const pending = new Map(); // item -> answers on their way
 let sending = Promise.resolve();
+let leaving = false;
+addEventListener('beforeunload', () => { leaving = true; });
 
 async function ask(path, body) {
   const options = body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
@@ -347,6 +349,8 @@ function send(body, item, failed) {
       take((await ask('answer', body)).changes);
       remember();
     } catch (error) {
+      // A reload cuts off the reply, not the answer: it would be forgotten as one that failed.
+      if (leaving) await new Promise((resolve) => { setTimeout(resolve, 10_000); });
       failed();
       remember();
       say(error.message, true);
