@@ -84,6 +84,36 @@ MUTANTS = {
         "return self.risk > self.threshold",
         "tests/diagnosis/test_conclusion.py tests/diagnosis/test_record.py",
     ),
+    "set: without the likeliest class of the mean": Mutant(
+        "skindx/diagnosis/conclusion.py",
+        "in_set_C[probabilities_C.argmax()] = True",
+        "pass",
+        "tests/diagnosis/test_conclusion.py",
+    ),
+    "abstention: five conditions are too many": Mutant(
+        "skindx/diagnosis/conclusion.py",
+        "possible <= LARGEST_SET and",
+        "possible < LARGEST_SET and",
+        "tests/diagnosis/test_conclusion.py",
+    ),
+    "abstention: half of all conditions are too many": Mutant(
+        "skindx/diagnosis/conclusion.py",
+        "2 * possible <= classes",
+        "2 * possible < classes",
+        "tests/diagnosis/test_conclusion.py",
+    ),
+    "abstention: half of the networks are too few": Mutant(
+        "skindx/diagnosis/conclusion.py",
+        "first_M.mean() >= 0.5",
+        "first_M.mean() > 0.5",
+        "tests/diagnosis/test_conclusion.py",
+    ),
+    "abstention: networks at the limit disagree": Mutant(
+        "skindx/diagnosis/conclusion.py",
+        "disagreement <= MOST_DISAGREEMENT and",
+        "disagreement < MOST_DISAGREEMENT and",
+        "tests/diagnosis/test_conclusion.py",
+    ),
     "case book: sealed to the last part of its place": Mutant(
         "skindx/casebook/key_file.py",
         "return json.dumps(place).encode()",
@@ -131,6 +161,36 @@ MUTANTS = {
         "not 0 < value <= 1",
         "not 0 <= value <= 1",
         "tests/diagnosis/test_prevalence.py",
+    ),
+    "temperature: the rival of another mix": Mutant(
+        "skindx/models/combination.py",
+        "rivals_NC = scores_NC + log_shifts_C",
+        "rivals_NC = scores_NC + 0.0",
+        "tests/models/test_calibration.py",
+    ),
+    "adaptation: a prior of one image": Mutant(
+        "skindx/models/adaptation.py",
+        "(counts_C + classes * self.parent.mix_C) / (counts_C.sum() + classes)",
+        "(counts_C + self.parent.mix_C) / (counts_C.sum() + 1)",
+        "tests/evaluation/test_adapt.py::test_the_mix_is_the_local_lesions_and_one_prior_image_a_class",
+    ),
+    "out-of-distribution: an equal score counts as lower": Mutant(
+        "skindx/models/ood/ood_check.py",
+        'queries_QK[:, 0], side="left"',
+        'queries_QK[:, 0], side="right"',
+        "tests/models/test_ood.py",
+    ),
+    "blur: the floor sinks with the light itself": Mutant(
+        "skindx/imaging/photo_gates.py",
+        "FLOOR * light**2",
+        "FLOOR * light",
+        "tests/imaging/test_gates.py::test_less_light_is_no_blur",
+    ),
+    "dermoscopic: the threshold without the new photo": Mutant(
+        "skindx/imaging/photo_gates.py",
+        "RATE * (len(scores_N) + 1) + 1e-9",
+        "RATE * len(scores_N) + 1e-9",
+        "tests/imaging/test_modality.py",
     ),
     "conformal: the rank without the new image": Mutant(
         "skindx/models/conformal.py",

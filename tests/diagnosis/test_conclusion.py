@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.diagnosis import conclusion
 from skindx.diagnosis.conclusion import Conclusion, conclude
+from skindx.models.combination import mutual_information
 from skindx.models.conformal import Conformal, MeasuredShare
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
@@ -87,6 +89,40 @@ def test_a_cases_set_holds_what_any_photo_leaves_possible() -> None:
     both = concluded(of(0.7, 0.01, 0.25), of(0.7, 0.25, 0.01))
     assert held(both) == {"c0", "c1", "c2"}
     assert [share for _, share, _ in both.ranked[:3]] == pytest.approx([0.7, 0.13, 0.13])
+
+
+def test_the_likeliest_of_the_mean_is_in_the_set_although_no_photo_holds_it() -> None:
+    half = RULE.model_copy(update={"thresholds": {"all": 0.5}})
+    second = of(0.51, 0.001, 0.001, 0.001, 0.48), of(0.001, 0.51, 0.001, 0.001, 0.48)
+    assert held(concluded(*second, conformal=half)) == {"c0", "c1", "c4"}
+
+
+@pytest.mark.parametrize(
+    ("possible", "classes", "named"),
+    [(5, 12, True), (6, 12, False), (5, 10, True), (5, 9, False), (3, 6, True), (1, 1, False)],
+)
+def test_five_conditions_and_half_of_all_may_remain(
+    possible: int, classes: int, named: bool
+) -> None:
+    probabilities_C = np.array([0.9 / possible] * possible + [0.0] * (classes - possible))
+    rule = RULE.model_copy(update={"thresholds": {"all": 0.1}})
+    abstained = concluded(probabilities_C, conformal=rule, classes=CLASSES[:classes]).abstained
+    assert abstained == "" if named else f"{possible} of {classes} remain" in abstained
+
+
+def test_at_each_limit_of_doubt_the_answer_is_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    halved = concluded(of(0.6, 0.3), members=[of(0.6, 0.3), of(0.4, 0.5)])
+    assert halved.abstained == "", "one of two networks agrees with the answer"
+    assert "is unlike most" in concluded(of(0.99), ood_p_value=0.05).abstained
+    opposed = {"members": [of(0.6, 0.3), of(0.4, 0.5)]}
+    photos = of(0.97), of(0.6, 0.3)
+    apart = float(mutual_information(np.stack(photos)[:, None])[0])
+    for limit, held_back in ((halved.disagreement, False), (halved.disagreement - 1e-9, True)):
+        monkeypatch.setattr(conclusion, "MOST_DISAGREEMENT", limit)
+        assert ("networks disagree" in concluded(of(0.6, 0.3), **opposed).abstained) == held_back
+    for limit, held_back in ((apart, False), (apart - 1e-9, True)):
+        monkeypatch.setattr(conclusion, "MOST_DISAGREEMENT", limit)
+        assert ("different conditions" in concluded(*photos).abstained) == held_back
 
 
 def test_photos_of_different_things_are_not_named() -> None:

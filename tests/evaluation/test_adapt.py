@@ -104,6 +104,16 @@ def test_a_hundred_local_images_calibrate_answers_that_were_too_sure() -> None:
     )
 
 
+def test_the_mix_is_the_local_lesions_and_one_prior_image_a_class() -> None:
+    away = painted(10, AWAY_C, 2.0, 1)
+    lesions = {(record.group, record.label) for record in away.records}
+    counts_C = np.array([sum(label == key for _, label in lesions) for key in CLASSES.keys])
+    expected_C = (counts_C + 3 * HOME_C) / (len(lesions) + 3)
+    rules = LocalFit(CLASSES, home(60), HOME_C).fit(away)
+    np.testing.assert_allclose(rules.mix_C, expected_C)
+    np.testing.assert_allclose(rules.log_shifts_C, np.log(expected_C / HOME_C))
+
+
 def test_too_few_urgent_lesions_keep_the_cautious_threshold() -> None:
     parent = home()
     away = painted(40, np.array([0.7, 0.2, 0.1]), 2.0, 5)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_pixels
 
-from skindx.imaging.photo_gates import inspect
+from skindx.imaging.photo_gates import BRIGHT, inspect, sharpness
 from skindx_bench.honesty.gates_study import blurred, darkened, photos_of
 from skindx_bench.honesty.no_skin_images import KINDS
 
@@ -32,6 +32,14 @@ def test_out_of_focus_is_refused_whatever_the_tone(skin_type: int) -> None:
 def test_a_slight_blur_is_a_remark() -> None:
     photo = Image.fromarray(skin_pixels(640, 480)).filter(ImageFilter.GaussianBlur(2.6))
     assert gates_of(np.asarray(photo)) == [("blur", False)]
+
+
+def test_less_light_is_no_blur() -> None:
+    """The floor sinks with the square of the light, as variances do: dark skin is not refused."""
+    luma_HW = np.random.default_rng(0).normal(60, 2, (160, 160)).astype(np.float32)
+    luma_HW *= BRIGHT / np.percentile(luma_HW, 95)
+    for light in (0.5, 0.3):
+        assert sharpness(luma_HW * light) == pytest.approx(sharpness(luma_HW), abs=2e-2)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,20 @@ def test_logits_and_log_probabilities_give_the_same_temperature() -> None:
     assert fit_temperature(log_NC, truth_N) == pytest.approx(fit_temperature(logits_NC, truth_N))
 
 
+def test_doubt_goes_to_the_rival_in_the_mix_that_is_served() -> None:
+    """Platt's smoothing: of few images the rest goes to the strongest other class after the mix."""
+    scores_NC = np.log([[0.7, 0.2, 0.1], [0.6, 0.25, 0.15], [0.2, 0.7, 0.1]])
+    shift_C, truth_N, doubt = np.log([0.3, 0.1, 4.0]), np.array([0, 0, 1]), 1 / 5
+    grid_T = np.geomspace(COLDEST, HOTTEST, 20_000)
+    log_TNC = scores_NC / grid_T[:, None, None] + shift_C
+    log_TNC -= np.log(np.exp(log_TNC).sum(axis=2, keepdims=True))
+    rival = 2  # the last class, which the mix makes likelier than the others
+    loss_T = -(((1 - doubt) * log_TNC[:, np.arange(3), truth_N]) + doubt * log_TNC[..., rival])
+    best = grid_T[loss_T.mean(axis=1).argmin()]
+    assert COLDEST < best < HOTTEST
+    assert fit_temperature(scores_NC, truth_N, shift_C) == pytest.approx(best, rel=1e-3)
+
+
 def test_scaling_closes_the_calibration_gap() -> None:
     logits_NC, truth_N = simulate(3.0)
     before = expected_calibration_error(apply_temperature(logits_NC, 1.0), truth_N)

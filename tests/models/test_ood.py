@@ -84,7 +84,7 @@ def test_a_typing_error_lists_the_kinds() -> None:
 @given(st.integers(0, 2**32))
 def test_p_values_count_who_scores_as_high(seed: int) -> None:
     random = np.random.default_rng(seed)
-    known_NK, queries_QK = random.normal(size=(40, 1)), random.normal(size=(5, 1)).round(1)
+    known_NK, queries_QK = (random.normal(size=(n, 1)).round(1) for n in (40, 5))
     expected = [(1 + (known_NK[:, 0] >= query).sum()) / 41 for query in queries_QK[:, 0]]
     np.testing.assert_allclose(p_values(known_NK, queries_QK), expected)
     # Of two detectors of which one says nothing the other decides.
