@@ -45,7 +45,13 @@ def run(
     command: Sequence[str], *, stdin: str = "", timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=timeout_s,
     )
 
 

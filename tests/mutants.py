@@ -66,6 +66,18 @@ MUTANTS = {
         "after.mm_per_pixel / before.mm_per_pixel)",
         "tests/scan/test_scan_compare.py",
     ),
+    "bundle: files of a file manager are extra files": Mutant(
+        "skindx/models/bundle/bundle_index.py",
+        "if is_unfinished(name) or is_clutter(name):",
+        "if is_unfinished(name):",
+        "tests/models/test_bundle_files.py::test_what_file_managers_leave_is_no_part_of_a_bundle",
+    ),
+    "terminal: characters that an encoding lacks end the answer": Mutant(
+        "skindx/cli/failures.py",
+        'stream.reconfigure(errors="skindx.nearest")',
+        'stream.reconfigure(errors="strict")',
+        "tests/cli/test_hostile_names.py::test_what_an_encoding_lacks_is_replaced",
+    ),
     "joining: the larger of two parts decides": Mutant(
         "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",

@@ -31,7 +31,7 @@ from skindx.casebook.sealed_rows import (
     scan_deletions,
     sealed_scan,
 )
-from skindx.core.atomic_files import memory_folder, private_folder
+from skindx.core.atomic_files import below, memory_folder, private_folder
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
 from skindx.scan.compare.scan_comparison import ScanComparison, compare
@@ -157,7 +157,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         raise UserError(
             f"{folder / links[0]} is a link, and a scan has none; scan the photos again."
         )
-    inside = [path for name in FOLDERS for path in sorted((folder / name).glob("*.jpg"))]
+    inside = [path for name in FOLDERS for path in below(folder / name, "*.jpg")]
     try:
         return {
             path.relative_to(folder).as_posix(): read_plain(path, _LARGEST)

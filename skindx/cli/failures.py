@@ -1,12 +1,14 @@
 """How a command ends that fails (one sentence, an exit code), and what it prints on a terminal."""
 
+import codecs
 import errno
 import os
 import re
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -47,6 +49,11 @@ def print_deprecations() -> None:
     warnings.showwarning = sentence
 
 
+def _tell(line: str) -> None:
+    with suppress(OSError):  # nobody reads it: the exit code says it still
+        print(line, file=sys.stderr)
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Exit with 2 for a user's mistake, 1 for a failed job, 130 for Ctrl+C; print one sentence.
@@ -56,31 +63,30 @@ def one_sentence() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        _tell(f"error: {printable(str(error))}")
         sys.exit(2)
     except JobError as error:
         # Several lines: it may end with those of the process that failed.
         lines = f"error: {error}".splitlines()
-        print("\n".join(printable(line) for line in lines), file=sys.stderr)
+        _tell("\n".join(printable(line) for line in lines))
         sys.exit(1)
     except ModuleNotFoundError as error:
         if (sentence := what_is_missing(error)) is None:
             raise
-        print(f"error: {sentence}", file=sys.stderr)
+        _tell(f"error: {sentence}")
         sys.exit(2)
     except OSError as error:
         if file := _file_above(error):
-            print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)
+            _tell(f"error: {file} is a file, and a folder is needed there.")
             sys.exit(2)
         if no_room(error) and error.filename is None:  # the message of every write
-            print(f"error: {error.strerror}; make room and run the command again.", file=sys.stderr)
+            _tell(f"error: {error.strerror}; make room and run the command again.")
             sys.exit(2)
         if error.errno == errno.ENAMETOOLONG:
             name = Path(os.fsdecode(error.filename or "")).name[:40]
-            print(
+            _tell(
                 f"error: the name {name}… is longer than file systems allow (255 bytes a name, "
                 "4096 a path); give a shorter one.",
-                file=sys.stderr,
             )
             sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:
@@ -91,10 +97,10 @@ def one_sentence() -> Iterator[None]:
             if no_room(error)
             else "check its permissions and the free space of its disk"
         )
-        print(f"error: {where}: {error.strerror}; {advice}.", file=sys.stderr)
+        _tell(f"error: {where}: {error.strerror}; {advice}.")
         sys.exit(2)
     except KeyboardInterrupt:
-        print(STOPPED, file=sys.stderr)
+        _tell(STOPPED)
         sys.exit(130)
 
 
@@ -128,9 +134,28 @@ class PrintableStream:
         return getattr(self._stream, name)
 
 
+_NEAREST = dict.fromkeys(range(0x2500, 0x2580), "+") | str.maketrans(
+    "–—−‘’“”×·→≤≥─━│┃", "---''\"\"x*><>--||"
+)
+"""What is printed for characters that an encoding lacks, where Unicode knows no plain form."""
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that a stream's encoding lacks by the nearest of ASCII, else by `?`."""
+    assert isinstance(error, UnicodeEncodeError)
+    letters = unicodedata.normalize("NFKD", error.object[error.start : error.end])
+    bare = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return bare.translate(_NEAREST).encode("ascii", "replace").decode(), error.end
+
+
 def guard_terminal() -> None:
-    """Print through such streams from here on."""
+    """Print through such streams from here on; a child's print what its encoding has."""
+    codecs.register_error("skindx.nearest", _nearest)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, PrintableStream):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="skindx.nearest")
             setattr(sys, name, PrintableStream(stream))
+    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    os.environ["PYTHONIOENCODING"] = f"{encoding}:replace"

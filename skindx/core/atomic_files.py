@@ -72,7 +72,7 @@ class FolderKind:
             raise UserError(
                 f"{above} cannot be written, so {path} cannot be made; give another folder."
             )
-        names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
+        names = {entry.name for entry in entries(path)} - _OF_REFUSED if path.exists() else set()
         known = self.mark in names
         patterns = (self.mark, *self.contents) if known else self.before
         if strange := sorted(
@@ -86,8 +86,14 @@ class FolderKind:
             )
 
 
-_CLUTTER = {".DS_Store", "Thumbs.db", "desktop.ini", "energy.json"}
-"""What file managers leave in any folder, and commands that were refused (their joules)."""
+_OF_REFUSED = {"energy.json"}
+"""What a command that was refused leaves: its joules."""
+_CLUTTER = re.compile(
+    r"\._.*|\.DS_Store|\.(apdisk|localized|directory|fseventsd|Spotlight-V100|TemporaryItems)"
+    r"|\.Trashes|\.Trash-\d+|__MACOSX|Icon\r|(ehthumbs|ehthumbs_vista|thumbs)\.db|desktop\.ini"
+    r"|@eaDir|\$RECYCLE\.BIN|System Volume Information",
+    re.IGNORECASE,
+)
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}$")
 """What a file's name ends in until it is whole: a kill leaves it."""
 _OF_THE_DISK = "lost+found"
@@ -138,13 +144,27 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def is_clutter(name: str) -> bool:
+    """Tell whether file managers made a file, by its name or a folder's above it.
+
+    Finder, Explorer and others leave such files in every folder that they show, and in zips.
+    """
+    return any(map(_CLUTTER.fullmatch, name.split("/")))
+
+
 def entries(path: Path) -> list[Path]:
-    """Return what a folder holds, without unfinished parts of a folder written within it."""
+    """Return what a folder holds, without clutter and unfinished parts written within it."""
     return [
         entry
         for entry in path.iterdir()
-        if not is_unfinished(entry.name) and entry.name != _OF_THE_DISK
+        if not (is_unfinished(entry.name) or is_clutter(entry.name) or entry.name == _OF_THE_DISK)
     ]
+
+
+def below(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return what lies below a folder and fits a pattern, in order and without clutter."""
+    paths = folder.rglob(pattern)
+    return sorted(path for path in paths if not is_clutter(path.relative_to(folder).as_posix()))
 
 
 def is_unfinished(name: str) -> bool:

@@ -120,7 +120,12 @@ class CppSource:
         instruction sets: another machine with the same home, or another version, compiles its own.
         """
         version = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, check=True, timeout=_WAIT_S
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            timeout=_WAIT_S,
         ).stdout
         source = self.file.read_text(encoding="utf-8")
         options = self._options(instructions)

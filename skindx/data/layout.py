@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from skindx.core.atomic_files import atomic_file
+from skindx.core.atomic_files import atomic_file, is_clutter
 from skindx.core.errors import UserError
 
 MANIFEST = "manifest.parquet"
@@ -149,6 +149,8 @@ def _no_file_of(file: Path, dataset: Path, why: str) -> UserError:
 def stored_files(dataset: Path) -> Iterator[Path]:
     """Yield all files of the store. Raises UserError as `stored_file` does."""
     for file in (dataset / STORE).glob("*/*"):
+        if is_clutter(file.relative_to(dataset).as_posix()):
+            continue
         yield stored_file(dataset, file.relative_to(dataset).as_posix())
 
 
@@ -171,7 +173,8 @@ def sweep_store(out: Path, named: Collection[str]) -> int:
             swept += 1
             continue
         for file in shard.glob("*"):
-            if file.relative_to(out).as_posix() not in named:
+            path = file.relative_to(out).as_posix()
+            if path not in named and not is_clutter(path):
                 file.unlink()
                 swept += 1
     return swept

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from skindx.core.atomic_files import atomic_file, sha256_file
+from skindx.core.atomic_files import atomic_file, is_clutter, sha256_file
 from skindx.core.errors import UserError
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.sources.columns import (
@@ -104,7 +104,7 @@ def _walk(folder: str, left_out: Counter[str]) -> Iterator[str]:
         left_out["unreadable folders"] += 1
         return
     for entry in entries:
-        if entry.name.startswith((".", "__MACOSX")):
+        if entry.name.startswith(".") or is_clutter(entry.name):
             left_out["hidden"] += 1
         elif entry.is_symlink():
             left_out["links (not followed)"] += 1

@@ -1,5 +1,6 @@
 """Pipes are refused before anybody waits, and names of files give a terminal no orders."""
 
+import errno
 import io
 import os
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
-from skindx.cli.failures import PrintableStream
+from skindx.cli.failures import PrintableStream, guard_terminal, one_sentence
 from skindx.cli.options import check
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
@@ -95,6 +96,41 @@ def test_names_give_a_terminal_no_orders(
     stream.seek(stream.truncate(0))
     PrintableStream(stream).write("\x1b[31mred\x1b[0m\x1b[2K\x1b]0;t\x07")
     assert stream.getvalue() == "\x1b[31mred\x1b[0m\x1b[2K�]0;t�"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_what_an_encoding_lacks_is_replaced(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """Every verb prints through these streams; children get theirs from the environment."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    guard_terminal()
+    said = "2–3 mm… “naïve” ≥ 1 ═ 皮 \udce4"
+    print(said)
+    print(said, file=sys.stderr)
+    child = [sys.executable, "-c", "import sys; print('–皮'); print('–', file=sys.stderr)"]
+    assert subprocess.run(child, check=False, capture_output=True).returncode == 0
+    for stream in streams.values():
+        stream.flush()
+        printed = stream.buffer.getvalue().decode(encoding)
+        plain = {
+            "ascii": '2-3 mm... "naive" > 1 + ? ?\n',
+            "latin-1": '2-3 mm... "naïve" > 1 + ? ?\n',
+            "cp1252": "2–3 mm… “naïve” > 1 + ? ?\n",
+        }
+        assert printed == plain.get(encoding, "2–3 mm… “naïve” ≥ 1 ═ 皮 \ufffd\n")
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "write", closed)
+    with pytest.raises(SystemExit) as stop, one_sentence():
+        raise UserError("nobody reads this.")
+    assert stop.value.code == 2
 
 
 @pytest.mark.parametrize(

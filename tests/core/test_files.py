@@ -10,13 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hostile_images import strew
 
 from skindx.core import atomic_files
 from skindx.core.atomic_files import (
     FolderKind,
     atomic_file,
     atomic_folder,
+    below,
+    entries,
     finish_folder,
+    is_clutter,
     leftovers,
     only_writer,
     write_csv,
@@ -205,6 +209,18 @@ def test_what_comes_while_a_folder_is_written_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.tex"]
 
 
+def test_what_file_managers_leave_is_no_file_of_ours(tmp_path: Path) -> None:
+    for name in ("act-1.txt", ".hidden", "thumbs.jpg", "desktop.init", "in/x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+        assert not is_clutter(name), name
+    before, plain = entries(tmp_path), below(tmp_path, "*.txt")
+    strew(tmp_path)
+    assert entries(tmp_path) == before
+    assert below(tmp_path, "*.txt") == plain == sorted(plain)
+    assert len(plain) == 2
+
+
 def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "nowhere").symlink_to("gone")
@@ -212,8 +228,8 @@ def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path)
         with pytest.raises(UserError, match=why):
             PLAY.check(tmp_path / out)
     (tmp_path / "new").mkdir()
-    for name in (".DS_Store", "energy.json"):
-        (tmp_path / "new" / name).write_text("")
+    strew(tmp_path / "new")
+    (tmp_path / "new/energy.json").write_text("")
     PLAY.check(tmp_path / "new")
     PLAY.check(tmp_path / "not" / "there")
     with pytest.raises(UserError, match="cannot be made"):

@@ -212,7 +212,9 @@ def test_voc_of_others_counts_from_one_and_reaches_nowhere(tmp_path: Path) -> No
         "<object><name>mole</name><bndbox><xmin>1</xmin><ymin>11</ymin><xmax>100</xmax>"
         "<ymax>20</ymax></bndbox></object></annotation>"
     )
+    (tmp_path / "._x.xml").write_bytes(b"\0\5\x16\7")  # of Finder, on a stick
     read = by_name(read_voc(tmp_path))
+    assert list(read) == ["x.jpg"]
     assert read["x.jpg"].boxes == (Box(0, 10, 100, 20, "mole", tmp_path.name),)
 
     secret = tmp_path / "secret.txt"

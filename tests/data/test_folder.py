@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hostile_images import strew
 from paint_images import encode, paint, save
 
 from skindx.core.errors import UserError
@@ -48,6 +49,8 @@ def test_what_is_no_image_has_a_row_with_its_reason(tmp_path: Path) -> None:
     (root / "acne" / "page.jpg").write_text("<html>")
     (root / "acne" / "empty.jpg").touch()
     (root / "acne" / ".hidden.jpg").write_bytes(encode(paint(51)))
+    for folder in (root, root / "acne"):
+        strew(folder)
     (root / "acne" / "away.jpg").symlink_to(outside)
     (root / "acne" / "up").symlink_to(tmp_path)
     (root / "acne" / "inside.jpg").symlink_to(root / "wart" / "0.jpg")

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from hostile_images import strew
 from local_site import Answer, LocalSite, category, figures, html
 from paint_images import encode, paint, save
 
@@ -18,7 +19,7 @@ from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.hash_links import near_links
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, read_decisions, read_flags, write_flags
-from skindx.data.layout import BLOCKLIST, LEDGER
+from skindx.data.layout import BLOCKLIST, LEDGER, stored_files
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
@@ -212,9 +213,15 @@ def test_other_tables_of_the_folder_are_purged_and_strange_ones_left(out: Path) 
         csv.writer(file).writerows(rows)
     (out / "other.csv").write_text("x,y\n1,2\n")
     (out / "empty.csv").write_text("")
+    (out / "._mine.parquet").write_bytes(b"of Finder on a stick")
+    for folder in {out, *(path.parent for path in stored_files(out))}:
+        strew(folder)
+    stored = set(stored_files(out))
     take_down(out, urls=["acne/0.jpg"])
     with (out / "mine.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [rows[0], *rows[2:]]
+    assert {path.stem for path in stored} >= {record.sha256 for record in read_manifest(out)}
+    assert set(stored_files(out)) < stored
     assert (out / "other.csv").read_text() == "x,y\n1,2\n"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import struct
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from forged_bundle import WHOLE, change_index, copy_bundle, forge
+from hostile_images import strew
 from safetensors.torch import load_file, save
 
 from skindx.core.errors import UserError
-from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle, write_index
+from skindx.models.bundle.detach import unpack
 from skindx.taxonomy import Taxonomy
 
 WEIGHTS = "members/a/model.safetensors"
@@ -228,6 +231,22 @@ def test_what_is_not_listed_is_refused(tmp_path: Path) -> None:
                 folder / "more"
             ).is_symlink() else (folder / "more").unlink()
     assert open_bundle(bundle)
+
+
+def test_what_file_managers_leave_is_no_part_of_a_bundle(tmp_path: Path) -> None:
+    bundle = copy_bundle(tmp_path)
+    digest = open_bundle(bundle).digest
+    for folder in (tmp_path, bundle, bundle / "members/a"):
+        strew(folder)
+    shutil.copy(bundle / "bundle.json", bundle / "__MACOSX/bundle.json")
+    assert open_bundle(bundle).digest == digest
+    archive = shutil.make_archive(str(tmp_path / "sent"), "zip", tmp_path)
+    assert open_bundle(unpack(Path(archive), tmp_path / "received")).digest == digest
+    forge(bundle, "Thumbs.db", b"listed by an older version")
+    (bundle / "Thumbs.db").unlink()
+    assert open_bundle(bundle)
+    write_index(bundle, open_bundle(bundle).spec)
+    assert open_bundle(bundle).spec.files == open_bundle(WHOLE).spec.files
 
 
 @pytest.mark.parametrize("name", ["bundle.json", "taxonomy.yaml", WEIGHTS])

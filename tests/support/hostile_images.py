@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -134,3 +135,13 @@ def two_gigapixels() -> bytes:
     rows = packed_zeros((1 + side // 8) * 104, side // 104)
     start = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + start + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+
+
+def strew(folder: Path) -> None:
+    """Leave in a folder what Finder, Explorer, KDE and a storage box leave in every one."""
+    files = (".DS_Store", "._.DS_Store", "._bundle.json", "._x.txt", ".directory", "Icon\r")
+    for name in (*files, "Thumbs.db", "thumbs.db", "ehthumbs.db", "desktop.ini", "Desktop.ini"):
+        (folder / name).write_bytes(b"\0\0\0\1Bud1\xff")
+    for name in ("__MACOSX", "@eaDir", ".Spotlight-V100"):
+        (folder / name).mkdir()
+        (folder / name / "x.txt").write_bytes(b"\xff")

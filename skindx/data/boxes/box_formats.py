@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.settings_base import NamePattern, Settings
 from skindx.data.box import BoxedImage
@@ -89,7 +90,7 @@ FORMATS: Mapping[BoxFormat, BoxFormatKind] = {
         names_all=True,
     ),
     "voc": BoxFormatKind(
-        lambda path: path.suffix == ".xml" or any(path.rglob("*.xml")),
+        lambda path: path.suffix == ".xml" or bool(below(path, "*.xml")),
         read_voc,
         lambda out, e: write_voc(out, e.images, e.files, copy=e.copy),
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from skindx.core.atomic_files import write_json
+from skindx.core.atomic_files import below, write_json
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import (
@@ -60,7 +60,7 @@ def labelled_files(root: Path) -> tuple[list[LabelledFile], list[str]]:
         )
     targets = {PurePosixPath(str(key).replace("\\", "/")).as_posix(): table[key] for key in table}
     files: list[LabelledFile] = []
-    for path in sorted((root / DATA).rglob("*")):
+    for path in below(root / DATA):
         inner = path.relative_to(root / DATA)
         if path.is_file() and not any(part.startswith(".") for part in inner.parts):
             target = targets.pop(inner.with_suffix("").as_posix(), None)

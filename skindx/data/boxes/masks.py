@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules
@@ -18,7 +19,7 @@ _RULES = BoxRules()
 
 def holds_masks(folder: Path) -> bool:
     """Tell whether the first PNG of a folder is grey, as masks are; photos have colours."""
-    first = min(folder.rglob("*.png"), default=None)
+    first = next(iter(below(folder, "*.png")), None)
     try:
         return first is not None and _is_grey(first)
     except OSError:
@@ -41,7 +42,7 @@ def read_masks(path: Path, rules: BoxRules = _RULES) -> BoxFile:
         raise UserError(f"{path} is no folder; give the folder of the masks (PNG).")
     file, bounds = BoxFile(path), path.resolve()
     pattern = re.compile(rules.pattern)
-    masks = sorted(path.rglob("*.png"))
+    masks = below(path, "*.png")
     for mask in masks:
         shown = mask.relative_to(path)
         named = pattern.search(mask.name)

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
+from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
@@ -33,7 +34,7 @@ def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     Entities are refused, so no file can blow up or reach out (billion laughs, external entities).
     Raises UserError where there is no XML.
     """
-    files = [path] if path.is_file() else sorted(path.rglob("*.xml"))
+    files = [path] if path.is_file() else below(path, "*.xml")
     if not files:
         raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
     read = BoxFile(path)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.core.atomic_files import write_text
+from skindx.core.atomic_files import below, write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
@@ -243,7 +243,7 @@ def _without_labels(file: BoxFile, image: Path, framed: Framed, rules: BoxRules)
 
 def _count_orphans(file: BoxFile, used: Collection[Path]) -> None:
     """Count label files whose image is not there."""
-    for labels in sorted(file.path.rglob("*.txt")):
+    for labels in below(file.path, "*.txt"):
         parts = labels.relative_to(file.path).parts
         other = labels.name.startswith(".") or labels.name == "classes.txt"
         if "labels" in parts[:-1] and labels not in used and not other:
@@ -273,7 +273,7 @@ def _entry(
 
 def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield each file below a folder `images` of `root`, and where its labels would be."""
-    for image in sorted(root.rglob("*")):
+    for image in below(root):
         parts = image.relative_to(root).parts
         if "images" not in parts[:-1] or image.name.startswith(".") or not image.is_file():
             continue

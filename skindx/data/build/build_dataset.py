@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from skindx.core.atomic_files import only_writer, write_json
+from skindx.core.atomic_files import entries, only_writer, write_json
 from skindx.core.errors import UserError, needs_room
 from skindx.core.progress import Progress, silent
 from skindx.data.box import Box
@@ -167,7 +167,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
         if not out.is_dir():
             raise UserError(f"{out} is a file; give --out a new or empty folder.")
         recover(out)
-        names = {entry.name for entry in out.iterdir()}
+        names = {entry.name for entry in entries(out)}
         begun = {MANIFEST, STORE} & names or any(name.startswith("ledger") for name in names)
         if names and not begun:
             raise UserError(
@@ -190,12 +190,12 @@ def emptied_again(out: Path) -> Iterator[None]:
     What was fetched or is known of any image stays: the next build goes on with it.
     """
     existed = out.exists()
-    empty = not existed or not any(out.iterdir())
+    empty = not existed or not entries(out)
     try:
         yield
     except UserError:
         if empty and out.exists() and not any((out / STORE).glob("*/*")) and not read_ledger(out):
-            for path in out.iterdir():
+            for path in entries(out):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if not existed:
                 out.rmdir()

@@ -14,6 +14,7 @@ from typing import Any
 from skindx.core.atomic_files import (
     FolderKind,
     atomic_folder,
+    below,
     finish_folder,
     leftovers,
     only_writer,
@@ -87,7 +88,7 @@ def write_side_files(
 
 def _sums(folder: Path, known: Collection[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of each file below `folder` by its relative path, but for `known` ones."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = [path for path in below(folder) if path.is_file()]
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     return {name: sha256_file(path) for name, path in names.items() if name not in known}
 

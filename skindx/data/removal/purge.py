@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from skindx.core.atomic_files import leftovers, read_parquet, sha256_file, write_json
+from skindx.core.atomic_files import entries, leftovers, read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.data.answer_log import held_answers
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
@@ -58,7 +58,7 @@ def purge_other_tables(
 
     Raises UserError for a table that cannot be read: whom it names is unknown.
     """
-    tables = {path for kind in _KINDS for path in dataset.glob(f"*{kind}")} - set(known)
+    tables = {path for path in entries(dataset) if path.suffix in _KINDS} - set(known)
     for path in sorted(tables):
         _KINDS[path.suffix](path, staging, sha256s)
 

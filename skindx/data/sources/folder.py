@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from skindx.core.atomic_files import entries
 from skindx.core.errors import UserError
 from skindx.core.settings_base import NamePattern
 from skindx.data.box import base_name
@@ -94,12 +95,12 @@ def _target(link: Path) -> Path:
 
 def visible(folder: Path) -> list[Path]:
     try:
-        entries = sorted(folder.iterdir())
+        listed = sorted(entries(folder))
     except OSError as error:
         raise UserError(
             f"{folder} cannot be listed ({error.strerror}); check its permissions."
         ) from None
-    return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
+    return [entry for entry in listed if not entry.name.startswith(".")]
 
 
 def _unreadable(error: OSError) -> str:

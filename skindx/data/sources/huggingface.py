@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
@@ -196,7 +197,7 @@ class HuggingFaceSource(LocalSource):
 
     def _files(self, root: Path, fence: Path) -> tuple[list[Path], list[Path]]:
         """Return the Parquet shards, and the tables that name files. Raises UserError."""
-        files = sorted(path for path in root.rglob("*") if path.is_file())
+        files = [path for path in below(root) if path.is_file()]
         tables = [path for path in files if path.name in _METADATA]
         shards = [path for path in files if path.suffix == ".parquet" and path not in tables]
         if not shards and not tables:

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 
 from skindx import __version__
-from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json, write_text
+from skindx.core.atomic_files import (
+    FolderKind,
+    atomic_folder,
+    below,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.embedding_files import EmbeddingRows
@@ -356,7 +363,7 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
     """Write the list of the folder's files with their hashes, the last step of a bundle."""
     files = {
         file.relative_to(folder).as_posix(): sha256_file(file)
-        for file in sorted(folder.rglob("*"))
+        for file in below(folder)
         if file.is_file() and file.name != INDEX
     }
     write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))

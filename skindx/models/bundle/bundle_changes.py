@@ -13,6 +13,7 @@ from typing import Any
 
 from skindx.core.atomic_files import (
     atomic_folder,
+    entries,
     finish_folder,
     is_unfinished,
     write_json,
@@ -140,7 +141,7 @@ def put_folder(path: Path, name: str, source: Path) -> None:
     with atomic_folder(path, BUNDLE) as folder:
         kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
         files = [(path / file, folder / file) for file in kept]
-        files += [(file, folder / name / file.name) for file in source.iterdir()]
+        files += [(file, folder / name / file.name) for file in entries(source)]
         for old, new in files:
             new.parent.mkdir(parents=True, exist_ok=True)
             _link(old, new)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from skindx.core.atomic_files import finish_folder, is_unfinished
+from skindx.core.atomic_files import finish_folder, is_clutter, is_unfinished
 from skindx.core.errors import UserError, instead_of
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
@@ -271,7 +271,8 @@ def _parsed(expect: str) -> str:
 def verify_files(path: Path, files: Mapping[str, str]) -> None:
     """Raise UserError unless the folder holds these files and nothing else, each with its SHA-256.
 
-    Links, pipes and devices are no files of a bundle, whatever they lead to.
+    Links, pipes and devices are no files of a bundle, whatever they lead to. What a file manager
+    left beside the listed files is never read.
     """
     for name in files:
         pure = PurePosixPath(name)
@@ -289,6 +290,8 @@ def verify_files(path: Path, files: Mapping[str, str]) -> None:
             )
         existing.add(name)
     for name, expected in files.items():
+        if is_clutter(name):  # older versions listed it
+            continue
         if name not in existing:
             raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
         if _sha256(path / name) != expected:
@@ -300,7 +303,8 @@ def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = Path(entry.path).relative_to(root).as_posix()
-            if is_unfinished(name):  # of a bundle that is written within its folder: never read
+            # Of a bundle that is written within its folder, and of file managers: never read.
+            if is_unfinished(name) or is_clutter(name):
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
             if not is_folder and not entry.is_file(follow_symlinks=False):

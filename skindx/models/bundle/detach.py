@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from skindx.core.atomic_files import atomic_file, atomic_folder, sha256_file
+from skindx.core.atomic_files import atomic_file, atomic_folder, is_clutter, sha256_file
 from skindx.core.errors import UserError, instead_of
 from skindx.core.untrusted import MEGABYTE, parse_json
 from skindx.models.bounded_files import MOST_BYTES, save_tensors
@@ -90,7 +90,11 @@ def unpack(archive: Path, folder: Path) -> Path:
     """
     try:
         with zipfile.ZipFile(archive) as opened:
-            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+            entries = [
+                entry
+                for entry in opened.infolist()
+                if not entry.is_dir() and not is_clutter(entry.filename)
+            ]
             index = min(
                 (one.filename for one in entries if PurePosixPath(one.filename).name == INDEX),
                 key=len,

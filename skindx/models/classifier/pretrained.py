@@ -46,7 +46,13 @@ def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
     command = [sys.executable, "-m", module, *arguments]
     try:
         done = subprocess.run(
-            command, env=online, check=False, capture_output=True, text=True, timeout=limit_s
+            command,
+            env=online,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
         return f"nothing came within {limit_s} s"

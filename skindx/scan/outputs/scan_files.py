@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skindx.core.atomic_files import read_parquet, renew_file, write_csv, write_json
+from skindx.core.atomic_files import entries, read_parquet, renew_file, write_csv, write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.core.text import printable
@@ -250,7 +250,7 @@ def check_output(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder; give a new folder to --out.")
     for name in (CROPS, OVERVIEWS):
-        for path in (folder / name).iterdir() if (folder / name).is_dir() else ():
+        for path in entries(folder / name) if (folder / name).is_dir() else ():
             if not re.fullmatch(r"\d+\.jpg", path.name):
                 raise UserError(f"{path} is of no scan; give a new folder to --out.")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer, sha256_file
+from skindx.core.atomic_files import FolderKind, atomic_folder, entries, only_writer, sha256_file
 from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress
@@ -341,7 +341,7 @@ def prepared(
 
 
 def _refuse_other_results(out: Path) -> None:
-    if out.exists() and not (out / WORK).is_dir() and any(out.iterdir()):
+    if out.exists() and not (out / WORK).is_dir() and entries(out):
         raise UserError(f"{out} is not empty and holds no scan at work; give another --out.")
 
 

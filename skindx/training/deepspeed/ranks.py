@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import skindx
+from skindx.core.atomic_files import entries
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
 from skindx.core.startup import light_imports
@@ -217,7 +218,7 @@ def launch(
         options = _on_hosts(engine, engine.hostfile)
         if engine.launcher == "pdsh" and "--force_multi" in options:
             folders = (Path(word) for word in arguments if word.startswith("/"))
-            filled = [str(path) for path in folders if path.is_dir() and any(path.iterdir())]
+            filled = [str(path) for path in folders if path.is_dir() and entries(path)]
             check_nodes(engine.hostfile, filled)
         command += ["deepspeed.launcher.runner", *options]
         command += ["--log_level", "critical", "--no_local_rank", "--module"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skindx.core.atomic_files import atomic_file, sha256_file
+from skindx.core.atomic_files import atomic_file, entries, sha256_file
 from skindx.core.errors import UserError
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.classifier.classifier import Classifier, build_classifier
@@ -99,7 +99,7 @@ class States:
     def names(self, member: str) -> list[str]:
         """Return the names under which states of a member lie, whole or not."""
         folder = self.folder(member)
-        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return [path.name for path in entries(folder)] if folder.is_dir() else []
 
     def forget(self, member: str, names: Iterable[str]) -> None:
         """Remove some of a member's states."""
