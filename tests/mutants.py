@@ -30,6 +30,30 @@ class Mutant:
 
 
 MUTANTS = {
+    "labels: one word is compared by its stem": Mutant(
+        "skindx/taxonomy/lexicon.py",
+        "if len(key - {_BOTH}) > 1))",
+        "if key - {_BOTH}))",
+        "tests/taxonomy/test_matching.py",
+    ),
+    "labels: two names are the words of both": Mutant(
+        "skindx/taxonomy/lexicon.py",
+        '(_AND.sub(f" {_BOTH} ", label))',
+        '(_AND.sub(" ", label))',
+        "tests/taxonomy/test_matching.py",
+    ),
+    "labels: a class that names no condition is passed on": Mutant(
+        "skindx/taxonomy/label_matches.py",
+        "    if _is_nameless(skin_class):",
+        "    if False:",
+        "tests/taxonomy/test_matching.py",
+    ),
+    "labels: signs between two names do not count": Mutant(
+        "skindx/taxonomy/lexicon.py",
+        "    return _SIGN.search(label) is None",
+        "    return True",
+        "tests/taxonomy/test_matching.py",
+    ),
     "K-FAC: the floor by the other factor": Mutant(
         "skindx/training/methods/kfac/eigen.py",
         "_counted(v_a * top_g > floor)",

@@ -186,6 +186,7 @@ def _answers(  # noqa: PLR0917
                 "--urgency", f"Urgency, where {names} and has none", "urgent", TIERS
             )
             given |= dict.fromkeys(missing, cast("Urgency", tier))
+        print("Confirm what each class is taken for; another name of its folder mends it:")
         print("\n".join(seen.matches(given)))
     else:
         map_labels(seen.counts.elements(), load_taxonomy(taxonomy))

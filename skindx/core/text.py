@@ -3,8 +3,10 @@
 import hashlib
 import math
 import re
+import unicodedata
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,22 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+@lru_cache(maxsize=4096)  # each answer compares the same few hundred names
+def folded_name(text: str) -> str:
+    """Return a name as it is compared: names that fold alike are one, whatever they name.
+
+    Case, composed letters, full width, circles and raised digits do not count (NFKC, casefold),
+    nor invisible signs and runs of blanks, nor the dot of an i: Turkish and other keyboards write
+    the same name with and without it. Marks, which are the vowels of many scripts, do.
+    """
+    seen = (char for char in text if unicodedata.category(char) != "Cf")
+    small = unicodedata.normalize("NFKC", "".join(seen)).casefold()
+    return " ".join(_DOTS.sub("i", unicodedata.normalize("NFKC", small)).split())
+
+
+_DOTS = re.compile("i\u0307|\u0131")
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,7 +13,15 @@ from pydantic import Field, model_validator
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_plain_yaml
-from skindx.taxonomy.lexicon import LEXICON, NameIndex, heading_of, normalise
+from skindx.taxonomy.lexicon import (
+    LEXICON,
+    NameIndex,
+    Rule,
+    abbreviations,
+    heading_of,
+    is_one_name,
+    normalise,
+)
 
 __all__ = [
     "URGENCY_ADVICE",
@@ -55,6 +63,10 @@ class SkinClass(Settings):
         return URGENCY_ADVICE[self.urgency]
 
 
+def _labels(skin_class: SkinClass) -> tuple[str, ...]:
+    return (skin_class.key, skin_class.name, *skin_class.synonyms)
+
+
 class Taxonomy(Settings):
     """An ordered list of classes in which no label can mean two of them."""
 
@@ -86,7 +98,7 @@ class Taxonomy(Settings):
                 raise ValueError(f"the key {key!r} stands twice; keep one of the two classes")
         owner: dict[str, str] = {}
         for skin_class in self.classes:
-            for label in (skin_class.key, skin_class.name, *skin_class.synonyms):
+            for label in _labels(skin_class):
                 if not normalise(label):
                     raise ValueError(
                         f"the label {label!r} of {skin_class.key} has no letter or digit"
@@ -129,16 +141,28 @@ class Taxonomy(Settings):
     def recognise(self, label: str) -> SkinClass | None:
         """Return the class that a label means, None for none, for several and for an unmapped one.
 
-        Beside what `find` knows: accents, endings and the order of words do not count; then names
-        in Latin, German, French and Spanish, abbreviations of public data sets and ICD codes count
-        as well.
+        Beside what `find` knows: accents, a plural, and of several words endings and order do not
+        count; then names in Latin, German, French and Spanish, abbreviations of public data sets
+        and ICD codes count as well.
         """
-        if exact := self.find(label):
-            return exact
+        return self.recognise_by(label)[0]
+
+    def recognise_by(self, label: str) -> tuple[SkinClass | None, Rule]:
+        """Return what `recognise` does, and how the label was matched."""
+        exact = self.find(label)
+        if exact and (is_one_name(label) or not all(map(is_one_name, _labels(exact)))):
+            titles = {normalise(exact.key), normalise(exact.name)}
+            if normalise(label) in titles:
+                return exact, "its name"
+            short = normalise(label) in abbreviations()
+            return exact, "an abbreviation" if short else "a synonym"
         if self.why_unmapped(label):
-            return None
-        key = self._names.find(label) or self._names.find(heading_of(label))
-        return self[key] if key else None
+            return None, "its name"
+        key, rule = self._names.find(label)
+        if not key:
+            heading, rule = heading_of(label)
+            key = self._names.find(heading)[0]
+        return (self[key] if key else None), rule
 
     def why_unmapped(self, label: str) -> str:
         """Return why a label was decided to mean none of the classes, "" if there is none."""
@@ -178,17 +202,13 @@ class Taxonomy(Settings):
 
         An unmapped label may differ from a name in its endings or the order of its words alone.
         """
-        names = [(label, "") for label in self.unmapped]
-        names += [(label, skin_class.key) for label, skin_class in self._labels]
+        names = [(label, "", "") for label in self.unmapped]
+        names += [(label, "", skin_class.key) for label, skin_class in self._labels]
         return NameIndex.of(names)
 
     @property
     def _labels(self) -> list[tuple[str, SkinClass]]:
-        return [
-            (label, skin_class)
-            for skin_class in self.classes
-            for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
-        ]
+        return [(label, skin_class) for skin_class in self.classes for label in _labels(skin_class)]
 
     @cached_property
     def _reasons(self) -> dict[str, str]:

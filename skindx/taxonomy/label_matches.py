@@ -7,14 +7,23 @@ or an emergency and has no urgency is never passed on in silence.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import cast
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
-from skindx.taxonomy.lexicon import codes_in, entries, heading_of, words
+from skindx.taxonomy.lexicon import (
+    Rule,
+    codes_in,
+    entries,
+    heading_of,
+    is_one_name,
+    means_something,
+    plain_letters,
+    words,
+)
 from skindx.taxonomy.urgent import urgent_conditions
 
 _IN_ORDER = ("skin100", "isic9")
@@ -48,6 +57,16 @@ _EMERGENCY = re.compile(
 _SHORT_CANCER = re.compile("mel|mm|c?scc|bcc|akiec|lmm|alm|ssm|mcc|ctcl|dfsp|nmsc|iec|mal|mis")
 _SHORT_EMERGENCY = re.compile("sjs|ten|dress|ssss|zona|burns?")
 """Abbreviations: whole words alone."""
+_NAMELESS = re.compile(
+    r"true|t|yes|y|positive?|pos|cases?|patients?|abnormal|suspicious|suspect|affected|diseased?|sick"
+    r"|wahr|ja|j|positiv|fall|faelle|krank|auffallig|vrai|oui|o|positif|cas|malade"
+    r"|verdadero|si|s|positivo|caso|enfermo|[+]"
+)
+"""Classes that say that something was found, and not what."""
+_HOLDER = re.compile(
+    r"labels?|targets?|categor(y|ies)|groups?|types?|kategorie|gruppe|typ|diagnos[ie]s"
+)
+_NUMBER = re.compile(r"[-+]?(0x[0-9a-f]+|[\d.,:/%-]*\d[\d.,:/%-]*(e[-+]?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -56,25 +75,34 @@ class ConditionMatch:
 
     taxonomy: str
     skin_class: SkinClass
+    rule: Rule = field(default="its name", compare=False)
+    """How the label says so."""
 
     @property
     def words(self) -> str:
-        """The class, its code and its urgency, as a build lists them."""
+        """The class, its code, its urgency and the rule, as a build lists them."""
         known = self.skin_class
         code = f"ICD-10 {known.icd10}" if known.icd10 else "no ICD-10 code"
-        return f"{known.name} ({self.taxonomy}), {code}, {_tier(known.urgency)}"
+        return f"{known.name} ({self.taxonomy}), {code}, {_tier(known.urgency)}, by {self.rule}"
 
 
 def match(label: str) -> ConditionMatch | None:
     """Return what a label means in the shipped taxonomies or the lexicon; None for nothing."""
-    heading = heading_of(label)
-    for text in filter(None, (label, heading)):
-        if named := _titles().get(normalise(text)):
-            return named
-    for name in _IN_ORDER:
-        if skin_class := load_shipped(name).recognise(heading or label):
-            return ConditionMatch(name, skin_class)
-    return ConditionMatch("lexicon", lexicon_class(heading)) if heading else None
+    if (titled := _titles().get(normalise(label))) and is_one_name(label):
+        return titled
+    heading, rule = heading_of(label)
+    known = _titles().get(normalise(heading))
+    for name in () if known else _IN_ORDER:
+        skin_class, how = load_shipped(name).recognise_by(heading or label)
+        if skin_class:
+            known, rule = ConditionMatch(name, skin_class), rule if heading else how
+            break
+    if not known and heading:
+        known = ConditionMatch("lexicon", lexicon_class(heading))
+    exact = known and normalise(label) in map(normalise, _labels(known.skin_class))
+    if exact and rule != "an abbreviation" and is_one_name(label):
+        rule = "a synonym"
+    return replace(known, rule=rule) if known else None
 
 
 def match_class(label: str) -> SkinClass:
@@ -236,6 +264,8 @@ def with_urgencies(taxonomy: Taxonomy, urgencies: Mapping[str, Urgency]) -> Taxo
 
 def looks_like(skin_class: SkinClass) -> str:
     """Return "a cancer" or "an emergency" where code or names of a class say so, else ""."""
+    if _is_nameless(skin_class):
+        return "a cancer"
     labels = _labels(skin_class)
     codes = [
         skin_class.icd10.replace(".", ""),
@@ -261,6 +291,16 @@ def looks_like(skin_class: SkinClass) -> str:
     return "a cancer" if cancer else "an emergency" if emergency else ""
 
 
+def _is_nameless(skin_class: SkinClass) -> bool:
+    """Tell whether a class names no condition but a number, or that something was found."""
+    if skin_class.icd10 or skin_class.synonyms:
+        return False
+    text = plain_letters(skin_class.name).strip()
+    saying = [word for word in words(text) if means_something(word) and not _HOLDER.fullmatch(word)]
+    counted = any(map(str.isdigit, text)) and not saying
+    return counted or bool(_NAMELESS.fullmatch(text) or _NUMBER.fullmatch(text))
+
+
 def without_urgency(classes: Iterable[SkinClass]) -> dict[str, str]:
     """Return what each class without urgency looks like, of those that look dangerous."""
     return {
@@ -280,9 +320,11 @@ def check_urgencies(taxonomy: Taxonomy, remedy: str = "") -> None:
         return
     first, kind = next(iter(missing.items()))
     more = f" (and so do {', '.join(list(missing)[1:6])})" if len(missing) > 1 else ""
+    nameless = _is_nameless(taxonomy[first])
+    looks = f"names no condition, may be {kind}" if nameless else f"looks like {kind}"
     options = " ".join(f"--urgency {key}=urgent" for key in list(missing)[:3])
     raise UserError(
-        f"the class {first!r} looks like {kind} and has no urgency{more}, so no answer could "
+        f"the class {first!r} {looks} and has no urgency{more}, so no answer could "
         f"call it urgent; "
         + (remedy or f"give {options} (or soon, routine), or choose a --taxonomy that has it")
         + "."

@@ -5,19 +5,28 @@ A label that no taxonomy spells out leads through this list to a label that one 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from types import MappingProxyType
+from typing import Literal
 
 from skindx.core.settings_base import Settings
+from skindx.core.text import folded_name
 from skindx.core.untrusted import read_plain_yaml
 
 _NO_MEANING = re.compile(
-    "an?|the|of|in|on|der|die|das|des|du|de|l[ae]s?|el|los|del|et|y|und|and|or|d|l|nos|unspecified"
+    "an?|the|of|in|on|der|die|das|des|du|de|l[ae]s?|el|los|del|d|l|nos|unspecified"
     "|photos?|images?|pictures?|bild(er)?|fotos?|class|[ck]lasse|clase"
 )
+_SIGN = re.compile(r"[&+/;]")
+_AND = re.compile(
+    r"[&+/;]|(?<![^\W_])(?:and|or|vs|versus|und|oder|et|ou|y|o)(?![^\W_])", re.IGNORECASE
+)
+"""What stands between two names."""
+_BOTH = "ampersand"
+"""The word for it in a set of words: a name of two diseases is no name of their common words."""
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})
 _SOUNDS = (
@@ -33,48 +42,87 @@ _SOUNDS = (
 """Letters that Latin and Greek words change between languages: Karzinom, queratosis, mycose."""
 _ENDING = re.compile(r"(?<=\w{3})(?:(?<=om)ata|ides|ibus|uses|[aio]s|es|us|um|ae|en|[aeios])$")
 _COUNT = re.compile(r"(\d+k?)?")
+_SIZE = re.compile(r"\d[\W_]*mm")
+"""Not the abbreviation of malignant melanoma."""
 _DOUBLED = re.compile(r"(\w)\1")
 _SHORTEST_WORD = 4
 """Shorter words may be abbreviations, in which each letter counts."""
+_LONG_WORD = 7
+"""So many letters has a word of an unknown language whose plural may end in -e, -n or -en."""
+
+_LATIN = (("a", "ae"), ("us", "i"), ("um", "a"), ("is", "es"), ("ma", "mata"), ("is", "ides"))
+_PLURALS = {
+    "en": (*_LATIN, ("", "s"), ("", "es"), ("y", "ies")),
+    "la": _LATIN,
+    "de": (*_LATIN, ("", "e"), ("", "n"), ("", "en"), ("", "s")),
+    "fr": (("", "s"), ("", "x")),
+    "es": (("", "s"), ("", "es"), ("z", "ces")),
+}
+"""Language -> endings of one and of several, of a name's last word."""
+
+Rule = Literal[
+    "its name",
+    "a synonym",
+    "an abbreviation",
+    "a code",
+    "another spelling",
+    "a plural",
+    "its words",
+]
+"""How a label was matched."""
 
 
 @lru_cache(maxsize=4096)  # each answer compares the same few hundred names
 def normalise(label: str) -> str:
     """Reduce a label to its letters and digits, so that spelling variants compare equal."""
-    folded = unicodedata.normalize("NFKC", label).casefold()
-    # Letters, their marks and digits; not isalnum(), which drops the vowel signs of Indic scripts.
-    kept = "".join(char for char in folded if unicodedata.category(char)[0] in "LMN")
-    return unicodedata.normalize("NFKC", kept)  # a dropped sign may have parted letter and accent
+    # A dropped sign may have parted letter and accent.
+    return folded_name("".join(parts(folded_name(label))))
+
+
+def is_one_name(label: str) -> bool:
+    """Tell whether no sign parts a label into two names, which `normalise` would join."""
+    return _SIGN.search(label) is None
+
+
+def parts(text: str) -> list[str]:
+    """Return the runs of letters, their marks (vowels in Hindi and Thai) and digits."""
+    signs = ((char if unicodedata.category(char)[0] in "LMN" else " ") for char in text)
+    return "".join(signs).split()
 
 
 def plain_letters(text: str) -> str:
     """Return lower-case text without accents of Latin letters, ligatures as two letters."""
-    folded = unicodedata.normalize("NFKC", text).casefold().translate(_LIGATURES)
-    apart = unicodedata.normalize("NFD", folded)
+    apart = unicodedata.normalize("NFD", folded_name(text).translate(_LIGATURES))
     return unicodedata.normalize("NFC", re.sub("(?<=[a-z])[\u0300-\u036f]+", "", apart))
 
 
 def words(label: str) -> list[str]:
     """Return the words of a label in plain letters; `BasalCell` holds two, numbers none."""
     apart = re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", " ", label)
-    return [
-        word for word in re.split(r"[\W_]+", plain_letters(apart)) if _COUNT.fullmatch(word) is None
-    ]
+    return [word for word in parts(plain_letters(apart)) if _COUNT.fullmatch(word) is None]
+
+
+def means_something(word: str) -> bool:
+    """Tell whether a word of a label says anything of it: not an article, photo or class."""
+    return not _NO_MEANING.fullmatch(word)
+
+
+def _spellings(label: str) -> tuple[str, str]:
+    """Return a label with umlauts as one letter and as two."""
+    return label, folded_name(label).translate(_UMLAUTS)
 
 
 @lru_cache(maxsize=4096)
 def name_keys(label: str) -> tuple[frozenset[str], ...]:
-    """Return what a label is compared by, the strictest first.
+    """Return the sets of two or more word stems by which a label is compared, the strictest first.
 
-    Names are equal where one key of each is: the sets of their word stems, with umlauts as one
-    letter or two, and the stem of all letters in one word, for compounds.
+    One word alone is never compared by its stem: *true* and *thrush* have the same.
     """
     keys = []
-    for text in (label, unicodedata.normalize("NFC", label).casefold().translate(_UMLAUTS)):
-        stems = [_stem(word) for word in words(text) if not _NO_MEANING.fullmatch(word)]
-        keys += [frozenset(stems), frozenset([_stem("".join(words(text)))])]
-        keys.append(frozenset(stem for stem in stems if stem not in _OPTIONAL))
-    return tuple(dict.fromkeys(key for key in keys if key - {""}))
+    for text in _spellings(_AND.sub(f" {_BOTH} ", label)):
+        stems = [_stem(word) for word in words(text) if means_something(word)]
+        keys += [frozenset(stems), frozenset(stem for stem in stems if stem not in _OPTIONAL)]
+    return tuple(dict.fromkeys(key for key in keys if len(key - {_BOTH}) > 1))
 
 
 def _stem(word: str) -> str:
@@ -111,6 +159,8 @@ class LexiconEntry(Settings):
     """One condition; `icd10` and `urgency` stand where no shipped taxonomy has it."""
 
     codes: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+    """Abbreviations."""
     en: tuple[str, ...] = ()
     la: tuple[str, ...] = ()
     de: tuple[str, ...] = ()
@@ -121,34 +171,91 @@ class LexiconEntry(Settings):
     description: str = ""
 
     @property
+    def by_language(self) -> Mapping[str, tuple[str, ...]]:
+        """Names by the language of their plural; abbreviations have none."""
+        known = {"en": self.en, "la": self.la, "de": self.de, "fr": self.fr, "es": self.es}
+        return {"short": self.short, **known}
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return (*self.en, *self.la, *self.de, *self.fr, *self.es)
+        return tuple(name for names in self.by_language.values() for name in names)
+
+
+Names = Iterable[tuple[str, str, str]]
+"""Name, the language of its plural ("": unknown) and the condition that it means."""
 
 
 @dataclass(frozen=True)
 class NameIndex:
     """Which of several conditions a name means; a name that means two of them means none."""
 
-    exact: Mapping[str, str]
-    by_key: Mapping[frozenset[str], str]
+    whole: Mapping[str, tuple[str, Rule]]
+    """All letters of a name, its other spellings and its plurals."""
+    by_words: Mapping[frozenset[str], str]
 
     @classmethod
-    def of(cls, names: Iterable[tuple[str, str]]) -> "NameIndex":
-        """Index pairs of a name and the condition that it means."""
-        exact: dict[str, str] = {}
-        by_key: dict[frozenset[str], str] = {}
-        for name, condition in names:
-            exact.setdefault(normalise(name), condition)
-            for key in name_keys(name):
-                if by_key.setdefault(key, condition) != condition:
-                    by_key[key] = ""
-        return cls(MappingProxyType(exact), MappingProxyType(by_key))
+    def of(cls, names: Names) -> "NameIndex":
+        """Index names; an exact one goes before other spellings and plurals."""
+        whole: dict[str, tuple[str, Rule]] = {}
+        variants: dict[str, tuple[str, Rule]] = {}
+        by_words: dict[frozenset[str], str] = {}
+        for name, language, condition in names:
+            for text in (_SIGN.sub(" and ", name), name):
+                whole.setdefault(normalise(text), (condition, "a synonym"))
+            for form, rule in _variants(name, language):
+                if variants.setdefault(form, (condition, rule))[0] != condition:
+                    variants[form] = ("", rule)
+            for key in {form for each in name_keys(name) for form in (each, each - {_BOTH})}:
+                if by_words.setdefault(key, condition) != condition:
+                    by_words[key] = ""
+        return cls(MappingProxyType({**variants, **whole}), MappingProxyType(by_words))
 
-    def find(self, label: str) -> str:
-        """Return the condition that a label means, "" for none or several."""
-        if exact := self.exact.get(normalise(label)):
-            return exact
-        return next((self.by_key[key] for key in name_keys(label) if self.by_key.get(key)), "")
+    def find(self, label: str) -> tuple[str, Rule]:
+        """Return the condition that a label means, "" for none or several, and how it was found.
+
+        A label that means something in one word alone must be that word, in any spelling or its
+        plural. A label of two names means what both of them mean.
+        """
+        for form in _forms(_SIGN.sub(" and ", label)):
+            if form in self.whole:
+                return self.whole[form]
+        for form in (form for text in _only_words(label) for form in _forms(text)):
+            if form in self.whole:
+                return self.whole[form][0], "its words"
+        for key in name_keys(label):
+            if self.by_words.get(key):
+                return self.by_words[key], "its words"
+        halves = [half for half in _AND.split(label) if words(half)]
+        meant = {self.find(half)[0] for half in halves} if len(halves) > 1 else {""}
+        return (meant.pop(), "its words") if len(meant) == 1 else ("", "its words")
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield all letters of a text as they are compared with whole names."""
+    yield normalise(text)
+    yield from ("".join(parts(plain_letters(each))) for each in _spellings(text))
+
+
+def _only_words(label: str) -> Iterator[str]:
+    """Yield a label of one name without numbers and words that mean nothing."""
+    if _AND.search(label) or _SIZE.search(label):
+        return
+    plain = list(filter(means_something, words(label)))
+    for left in (plain, [word for word in plain if _stem(word) not in _OPTIONAL]):
+        yield "".join(left)
+
+
+def _variants(name: str, language: str) -> Iterator[tuple[str, Rule]]:
+    """Yield other spellings of a name, and its plurals in its language."""
+    for form in _forms(name):
+        yield form, "another spelling"
+        if len(form) < _SHORTEST_WORD:
+            continue
+        for known, endings in _PLURALS.items():
+            if known == language or (not language and (known != "de" or len(form) >= _LONG_WORD)):
+                for one, several in endings:
+                    if form.endswith(one):
+                        yield form.removesuffix(one) + several, "a plural"
 
 
 @cache
@@ -160,13 +267,16 @@ def entries() -> Mapping[str, LexiconEntry]:
 
 
 @lru_cache(maxsize=4096)
-def heading_of(label: str) -> str:
-    """Return the heading that a label means by name, abbreviation or code, "" for none.
+def heading_of(label: str) -> tuple[str, Rule]:
+    """Return the heading that a label means, "" for none, and how it was found.
 
     Where a label holds a name and a code or a second name in brackets, both must agree.
     """
-    if whole := _by_name().find(label) or _by_code(label):
-        return whole
+    whole, rule = _by_name().find(label)
+    if whole:
+        return whole, "an abbreviation" if normalise(label) in abbreviations() else rule
+    if single := _by_code(label):
+        return single, "a code"
     outside = _BRACKETS.sub(" ", label)
     inside = [first or second for first, second in _BRACKETS.findall(label)]
     codes = [match.group(1) for match in _CODE_IN_TEXT.finditer(label)]
@@ -174,12 +284,12 @@ def heading_of(label: str) -> str:
     if coded:
         outside = _CODE_IN_TEXT.sub(" ", outside)
         inside = [part for part in inside if not _CODE_IN_TEXT.fullmatch(part.strip())]
-    parts = [part for part in (outside, *inside) if name_keys(part)]
-    named = [_by_name().find(part) for part in parts]
-    if len(parts) + len(coded) < 2 and not coded:
-        return ""
+    texts = [part for part in (outside, *inside) if any(map(means_something, words(part)))]
+    named = [_by_name().find(part)[0] for part in texts]
     meant = {*coded, *named}
-    return meant.pop() if len(meant) == 1 else ""
+    if len(meant) != 1 or (len(texts) < 2 and not coded):
+        return "", rule
+    return meant.pop(), "a code" if coded else "its words"
 
 
 def codes_in(label: str) -> tuple[str, ...]:
@@ -192,8 +302,17 @@ def codes_in(label: str) -> tuple[str, ...]:
 @cache
 def _by_name() -> NameIndex:
     return NameIndex.of(
-        (name, heading) for heading, entry in entries().items() for name in (heading, *entry.names)
+        (name, language, heading)
+        for heading, entry in entries().items()
+        for language, names in entry.by_language.items()
+        for name in ((heading, *names) if language == "en" else names)
     )
+
+
+@cache
+def abbreviations() -> frozenset[str]:
+    """Return the abbreviations of all conditions, which have no plural and no other spelling."""
+    return frozenset(normalise(text) for entry in entries().values() for text in entry.short)
 
 
 def _by_code(code: str) -> str:

@@ -154,7 +154,7 @@ def test_without_a_taxonomy_the_folders_are_the_classes(root: Path, tmp_path: Pa
     ]
     stored = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (
-        "class 'melanoma' is taken for Melanoma (skin100), ICD-10 C43.9, urgent."
+        "class 'melanoma' is taken for Melanoma (skin100), ICD-10 C43.9, urgent, by its name."
         in (stored["notes"])
     )
 

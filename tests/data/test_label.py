@@ -44,7 +44,8 @@ def test_labels_make_a_taxonomy_of_their_own() -> None:
     assert [each.urgency for each in taxonomy.classes] == ["unknown", "routine", "unknown"]
     assert map_labels(["ACNE MILD", "Ичтиоз"], taxonomy).keys() == {"ACNE MILD", "Ичтиоз"}
     assert lines == [
-        "class 'tinea pedis' is taken for Tinea pedis (skin100), ICD-10 B35.3, routine.",
+        "class 'tinea pedis' is taken for Tinea pedis (skin100), ICD-10 B35.3, routine, by its "
+        "name.",
         "no shipped taxonomy knows 'Acne (mild)' (urgency unknown), 'Ичтиоз' (urgency unknown): no "
         "ICD-10 code; --urgency CLASS=urgent|soon|routine sets the urgency.",
     ]
@@ -56,7 +57,7 @@ def test_labels_that_mean_one_condition_stay_apart_and_are_named() -> None:
     assert [each.urgency for each in taxonomy.classes] == ["urgent", "urgent", "soon"]
     assert [each.icd10 for each in taxonomy.classes] == ["C43.9", "C43.9", "D22.9"]
     assert any("'Melanom' and 'melanoma' mean Melanoma alike" in line for line in lines)
-    assert any("routine; urgency soon as given." in line for line in lines)
+    assert any("routine, by its name; urgency soon as given." in line for line in lines)
 
 
 def test_a_class_that_looks_dangerous_needs_an_urgency() -> None:

@@ -145,6 +145,57 @@ def test_a_taxonomy_finds_names_of_other_languages_and_codes_but_nothing_unmappe
     assert skin100.recognise("livedo racemosa") is None
 
 
+_LABELS = Path(__file__).parent / "public_labels.csv"
+"""Labels of public data sets (Fitzpatrick17k, Skin-100, ISIC, DermNet, DDI, PAD-UFES, SD-198)."""
+
+
+def test_each_label_of_public_data_sets_means_what_is_written_beside_it() -> None:
+    with _LABELS.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 350
+    for row in rows:
+        known = match(row["label"])
+        got = (known.skin_class.name, known.rule) if known else ("", "")
+        assert got == (row["means"], row["by"]), row
+        looks = looks_like(SkinClass(key="x", name=row["label"]))
+        assert known or looks == row["looks_like"], row
+
+
+PLAIN = """
+true false single square squares misses miss zone zones tru no on off none normal healthy other
+control negative benign unknown lesion skin photo image left right back front scare scared scary
+shingle tag mold moll mol gull list lists lust like words world corn born ten mill acorn acres
+ache tin tiny tune tunes rose roses rosy nave navy naive nerve blew blue plan plane plain plant
+rush scab cast cost sore score solar polar stain strain moss mass seal scale fist pest posts the
+be to of and in that have it for not with he as you do at this but his by from they we say her
+she or an will my one all would there their what so up out if about who get which go me when
+make can time just him know take people into year good some could them see than then now look
+only come its over think also two how our work first well way even new want because any these
+give day most us case patient clinical female male lateral medial biopsy margin border colour
+pigment flat raised dry wet hair nail arm leg face hand foot chest grade stage type class group
+sample test train val dose drug cream steroid doctor clinic visit
+"""
+
+
+def test_a_plain_word_is_no_condition() -> None:
+    assert {word: match(word) for word in PLAIN.split() if match(word)} == {}
+
+
+NAMELESS = """
+True yes Y case Cases positive abnormal 1 0 3.5 1e3 0x10 12:30 -1 ① label_2 class-3 target:1
+malignant krank oui sí
+"""
+
+
+@pytest.mark.parametrize("label", NAMELESS.split())
+def test_a_class_that_names_no_condition_may_be_a_cancer(label: str) -> None:
+    assert match(label) is None
+    mine = Taxonomy.parse({"name": "m", "title": "m", "classes": [{"key": "x", "name": label}]})
+    assert without_urgency(mine.classes) == {"x": "a cancer"}
+    with pytest.raises(UserError, match="--urgency x=urgent"):
+        check_urgencies(mine)
+
+
 def test_fitzpatrick_labels_keep_their_meaning(real: Path) -> None:
     with (real / "tables" / "fitzpatrick17k.csv").open() as file:
         labels = {row["label"] for row in csv.DictReader(file)}
