@@ -102,6 +102,12 @@ MUTANTS = {
         'stream.reconfigure(errors="strict")',
         "tests/cli/test_hostile_names.py::test_what_an_encoding_lacks_is_replaced",
     ),
+    "review: copies of several classes ask nobody": Mutant(
+        "skindx/review/dataset_review.py",
+        "labels_apart(same, labels).items()",
+        "{}.items()",
+        "tests/review/test_dataset_review.py",
+    ),
     "joining: the larger of two parts decides": Mutant(
         "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",

@@ -44,6 +44,7 @@ def audit(
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
     from skindx.core.progress import progress_bars
+    from skindx.data.summary import as_typed
 
     if labels and off_topic:
         raise UserError(
@@ -60,7 +61,7 @@ def audit(
             lines = _off_topic(dataset, embeddings, threshold)
         else:
             lines = _privacy(dataset, workers, sets or [], progress)
-    print("\n".join(lines))
+    print("\n".join(as_typed(line, dataset) for line in lines))
 
 
 def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress") -> list[str]:
@@ -83,7 +84,7 @@ def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) 
     flagged, scored = flag(dataset, table, least)
     return [
         f"{flagged} of {scored} images are unusual (score {least:g} or more) by {table.model}; "
-        "`skindx review` shows them."
+        "`skindx review DATASET` shows them."
     ]
 
 
@@ -100,7 +101,8 @@ def _labels(dataset: Path, embeddings: Path | None, seed: int) -> list[str]:
     write_review(dataset, review)
     return [
         f"{review.suspected} of {review.images} labels are in doubt; the first "
-        f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review` shows them.",
+        f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review DATASET` shows "
+        "them.",
         f"Images of other groups agree with {100 * review.accuracy:.1f} % of the labels.",
     ]
 

@@ -75,4 +75,4 @@ def build(
             progress=progress,
             cluster=cluster,
         )
-    print_summary(summary, console())
+    print_summary(summary, console(), out)

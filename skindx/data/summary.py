@@ -6,6 +6,7 @@ by the benchmark.
 """
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -178,7 +179,7 @@ class CopyCounts:
         if self.mixed:
             yield (
                 f"{self.mixed} families of copies have images of several classes: check their "
-                f"labels in `skindx review DATASET`."
+                f"labels with `skindx review DATASET`, which shows them as doubtful labels."
             )
         if self.uncertain:
             yield (
@@ -414,10 +415,17 @@ def totals(records: Sequence[Record], issues: Sequence[Issue]) -> dict[str, Any]
     }
 
 
-def print_summary(summary: BuildSummary, console: "Console") -> None:
+def as_typed(line: str, dataset: Path) -> str:
+    """Return a sentence whose command for a review names the dataset, as one types it."""
+    return line.replace("skindx review DATASET", f"skindx review {shlex.quote(str(dataset))}")
+
+
+def print_summary(
+    summary: BuildSummary, console: "Console", dataset: Path = Path("DATASET")
+) -> None:
     """Print the sentences and a table of classes by splits."""
     for line in summary.lines():
-        console.print(printable(line), markup=False, highlight=False)
+        console.print(printable(as_typed(line, dataset)), markup=False, highlight=False)
     rows = [
         (key, *(str(counts[split]) for split in SPLITS), str(sum(counts.values())))
         for key, counts in summary.splits.items()

@@ -17,7 +17,14 @@ from skindx.core.text import printable
 from skindx.data.answer_log import QUESTION_OF, AnswerLog, Key, Question, answer_now
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import check_person
-from skindx.data.copies.verified import COPIES, CopyRecord, read_copies
+from skindx.data.copies.verified import (
+    COPIES,
+    CopyRecord,
+    answered_same,
+    families,
+    labels_apart,
+    read_copies,
+)
 from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
 from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY, store_files
@@ -87,6 +94,10 @@ class DatasetReview:
         self.pairs: dict[Key, CopyRecord] = {
             row.pair: row for row in _pairs(dataset) if self._holds(row.pair)
         }
+        labels = {sha256: record.label for sha256, record in self.records.items()}
+        same = families([*self.pairs.values()], answered_same(self.log.answers("copy")))
+        for sha256, why in labels_apart(same, labels).items():
+            self.flags[sha256].append(Flag(sha256, "label", 1.0, why))
         items = [*self._images(), *self._taken_out(), *map(self._pair, self.pairs.values())]
         first = {reason: at for at, reason in enumerate(REASONS)}
 
@@ -100,8 +111,7 @@ class DatasetReview:
         self._changed: list[int] = []
         """Places of items in the order of their changes, for pages that ask what is new."""
         self.names = _names(dataset)
-        labels = {record.label for record in self.records.values()}
-        self.labels = tuple(sorted({*self.names, *labels}))
+        self.labels = tuple(sorted({*self.names, *labels.values()}))
 
     def _holds(self, sha256s: Sequence[str]) -> bool:
         return self.records.keys() >= set(sha256s)

@@ -399,6 +399,6 @@ def summary_lines(summary: AuditSummary) -> Iterable[str]:
         )
     if summary.waiting:
         yield (
-            f"{summary.waiting} images wait for a person's decision (`skindx review`: keep, "
-            f"withhold or remove); until then they are not published."
+            f"{summary.waiting} images wait for a person's decision (`skindx review DATASET`: "
+            f"keep, withhold or remove); until then they are not published."
         )

@@ -1,9 +1,11 @@
 """Every shell block of README and guide is one that a shell and skindx understand."""
 
+import ast
 import importlib
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,19 @@ FIXTURES = ROOT / "tests/fixtures/v0_1"
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """Return the verb that words name, and the words after it."""
-    command: Any = typer.main.get_command(app)
-    complete(command, "bench")
+    command = _all_verbs()
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     if getattr(command, "subjects", False) and command.name in command.commands:
         command = command.commands[command.name]  # the subject that a group is called by
     return command, words
+
+
+@cache
+def _all_verbs() -> Any:
+    command = typer.main.get_command(app)
+    complete(command, "bench")
+    return command
 
 
 def options_of(command: Any) -> set[str]:
@@ -73,6 +81,39 @@ def test_commands_inside_sentences_have_a_verb_and_options_that_exist(page: Path
             command = command.commands["all"]
         options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
         assert options <= options_of(command), words
+
+
+def test_commands_that_messages_name_exist() -> None:
+    """A placeholder, or a value that an f-string fills in, stands for any word."""
+    for file in sorted((ROOT / "skindx").rglob("*.*")):
+        if file.suffix not in {".py", ".jinja", ".js", ".html"}:
+            continue
+        for text in _texts(file):
+            for named in re.findall(r"`skindx ([^`]+)`", " ".join(text.split())):
+                words = named.split("|")[0].split()
+                if words[0] == "X":  # the demo names the verb that it runs
+                    continue
+                command, arguments = command_of(words)
+                assert words[0].startswith("--") or arguments != words, (file, named)
+                options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+                assert options <= options_of(command), (file, named)
+
+
+def _texts(file: Path) -> list[str]:
+    """Return the strings of a program, an f-string's with X for what it fills in."""
+    if file.suffix != ".py":
+        return [file.read_text(encoding="utf-8")]
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    joined = [
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+    ]
+    return joined + [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:

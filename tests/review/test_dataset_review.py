@@ -145,8 +145,9 @@ def test_a_wrong_answer_writes_nothing(
 def test_pairs_wait_where_the_build_was_unsure(tmp_path: Path) -> None:
     unsure, sure = three_images(tmp_path)
     review = DatasetReview(tmp_path)
-    assert [item.key for item in review.items if len(item.key) > 1] == [unsure, sure]
-    assert [review.waiting(item) for item in review.items[:2]] == [("copy",), ()]
+    pairs = [item for item in review.items if len(item.key) > 1]
+    assert [item.key for item in pairs] == [unsure, sure]
+    assert [review.waiting(item) for item in pairs] == [("copy",), ()]
     answer(review, "different", *unsure)
     answer(review, "same", *sure)
     answer(review, "note", *sure, note="the same spot, a year later")
@@ -156,6 +157,23 @@ def test_pairs_wait_where_the_build_was_unsure(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(UserError, match="is no answer to this"):
         answer(again, "keep", *sure)
+
+
+def test_copies_of_several_classes_wait_as_doubtful_labels(tmp_path: Path) -> None:
+    _, sure = three_images(tmp_path)
+    review = DatasetReview(tmp_path)
+    waiting = {item.key: review.waiting(item) for item in review.items if review.waiting(item)}
+    assert {key: waiting.get((key,)) for key in sure} == dict.fromkeys(sure, ("label",))
+    of = {key: review.records[key].label for key in sure}
+    for key, other in (sure, sure[::-1]):
+        why = f"its copy {other[:12]} is called {of[other]}"
+        assert ["doubtful label", why] in review.detail(place(review, key))["why"]
+    answer(review, "relabel", sure[0], label=of[sure[1]])
+    answer(review, "keep", sure[1])
+    assert not any("label" in review.waiting(item) for item in DatasetReview(tmp_path).items)
+    undo(review, "label", sure[0])
+    answer(review, "different", *sure)
+    assert not any("label" in item.reasons for item in DatasetReview(tmp_path).items)
 
 
 @pytest.fixture

@@ -392,6 +392,21 @@ def families(
     return sorted(joined_families, key=lambda family: (-len(family.sha256s), family.sha256s))
 
 
+def labels_apart(families: Iterable[CopyFamily], labels: Mapping[str, str]) -> dict[str, str]:
+    """Return each image of a family of several labels, and why a person should look at its own.
+
+    `labels` has those of the images that are kept, by SHA-256.
+    """
+    apart = {}
+    for family in families:
+        kept = [sha256 for sha256 in family.sha256s if sha256 in labels]
+        for sha256 in kept:
+            other = next((one for one in kept if labels[one] != labels[sha256]), None)
+            if other:
+                apart[sha256] = f"its copy {other[:12]} is called {labels[other]}"
+    return apart
+
+
 def _weakest(
     pairs: Iterable[Pair], links: dict[Pair, CopyRecord], answers: dict[Pair, bool]
 ) -> CopyRecord | None:
