@@ -162,6 +162,24 @@ MUTANTS = {
         "return json.dumps(place[-1:]).encode()",
         "tests/casebook/test_binding.py tests/casebook/test_encryption.py",
     ),
+    "private files: what a library wrote stays open": Mutant(
+        "skindx/core/private_files.py",
+        "        yield folder\n        close_to_others(folder)",
+        "        yield folder",
+        "tests/core/test_private_files.py -k library",
+    ),
+    "private files: a folder by the umask": Mutant(
+        "skindx/core/private_files.py",
+        "        missing.chmod(_FOLDER)  # a umask may have taken more\n",
+        "",
+        "tests/core/test_private_files.py -k takes_all",
+    ),
+    "private files: the page of a comparison by another writer": Mutant(
+        "skindx/scan/compare/scan_comparison.py",
+        "write_private(new / PAGE, render_comparison(comparison))",
+        "(new / PAGE).write_text(render_comparison(comparison))",
+        "tests/core/test_private_files.py -k nothing_else",
+    ),
     "urgent: the rank of a threshold without the new lesion": Mutant(
         "skindx/models/urgent_risk.py",
         "math.floor(round((lesions + 1) * miss_rate, 9))",

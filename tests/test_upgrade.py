@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import Skindx
 
-from skindx.core.atomic_files import OLD, keep_old, renew_file, sha256_file
+from skindx.core.atomic_files import OLD, keep_old, sha256_file
 from skindx.core.errors import UserError
+from skindx.core.private_files import renew_private
 from skindx.data.answer_log import AnswerLog, answer_now, take_in_older
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import COCO, CSV, PARQUET, renew_tables
@@ -120,10 +121,10 @@ def test_a_killed_renewal_is_finished(tmp_path: Path, monkeypatch: pytest.Monkey
         if len(written) == 2:
             raise KeyboardInterrupt
         written.append(path)
-        return renew_file(path, content)
+        return renew_private(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("skindx.scan.outputs.scan_files.renew_file", killed)
+        patch.setattr("skindx.scan.outputs.scan_files.renew_private", killed)
         with pytest.raises(KeyboardInterrupt):
             renew_tables(scan)
     renew_tables(scan)
@@ -168,11 +169,11 @@ def test_an_old_file_of_somebody_is_not_overwritten(tmp_path: Path) -> None:
     file.write_text("before")
     (tmp_path / "table.csv.old").write_text("somebody's")
     with pytest.raises(UserError, match=r"table\.csv\.old is in the way: .* move it away"):
-        renew_file(file, b"after")
+        renew_private(file, b"after")
     assert (file.read_text(), (tmp_path / "table.csv.old").read_text()) == ("before", "somebody's")
     (tmp_path / "table.csv.old").unlink()
-    assert keep_old(file) == renew_file(file, b"after")
-    assert renew_file(file, b"after") is None
+    assert keep_old(file) == renew_private(file, b"after")
+    assert renew_private(file, b"after") is None
 
 
 def test_what_is_refused(tmp_path: Path, skindx: Skindx) -> None:

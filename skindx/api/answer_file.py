@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from skindx.api import predictions
-from skindx.core.atomic_files import atomic_file, only_writer, sha256_file
+from skindx.core.atomic_files import only_writer, sha256_file
 from skindx.core.errors import UserError, needs_room
+from skindx.core.private_files import make_private, open_private, private_file
 from skindx.core.progress import Progress
 from skindx.core.text import counted, printable
 from skindx.data.publish.publish_formats import no_formula
@@ -86,9 +87,9 @@ def open_part(path: Path, origin: Mapping[str, Any]) -> Iterator[AnswerPart]:
     `origin` is what the answers depend on, by words for a reader. Raises UserError for a part file
     of another origin, for a damaged one, and while another process writes it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with needs_room(path.parent):
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE))
+        os.close(open_private(path))
         with only_writer(path, "diagnosis", wait_s=0), path.open("r+b") as file:
             part = AnswerPart(file)
             _read(path, part, json.loads(json.dumps({_FORMAT: 1, **origin})))
@@ -140,7 +141,7 @@ def _state(path: Path) -> list[int]:
 def write_table(out: Path, schema: "pa.Schema", rows: Iterable[Row]) -> None:
     """Write rows as the kind of table that the name of `out` says, whole or not at all."""
     writers = {".csv": _write_csv, ".parquet": _write_parquet, ".jsonl": _write_jsonl}
-    with needs_room(out.parent), atomic_file(out, PRIVATE) as temporary:
+    with needs_room(out.parent), private_file(out) as temporary:
         writers[out.suffix.lower()](temporary, schema, rows)
 
 

@@ -1,6 +1,5 @@
 """Confirmed cases as a folder that `skindx build` takes in: feedback becomes training data."""
 
-import csv
 import hmac
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +7,9 @@ from pathlib import Path
 import yaml
 
 from skindx.casebook.kept_case import KeptCase
-from skindx.core.atomic_files import FolderKind, atomic_folder
+from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
+from skindx.core.private_files import private_output, write_private, write_private_csv
 
 LICENCE = "private, kept with consent for training this model"
 TABLE = "pictures.csv"
@@ -37,22 +37,18 @@ def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | 
             f"training{_left_out(cases)}; confirm some in the case book and export again."
         )
     _EXPORT.check(out)
-    with atomic_folder(out, _EXPORT) as folder:
-        folder.chmod(0o700)
+    with private_output(out, _EXPORT) as folder:
         rows = [row for case in confirmed for row in _write(case, folder, key)]
-        with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
-        (folder / TABLE).chmod(0o600)  # the folder may be a mount point and keep its mode
+        write_private_csv(
+            folder / TABLE, _COLUMNS, ([row[name] for name in _COLUMNS] for row in rows)
+        )
         source = {"kind": "files", "path": str(out.resolve() / TABLE)}
         recipe = {
             "name": "casebook",
             **({"taxonomy": taxonomy} if taxonomy else {}),
             "sources": [source | {"columns": {"confirmed": "confirmed_by"}}],
         }
-        (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-        (folder / RECIPE).chmod(0o600)
+        write_private(folder / RECIPE, yaml.safe_dump(recipe, sort_keys=False))
     return len(rows)
 
 
@@ -82,8 +78,7 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for position, jpeg in enumerate(case.photos):
         name = f"pictures/{case.id}-{position}.jpg"
-        (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
-        (folder / name).write_bytes(jpeg)
+        write_private(folder / name, jpeg)
         rows.append(
             {
                 "file": name,

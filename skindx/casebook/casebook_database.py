@@ -56,6 +56,7 @@ from skindx.casebook.sealed_rows import (
 )
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
+from skindx.core.private_files import close_to_others, make_private, private_database
 from skindx.core.text import without_password
 from skindx.workers.lease_queue import server_engine
 
@@ -205,10 +206,9 @@ def _sqlite(path: Path, create: bool) -> Engine:
         raise UserError(f"there is no case book {path}; check the path.")
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Created before SQLite would, so that no other user can read it even for a moment.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        path.chmod(0o600)
+        make_private(path.parent)
+        private_database(path)
+        close_to_others(path.resolve())  # an older one too
     except OSError as error:
         raise UserError(
             f"the case book {path} cannot be opened ({error.strerror}); give a file in a folder "

@@ -21,6 +21,7 @@ from typing import Any
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
+from skindx.core.private_files import make_private, new_private, open_private
 
 
 @contextmanager
@@ -157,8 +158,8 @@ class KeyFile:
     def locked(self) -> Iterator[None]:
         """Keep all others from changing the file. Raises KeyFileError after a minute of waiting."""
         with _file_errors(self.path, "opened"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600))
+            make_private(self.path.parent)
+            os.close(open_private(self._lock))
         with ExitStack() as held:
             try:
                 held.enter_context(only_writer(self._lock, wait_s=_WAIT_S))
@@ -257,8 +258,7 @@ class KeyFile:
     def _write(self, keys: Keys) -> None:
         with descriptor_of(self.path) as old:
             try:
-                descriptor = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
+                with new_private(self._new) as file:
                     file.write(content_of(keys))
                     file.flush()
                     os.fsync(file.fileno())

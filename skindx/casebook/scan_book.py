@@ -33,6 +33,7 @@ from skindx.casebook.sealed_rows import (
 )
 from skindx.core.atomic_files import below, memory_folder, private_folder
 from skindx.core.errors import UserError
+from skindx.core.private_files import make_private, new_private
 from skindx.core.untrusted import read_plain
 from skindx.scan.compare.scan_comparison import ScanComparison, compare
 from skindx.scan.outputs.scan_result import read_summary
@@ -214,8 +215,9 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise UserError("a kept scan names a file outside of it; the case book is damaged.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        make_private(path.parent)
+        with new_private(path) as file:
+            file.write(content)
 
 
 @contextmanager

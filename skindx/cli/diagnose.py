@@ -139,7 +139,7 @@ def diagnose(
     from skindx.api.predictions import patient_of
     from skindx.clinic.source_photos import Named
     from skindx.clinic.structured_report import ReportFiles
-    from skindx.core.atomic_files import atomic_file
+    from skindx.core.private_files import write_private
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
@@ -150,9 +150,7 @@ def diagnose(
     files.check(case, photos)
     answered = model.diagnose(case, **given)
     if pdf:
-        report = answered.pdf()
-        with atomic_file(pdf, mode=0o600) as file:  # health data
-            file.write_bytes(report)
+        write_private(pdf, answered.pdf())
     files.write(answered.diagnosis, case, answered.metrics)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Expect, MissRate, Sets
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
+from skindx.core.private_files import private_file
 from skindx.core.text import counted, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AskAboutRulers:
         self.questions += 1
         file = self.out.with_name(f"{self.out.name}-ruler-{self.questions}.png")
         shown = file.is_file()
-        with atomic_file(file) as temporary:
+        with private_file(file) as temporary:
             Image.fromarray(image_HW3).save(temporary, "PNG")
         print(f"{ruler.sentence} The ticks are drawn in {file}.")
         if self.confirmed and shown:

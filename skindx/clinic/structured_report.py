@@ -34,9 +34,9 @@ from skindx.clinic.source_photos import (
     uid_of,
     wrap_photo,
 )
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
+from skindx.core.private_files import write_private
 from skindx.core.text import printable
 from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
 from skindx.imaging.dicom_facts import DicomFacts
@@ -310,10 +310,6 @@ def _short(text: str) -> str:
     return " ".join(printable(text).replace("\\", "/").split())[:64].strip() or "–"
 
 
-_PRIVATE = 0o600
-"""Health data: for their owner alone."""
-
-
 @dataclass
 class ReportFiles:
     """Which files are asked for, and whom they are about."""
@@ -379,8 +375,7 @@ class ReportFiles:
             subject = subject_of(headers, self.named)
             files[self.fhir] = fhir_json(diagnosis, metrics, when, subject)
         for file, data in files.items():
-            with atomic_file(file, mode=_PRIVATE) as temporary:
-                temporary.write_bytes(data)
+            write_private(file, data)
         return list(files)
 
     @staticmethod

@@ -346,19 +346,6 @@ def keep_old(path: Path) -> Path:
     return old
 
 
-def renew_file(path: Path, content: bytes) -> Path | None:
-    """Write a file anew and keep the old one beside it, whenever a kill comes.
-
-    Returns the name of the old one; None where the file has this content.
-    """
-    if path.read_bytes() == content:
-        return None
-    old = keep_old(path)
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(content)
-    return old
-
-
 def write_text(path: Path, text: str) -> None:
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

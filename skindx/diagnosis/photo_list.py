@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from skindx.core.atomic_files import atomic_file, is_clutter, sha256_file
+from skindx.core.atomic_files import is_clutter, sha256_file
 from skindx.core.errors import UserError
+from skindx.core.private_files import private_file
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.sources.columns import (
     SEXES,
@@ -322,7 +323,7 @@ def write_submission(
         counts[named] = counts.get(named, 0) + bool(values)
     count = len(challenge.columns)
     none = [0.0] * count + [1.0] if challenge.unknown else [1 / max(count, 2)] * count
-    with atomic_file(out, 0o600) as temporary, temporary.open("w", newline="") as file:
+    with private_file(out) as temporary, temporary.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow([challenge.row, *header])
         for named, total in sums.items():

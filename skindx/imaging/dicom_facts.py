@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
+from skindx.core.private_files import write_private
 from skindx.core.untrusted import read_plain
 from skindx.imaging.image_formats import DamagedImage
 from skindx.taxonomy.body_sites import SITES, Laterality, site_of, snomed_sites
@@ -283,8 +283,7 @@ def read_key(path: Path, *, create: bool = False) -> bytes:
     """
     if create and not path.exists():
         try:
-            with atomic_file(path, mode=0o600) as temporary:
-                temporary.write_text(secrets.token_hex(_KEY_BYTES) + "\n")
+            write_private(path, secrets.token_hex(_KEY_BYTES) + "\n")
         except OSError as error:
             raise UserError(
                 f"the key file {path} cannot be written ({error.strerror}); name another."

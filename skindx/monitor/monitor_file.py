@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.core.private_files import new_private
 from skindx.monitor.drift_detector import (
     URGENT,
     DriftDetector,
@@ -162,7 +163,7 @@ class MonitorFile:
         kept = np.zeros((0, width), dtype=np.float32) if reference is None else reference[:MOST]
         row = (_written(head), 0, *_blobs(DriftLevels.start(2 * len(head.streams))), b"", b"", "")
         try:
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            new_private(temporary).close()
             with closing(sqlite3.connect(temporary)) as database:
                 database.executescript(_SCHEMA)
                 database.execute("INSERT INTO monitor VALUES (1, ?, ?, ?, ?, ?, ?, ?)", row)

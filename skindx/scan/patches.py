@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.machine import require_extra
+from skindx.core.private_files import private_file
 from skindx.scan.pixel_store import Floats
 
 PAPER = (
@@ -210,7 +211,5 @@ def create_map(folder: Path, shape: Sequence[int], chunks: Sequence[int]) -> Any
 
 def save_patch(file: Path, answer: NDArray[Any]) -> None:
     """Write the answer for a patch whole or not at all; the same again changes nothing."""
-    from skindx.core.atomic_files import atomic_file
-
-    with atomic_file(file, mode=0o600) as temporary, temporary.open("wb") as stream:
+    with private_file(file) as temporary, temporary.open("wb") as stream:
         np.save(stream, answer, allow_pickle=False)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file
+from skindx.core.atomic_files import FolderKind, sha256_file
 from skindx.core.errors import UserError, full_disk, needs_room, no_room
 from skindx.core.machine import how_to_install, require_extra
+from skindx.core.private_files import private_output, write_private
 from skindx.imaging.decode import orientation_of
 from skindx.imaging.dicom import read_dicom
 from skindx.imaging.image_formats import (
@@ -193,7 +194,7 @@ def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> Pixe
     if not (folder / INDEX).is_file():
         require_extra("scan", "pyvips", purpose="reading large photos")
         sha256, suffix = _look(path)
-        with needs_room(folder.parent), atomic_folder(folder, _STORE) as making:
+        with needs_room(folder.parent), private_output(folder, _STORE) as making:
             facts = {"name": path.name, "sha256": sha256}
             if suffix in _WHOLE.values():
                 _from_pixels(path, suffix, making, facts, most_pixels)
@@ -305,7 +306,7 @@ def _convert_odd(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_p
             if jpeg is data:
                 raise ValueError(warning)
             plain = out / "plain.jpg"
-            plain.write_bytes(jpeg)
+            write_private(plain, jpeg)
             try:
                 _convert(vips, plain, out, facts, most_pixels, orientation=orientation)
             except vips.Error as again:

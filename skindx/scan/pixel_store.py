@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import write_json
+from skindx.core.private_files import open_private, write_private_json
 from skindx.core.untrusted import read_json
 from skindx.imaging.decode import turned
 
@@ -87,7 +87,7 @@ class PixelWriter:
         """Create the files in an empty folder; only this user may read them."""
         self.folder, self.sizes = folder, level_sizes(width, height)
         self._files: list[BinaryIO] = [
-            os.fdopen(os.open(_file(folder, level), os.O_CREAT | os.O_WRONLY, 0o600), "wb")
+            os.fdopen(open_private(_file(folder, level), os.O_WRONLY), "wb")
             for level in range(len(self.sizes))
         ]
         self._left: list[Pixels] = [np.empty((0, width, 3), np.uint8) for width, _ in self.sizes]
@@ -114,7 +114,7 @@ class PixelWriter:
             file.close()
         width, height = self.sizes[0]
         index = {"width": width, "height": height, "orientation": orientation, **facts}
-        write_json(self.folder / INDEX, index)
+        write_private_json(self.folder / INDEX, index)
 
     def abandon(self) -> None:
         """Close the files of a store that will not be finished."""

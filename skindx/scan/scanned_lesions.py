@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
+from skindx.core.private_files import private_file
 from skindx.data.box import Box
 from skindx.imaging.photo_gates import skin_mask
 from skindx.models.ood.feature_extraction import features_of
@@ -95,7 +95,7 @@ def write_lesions(path: Path, lesions: Sequence[ScannedLesion]) -> None:
         "embeddings": np.stack([lesion.embedding_D for lesion in lesions]),
         "colours": np.array([lesion.colour_lab for lesion in lesions]),
     }
-    with atomic_file(path, mode=0o600) as temporary, temporary.open("wb") as file:
+    with private_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.api.answer_file import KINDS, PRIVATE, AnswerCounts, AnswerPart, Row, kind_of
-from skindx.core.atomic_files import atomic_file
+from skindx.api.answer_file import KINDS, AnswerCounts, AnswerPart, Row, kind_of
 from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count
+from skindx.core.private_files import write_private
 from skindx.core.progress import Progress
 from skindx.core.text import counted, csp_hash, inlined
 from skindx.data.loader.ahead import work_ahead
@@ -87,8 +87,8 @@ def write_page(
         style_hash=csp_hash(style),
         script_hash=csp_hash(script),
     )
-    with needs_room(page.parent), atomic_file(page, PRIVATE) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    with needs_room(page.parent):
+        write_private(page, html)
 
 
 def _advice(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from skindx.core.errors import UserError
+from skindx.core.private_files import make_private, new_private
 from skindx.diagnosis.case import MAX_PHOTOS, Case
 from skindx.diagnosis.photo_checks import MAX_BYTES, Refused, read_photo, small_view
 from skindx.diagnosis.record import CaseAnswer
@@ -163,9 +164,9 @@ async def _photos(request: Request) -> list[bytes]:
 
 def _write(paths: list[Path], photos: list[bytes]) -> None:
     for path, photo in zip(paths, photos, strict=True):
-        path.parent.mkdir(mode=0o700)
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(photo)
+        make_private(path.parent, parents=False)
+        with new_private(path) as file:
+            file.write(photo)
 
 
 _GONE = "a photo did not arrive or was cleared away; send it again."

@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
@@ -41,6 +41,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
+from skindx.core.private_files import make_private, private_database
 from skindx.core.text import MADE_FROM, differences, without_password
 
 OPEN, TAKEN, DONE, ASIDE, FAILED = "open", "taken", "done", "aside", "failed"
@@ -134,7 +135,9 @@ def open_database(where: Path | str) -> Engine:
     Raises UserError for a missing driver, a wrong URL, a server or file that cannot be used.
     """
     if isinstance(where, Path):
-        where.parent.mkdir(parents=True, exist_ok=True)
+        make_private(where.parent)
+        with suppress(OSError):  # SQLite says what is wrong
+            private_database(where)
         engine = _sqlite(where)
     else:
         try:

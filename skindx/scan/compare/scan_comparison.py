@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from skindx.core.atomic_files import FolderKind, atomic_folder, write_csv
+from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
+from skindx.core.private_files import private_output, write_private, write_private_csv
 from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.publish.publish_formats import no_formula
 from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
@@ -166,9 +167,9 @@ _MEANING: dict[Kind, tuple[str, str]] = {
 
 def write_comparison(folder: Path, comparison: ScanComparison) -> None:
     """Write page and table into a folder, whole or not at all; an older comparison is replaced."""
-    with atomic_folder(folder, COMPARISON) as new:
-        write_csv(new / TABLE, COLUMNS, change_rows(comparison))
-        (new / PAGE).write_text(render_comparison(comparison), encoding="utf-8")
+    with private_output(folder, COMPARISON) as new:
+        write_private_csv(new / TABLE, COLUMNS, change_rows(comparison))
+        write_private(new / PAGE, render_comparison(comparison))
 
 
 def headline(comparison: ScanComparison) -> str:

@@ -8,9 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skindx.core.atomic_files import entries, read_parquet, renew_file, write_csv, write_json
+from skindx.core.atomic_files import entries, read_parquet
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
+from skindx.core.private_files import (
+    make_private,
+    private_file,
+    renew_private,
+    write_private,
+    write_private_csv,
+    write_private_json,
+)
 from skindx.core.text import printable
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import BoxedImage
@@ -61,9 +69,10 @@ def _write_rows(folder: Path, rows: list[dict[str, Any]], metadata: dict[bytes, 
     import pyarrow.parquet as pq
 
     schema = pa.schema(_columns(), metadata=metadata)
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PARQUET)
+    with private_file(folder / PARQUET) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
     names = [field.name for field in schema if field.name not in _ONLY_PARQUET]
-    write_csv(folder / CSV, names, ([_plain(row[name]) for name in names] for row in rows))
+    write_private_csv(folder / CSV, names, ([_plain(row[name]) for name in names] for row in rows))
 
 
 def renew_tables(folder: Path) -> list[Path]:
@@ -86,7 +95,7 @@ def renew_tables(folder: Path) -> list[Path]:
         with TemporaryDirectory() as temporary:
             new = Path(temporary)
             _write_rows(new, [{**row, **texts} for row in rows], table.schema.metadata or {})
-            write_json(new / COCO, coco)
+            write_private_json(new / COCO, coco)
             # Parquet is the last one: by it a scan is of today.
             contents = {name: (new / name).read_bytes() for name in (COCO, CSV, PARQUET)}
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -94,7 +103,7 @@ def renew_tables(folder: Path) -> list[Path]:
             f"the scan in {folder} is not complete ({type(error).__name__}: {error}); scan the "
             f"photos again."
         ) from None
-    kept = [renew_file(folder / name, content) for name, content in contents.items()]
+    kept = [renew_private(folder / name, content) for name, content in contents.items()]
     return [old for old in kept if old]
 
 
@@ -185,7 +194,7 @@ def write_coco(folder: Path, result: ScanResult) -> None:
         annotation["urgent_risk"] = lesion.lesion.urgent_risk
     limits = (NOT_A_DIAGNOSIS, result.no_urgent_risk, result.scope.text)
     tables["info"] = {"description": " ".join(text for text in limits if text)}
-    write_json(folder / COCO, tables)
+    write_private_json(folder / COCO, tables)
 
 
 LESIONS = "lesions.json"
@@ -196,7 +205,7 @@ def write_lesion_list(
 ) -> None:
     """Write OUT/lesions.json; `classes` are those of the probabilities."""
     keys = [skin_class.key for skin_class in classes]
-    write_json(
+    write_private_json(
         out / LESIONS,
         {
             "photos": [
@@ -263,11 +272,11 @@ def write_scan(folder: Path, result: ScanResult, reads: Sequence[ReadRegion]) ->
     as no scan. Other files of the folder stay. Without fpdf2 there is no PDF. Raises UserError.
     """
     check_output(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for left in folder.glob(f"{_ASIDE}*"):  # by a scan that was killed
         shutil.rmtree(left)
     new = folder / f"{_ASIDE}{secrets.token_hex(4)}"
-    new.mkdir()
+    make_private(new)
     try:
         _write(new, result, reads)
         move(new, folder, SUMMARY)
@@ -276,23 +285,23 @@ def write_scan(folder: Path, result: ScanResult, reads: Sequence[ReadRegion]) ->
 
 
 def _write(new: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
-    (new / CROPS).mkdir()
-    (new / OVERVIEWS).mkdir()
+    for name in (CROPS, OVERVIEWS):
+        make_private(new / name)
     crops = {ranked.rank: f"{CROPS}/{ranked.rank:04d}.jpg" for ranked in result.ranked}
     for ranked in result.ranked:
         photo = result.photos[ranked.photo]
         region = region_around(ranked.lesion.box, photo.width, photo.height)
         cut_HW3 = crop(reads[ranked.photo], region, _CROP_PX)
-        (new / crops[ranked.rank]).write_bytes(small_jpeg(cut_HW3, _CROP_PX, quality=_QUALITY))
+        write_private(new / crops[ranked.rank], small_jpeg(cut_HW3, _CROP_PX, quality=_QUALITY))
     overviews = []
     for number, (photo, read) in enumerate(zip(result.photos, reads, strict=True), 1):
         pixels_HW3 = overview(read, photo.width, photo.height, _OVERVIEW_PX)
         overviews.append(f"{OVERVIEWS}/{number:02d}.jpg")
         jpeg = small_jpeg(pixels_HW3, _OVERVIEW_PX, quality=_QUALITY)
-        (new / overviews[-1]).write_bytes(jpeg)
+        write_private(new / overviews[-1], jpeg)
     write_tables(new, result, crops)
     write_coco(new, result)
-    (new / PAGE).write_text(render_scan(result, reads), encoding="utf-8")
+    write_private(new / PAGE, render_scan(result, reads))
     if not missing_modules("fpdf"):
-        (new / PDF).write_bytes(pdf_bytes(result, reads))
+        write_private(new / PDF, pdf_bytes(result, reads))
     write_summary(new, summary_of(result, overviews, threshold_sentence(result)))

@@ -14,8 +14,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
@@ -304,7 +304,7 @@ def _band(band: RecallBand) -> BandSummary:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    write_json(folder / SUMMARY, summary.model_dump(mode="json"))
+    write_private_json(folder / SUMMARY, summary.model_dump(mode="json"))
 
 
 def read_summary(folder: Path) -> Summary:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import FolderKind, atomic_folder, entries, only_writer, sha256_file
+from skindx.core.atomic_files import FolderKind, entries, only_writer, sha256_file
 from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import require_extra
+from skindx.core.private_files import make_private, private_output
 from skindx.core.progress import Progress
 from skindx.models.urgent_risk import check_level
 from skindx.scan.patches import blend, create_map
@@ -242,7 +243,7 @@ class PreparedScan:
         for photo in range(len(self.paths)):
             patches = self.folder.grids(self.plan, photo)[0].patches
             made.append(self.folder.path / f"map-{photo}.zarr")
-            with atomic_folder(made[-1], _MAP) as making:
+            with private_output(made[-1], _MAP) as making:
                 out = create_map(making / _SCORES, patches.shape, _BLOCK)
                 read = partial(self._scores, photo)
                 blend(patches, read, out, block=_BLOCK)
@@ -314,7 +315,7 @@ def prepared(
     work = out / WORK
     _refuse_other_results(out)
     begun = not out.exists()
-    work.mkdir(parents=True, exist_ok=True)
+    make_private(work)
     where: Path | str = queue or work / DATABASE
     stages: ScanStages | None = None
     try:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from sqlalchemy import select
 
 from skindx import __version__
-from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError, needs_room
+from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import Box
@@ -66,7 +66,7 @@ class ScanPlan(Settings):
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        write_json(folder / PLAN, self.model_dump(mode="json"))
+        write_private_json(folder / PLAN, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -124,7 +124,7 @@ class WorkFolder:
 
     def write_boxes(self, boxes: list[dict[str, Any]]) -> None:
         """Keep the joined boxes of all photos and the counts of their tiles."""
-        write_json(self.path / _BOXES, {"photos": boxes})
+        write_private_json(self.path / _BOXES, {"photos": boxes})
 
     def read_boxes(self) -> list[dict[str, Any]]:
         photos: list[dict[str, Any]] = read_json(self.path / _BOXES, _LONGEST_BOXES)["photos"]

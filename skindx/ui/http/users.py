@@ -9,8 +9,9 @@ import re
 import secrets
 from pathlib import Path
 
-from skindx.core.atomic_files import atomic_file, only_writer
+from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
+from skindx.core.private_files import make_private, write_private
 
 LEAST_LENGTH = 10
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
@@ -112,14 +113,13 @@ def _damaged(path: Path) -> UserError:
 
 
 def _change(path: Path, name: str, hashed: str | None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with only_writer(path.parent):
         known = read_users(path)
         known.pop(name, None)
         if hashed is not None:
             known[name] = hashed
-        with atomic_file(path, mode=0o600) as temporary:
-            temporary.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        write_private(path, json.dumps(known, indent=2) + "\n")
 
 
 def _hash(password: str) -> str:

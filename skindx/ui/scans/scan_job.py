@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import ONE_THREAD, missing_modules
+from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
 from skindx.diagnosis.photo_checks import Refused
@@ -150,7 +150,7 @@ class Order(Settings):
     most_megapixels: int
 
     def save(self, folder: Path) -> None:
-        write_json(folder / _FILE, self.model_dump(mode="json"))
+        write_private_json(folder / _FILE, self.model_dump(mode="json"))
 
     @classmethod
     def of(cls, folder: Path) -> "Order":

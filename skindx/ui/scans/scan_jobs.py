@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, Field
 
 from skindx.core.errors import JobError, UserError
+from skindx.core.private_files import make_private, new_private
 from skindx.core.untrusted import read_json
 from skindx.ui.page_basics import FAILED
 from skindx.ui.scans.scan_job import (
@@ -91,11 +92,10 @@ class Rulers:
 
 
 def _write(folder: Path, photo: bytes) -> None:
-    (folder / PHOTOS).mkdir(mode=0o700, parents=True)
-    folder.chmod(0o700)
     (path,) = photo_paths(folder, 1)
-    path.touch(mode=0o600)
-    path.write_bytes(photo)
+    make_private(path.parent)
+    with new_private(path) as file:
+        file.write(photo)
 
 
 def _answer(folder: Path, message: dict[str, Any] | None) -> RulerAnswer:
@@ -308,9 +308,9 @@ class ScanJobs:
 
 
 def _write_photos(folder: Path, order: Order, photos: Sequence[bytes]) -> None:
-    folder.mkdir(mode=0o700)
-    (folder / PHOTOS).mkdir(mode=0o700)
+    make_private(folder, parents=False)
+    make_private(folder / PHOTOS)
     for path, photo in zip(photo_paths(folder, len(photos)), photos, strict=True):
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(photo)
+        with new_private(path) as file:
+            file.write(photo)
     order.save(folder)

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.core.atomic_files import write_json, write_text
 from skindx.core.errors import JobError, UserError, is_full, no_room
 from skindx.core.machine import go_offline
+from skindx.core.private_files import private_file, write_private, write_private_json
 from skindx.core.startup import collect_rarely
 from skindx.ui.page_basics import hide_messages, log_fault, stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
@@ -163,8 +163,8 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
         )
     send({"stage": "writing", "done": 0, "known": 1})
     answer = answer_of(results, Taxonomy.load(Path(order.bundle) / TAXONOMY))
-    write_text(folder / LIST, list_html(results, answer))
-    write_text(folder / ANSWER, answer.model_dump_json())
+    write_private(folder / LIST, list_html(results, answer))
+    write_private(folder / ANSWER, answer.model_dump_json())
     shutil.rmtree(folder / PHOTOS, ignore_errors=True)
 
 
@@ -190,7 +190,8 @@ def _find(most_pixels: int, folder: Path, send: Send) -> None:
     read, (width, height) = LevelledPhoto(store), store.size()
     ruler = find_ruler(read, width, height, path.name)
     drawn = Image.fromarray(confirmation_image(read, width, height, ruler))
-    drawn.save(folder / RULER_IMAGE, "JPEG", quality=_QUALITY, subsampling=0)
+    with private_file(folder / RULER_IMAGE) as file:
+        drawn.save(file, "JPEG", quality=_QUALITY, subsampling=0)
     ruler_facts = {
         "mm_per_pixel": ruler.mm_per_pixel,
         "relative_error": ruler.relative_error,
@@ -199,7 +200,7 @@ def _find(most_pixels: int, folder: Path, send: Send) -> None:
         "unit": ruler.unit.division,
         "sentence": ruler.sentence,
     }
-    write_json(folder / RULER, ruler_facts)
+    write_private_json(folder / RULER, ruler_facts)
 
 
 if __name__ == "__main__":
