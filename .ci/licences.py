@@ -25,6 +25,7 @@ _BY_HAND = {
     "axe-playwright-python": "MIT; with axe-core, MPL-2.0",
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",
     "docutils": "public domain, BSD-2-Clause, Python-2.0; a file for Emacs is GPL-3.0-or-later",
+    "google-re2": "BSD-3-Clause; its wheel holds Abseil, Apache-2.0",
     "mlcroissant": "Apache-2.0",
     "nudenet": "AGPL-3.0-only; its metadata says MIT, see NOTICE",
     "opencv-python-headless": "Apache-2.0; its wheel holds FFmpeg, LGPL-2.1-or-later",

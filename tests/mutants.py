@@ -78,6 +78,24 @@ MUTANTS = {
         "return True",
         "tests/comm/test_factored.py",
     ),
+    "patterns of users: letters by the idea of RE2": Mutant(
+        "skindx/data/name_patterns.py",
+        r'r"\p{L}\p{N}_"',
+        'r"0-9A-Za-z_"',
+        "tests/data/test_name_patterns.py",
+    ),
+    "patterns of users: either case by the idea of RE2": Mutant(
+        "skindx/data/name_patterns.py",
+        "if tree.state.flags & ~re.UNICODE:",
+        "if tree.state.flags & re.VERBOSE:",
+        "tests/data/test_name_patterns.py",
+    ),
+    "patterns of users: many slow names have no limit": Mutant(
+        "skindx/data/name_patterns.py",
+        "if time.monotonic() > ends:",
+        "if time.monotonic() < 0:",
+        "tests/data/test_name_patterns.py",
+    ),
     "copies: the overlap by a map that is not transposed": Mutant(
         "skindx/data/copies/overlap.py",
         "np.linalg.inv(linear_22).T",

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import types
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
@@ -39,8 +40,9 @@ OFF = BeforeValidator(_word_off)
 def with_group(pattern: str) -> str:
     """Return a regular expression that has a group. Raises ValueError."""
     try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
+        with warnings.catch_warnings(action="ignore"):  # of what `re` may mean one day
+            groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a regular expression ({error})") from None
     if groups < 1:
         raise ValueError("needs one pair of brackets around the name that it finds")

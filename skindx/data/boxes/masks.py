@@ -1,6 +1,5 @@
 """Masks of lesions as a source of boxes: one PNG an image, and the box around all that it marks."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules
+from skindx.data.name_patterns import first_groups
 from skindx.imaging.decode import decode
 
 WHOLE = 0.9
@@ -41,17 +41,17 @@ def read_masks(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     if not path.is_dir():
         raise UserError(f"{path} is no folder; give the folder of the masks (PNG).")
     file, bounds = BoxFile(path), path.resolve()
-    pattern = re.compile(rules.pattern)
     masks = below(path, "*.png")
+    images = first_groups(rules.pattern, (mask.name for mask in masks))
     for mask in masks:
         shown = mask.relative_to(path)
-        named = pattern.search(mask.name)
-        if not named or not named.group(1):
+        named = images[mask.name]
+        if not named:
             file.skip(f"the file name does not fit the pattern {rules.pattern!r}", str(shown))
         elif not mask.is_file() or not mask.resolve().is_relative_to(bounds):
             file.skip("it is no file, or a link out of the folder", str(shown))
         else:
-            _take(file, mask, (shown.parent / named.group(1)).as_posix(), rules)
+            _take(file, mask, (shown.parent / named).as_posix(), rules)
     if not masks:
         raise UserError(f"{path} holds no PNG; give the folder of the masks.")
     file.drop_repeated()

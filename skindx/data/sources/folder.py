@@ -1,7 +1,6 @@
 """A folder of class folders, or a YOLO folder, as a source; links are followed only where asked."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from skindx.data.boxes.fiftyone import DATA, LABELS, is_fiftyone, labelled_files
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
+from skindx.data.name_patterns import first_groups
 from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
@@ -154,7 +154,10 @@ class FolderSource(LocalSource):
         `url` is the path relative to the source. Raises UserError, before anything is written, for
         a folder that no dataset can come from (see `look_at_folder`).
         """
-        rows = [_store(file, self, dataset) for file in look_at_folder(self).files]
+        files = look_at_folder(self).files
+        names = [file.path.name for file in files] if self.group_pattern else []
+        groups = first_groups(self.group_pattern or "", names)
+        rows = [_store(file, self, dataset, groups.get(file.path.name) or "") for file in files]
         if not any(row.status == "stored" for row in rows):
             raise UserError(
                 f"none of the {len(rows)} files in {self.path} can be used ({rows[0].url}: "
@@ -307,9 +310,8 @@ def _why_unread(folded: str, files: list[FolderFile]) -> str:
     return f" ({number} no image that is read: of {first!r}, {reason})"
 
 
-def _store(file: FolderFile, source: FolderSource, dataset: Path) -> LedgerRow:
+def _store(file: FolderFile, source: FolderSource, dataset: Path, group: str) -> LedgerRow:
     status, detail, data = file.status, file.detail, b""
-    named = re.search(source.group_pattern, file.path.name) if source.group_pattern else None
     if status == "stored":
         try:
             data = file.path.read_bytes()
@@ -325,7 +327,7 @@ def _store(file: FolderFile, source: FolderSource, dataset: Path) -> LedgerRow:
         licence=source.licence,
         creator=source.creator,
         attribution=source.attribution,
-        group=(named.group(1) or "") if named else "",
+        group=group,
     )
 
 

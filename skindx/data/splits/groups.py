@@ -4,7 +4,6 @@ Verified copies become one group too, unless earlier builds placed them in diffe
 """
 
 import csv
-import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from skindx.data.copies.deduplicate import Distinct
 from skindx.data.copies.hash_links import connected
 from skindx.data.ledger import FROM, LedgerRow, file_name
 from skindx.data.manifest import SPLITS, Split
+from skindx.data.name_patterns import first_groups
 
 # L = links
 
@@ -51,7 +51,7 @@ class GroupKeys:
     def __init__(self, settings: GroupSettings) -> None:
         """Read the tables. Raises UserError for a missing file or column."""
         self._by_page = settings.by_page
-        self._tables = [(re.compile(t.key_pattern), _read_table(t)) for t in settings.tables]
+        self._tables = [(_read_table(table), dict[str, str | None]()) for table in settings.tables]
         self._settings = settings
 
     def of(self, row: LedgerRow) -> list[str]:
@@ -66,14 +66,19 @@ class GroupKeys:
         return keys
 
     def _look_up(self, table: int, row: LedgerRow) -> str:
-        pattern, groups = self._tables[table]
-        match = pattern.search(file_name(row.url))
-        return groups.get(_composed(match.group(1) or ""), "") if match else ""
+        groups, keys = self._tables[table]
+        name = file_name(row.url)
+        if name not in keys:
+            keys |= first_groups(self._settings.tables[table].key_pattern, [name])
+        key = keys[name]
+        return "" if key is None else groups.get(_composed(key), "")
 
     def check(self, images: Distinct) -> None:
         """Raise UserError for a table that ties no image at all: its columns must be wrong."""
         rows = [image.row for same in images for image in same]
         for position, table in enumerate(self._settings.tables):
+            names = (file_name(row.url) for row in rows)
+            self._tables[position][1].update(first_groups(table.key_pattern, names))
             if rows and not any(self._look_up(position, row) for row in rows):
                 raise UserError(
                     f"{table.path}: no value of its column {table.key_column!r} is found by "
