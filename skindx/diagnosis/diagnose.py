@@ -1,4 +1,4 @@
-"""From cases to answers: photos of all cases go through the networks in one batch."""
+"""From cases to answers: photos of all cases go through the networks together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from skindx.diagnosis.record_assembly import (
     used_facts,
 )
 from skindx.models.ensemble import EnsembleOutput, Prediction
-from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.feature_extraction import p_values_of
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -139,7 +139,7 @@ Observer = Callable[[Sequence[NDArray[np.uint8]], EnsembleOutput, Sequence[int]]
 def answer_many(
     predictor: "Predictor", cases: Sequence[Case], observe: Observer | None = None
 ) -> list[CaseAnswer | UserError]:
-    """Return each case's answer, or why it has none; the networks see all photos in one batch.
+    """Return each case's answer, or why it has none; no answer depends on the other cases.
 
     `observe` is called last: photos that the networks refused count, those of other gates do not.
     """
@@ -186,7 +186,7 @@ def conclude_cases(
 ) -> tuple[list[ConcludedCase | UserError], EnsembleOutput | None]:
     """Return each case's conclusion, or why it has none, and what the networks made of all photos.
 
-    The photos are one batch. A refused case stays as it is; None: no photo is left to look at.
+    A refused case stays as it is; None: no photo is left to look at.
     """
     pixels = [
         photo.opened.pixels_HWC
@@ -238,7 +238,7 @@ def _out_of_distribution(
     if ood is None:
         return None, []
     pixels = [seen.opened.pixels_HWC for seen in photos.values()]
-    p_values_P = ood.p_values(features_of(predictor.ensemble, pixels, output, ood.needs, places))
+    p_values_P = p_values_of(ood, predictor.ensemble, pixels, output, places.start)
     out = [n for n, p_value in zip(photos, p_values_P, strict=True) if ood.is_out(float(p_value))]
     return float(p_values_P.min()), out
 
@@ -311,21 +311,15 @@ def _heat_pngs(
     from skindx.diagnosis.heat_maps import heat_maps, heat_png
 
     heats = {n: [b""] * len(case.photos) for n, case in concluded.items()}
-    named = {n: case for n, case in concluded.items() if not case.conclusion.abstained}
-    places = [n for case in named.values() for n in range(case.places.start, case.places.stop)]
-    photos = [(case.deciding, seen.opened) for case in named.values() for seen in case.photos]
-    if not photos:
-        return heats
-    made = iter(
-        heat_maps(
-            predictor.ensemble,
-            [map_[places] for map_ in output.maps],
-            [deciding for deciding, _ in photos],
-            [opened.pixels_HWC for _, opened in photos],
-        )
-    )
-    for n, case in named.items():
-        heats[n] = [b"" if (heat := next(made)) is None else heat_png(heat) for _ in case.photos]
+    for n, case in concluded.items():
+        if case.conclusion.abstained:
+            continue
+        for place, seen in enumerate(case.photos):  # one by one: see `Member._passes`
+            at = case.places.start + place
+            maps = [map_[at : at + 1] for map_ in output.maps]
+            pixels = seen.opened.pixels_HWC
+            (heat,) = heat_maps(predictor.ensemble, maps, [case.deciding], [pixels])
+            heats[n][place] = b"" if heat is None else heat_png(heat)
     return heats
 
 

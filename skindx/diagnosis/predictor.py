@@ -30,7 +30,7 @@ from skindx.models.exports.export_record import ExportCalibration
 from skindx.models.exports.runtimes import Backend
 from skindx.models.fingerprints import Fingerprints
 from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
-from skindx.models.ood.feature_extraction import features_of, try_check
+from skindx.models.ood.feature_extraction import p_values_of, try_check
 from skindx.models.ood.ood_check import OodCheck
 from skindx.models.urgent_risk import UrgentRiskRule, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy
@@ -295,7 +295,7 @@ class Predictor:
         if not self.ood:
             return self._predict(images, self.ensemble.probabilities(images), confidence)
         predictions, output = self.predict_with_features(images, confidence=confidence)
-        p_values_N = self.ood.p_values(features_of(self.ensemble, images, output, self.ood.needs))
+        p_values_N = p_values_of(self.ood, self.ensemble, images, output)
         return [
             replace(prediction, ood=OodResult(float(p_value), self.ood.rate))
             for prediction, p_value in zip(predictions, p_values_N, strict=True)
@@ -307,7 +307,7 @@ class Predictor:
         """Return the same predictions, and what the networks see in the whole images.
 
         One pass gives both: the maps are for heat maps, the embeddings for `gallery` and
-        `ood`. All images are one batch; at least one is needed.
+        `ood`. At least one image is needed.
         """
         output = self.ensemble.predict_with_features(images)
         whole = (output.probabilities_NC, output.member_MNC)

@@ -81,14 +81,8 @@ class Member:
 
         Members that are given the same `memo` for the same images pass a common trunk once.
         """
-        memo = {} if memo is None else memo
-        parts = []
-        for at in range(0, len(images), batch):
-            batch_memo = memo.setdefault((at, batch), {})
-            squares_BSS3 = self._squares(images[at : at + batch], batch_memo)
-            with torch.inference_mode():
-                parts.append(self._forward(squares_BSS3, batch_memo)[0])
-        return np.concatenate(parts)
+        with torch.inference_mode():
+            return np.concatenate([log_BC for log_BC, _ in self._passes(images, batch, memo)])
 
     @torch.inference_mode()
     def log_probabilities_of_squares(
@@ -102,9 +96,23 @@ class Member:
         self, images: Sequence[NDArray[np.uint8]], memo: Memo | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
         """Return what `log_probabilities` does, pooled features N x D, and the maps."""
+        logs, maps = zip(*self._passes(images, len(images), memo), strict=True)
+        pooled = [self.classifier.forward_pooled(map_).float().cpu().numpy() for map_ in maps]
+        return np.concatenate(logs), np.concatenate(pooled), torch.cat(maps)
+
+    def _passes(
+        self, images: Sequence[NDArray[np.uint8]], batch: int, memo: Memo | None
+    ) -> Iterator[tuple[NDArray[np.float64], Tensor]]:
+        """Yield the log-probabilities and maps of batches; on a CPU each image is one by itself.
+
+        Kernels round otherwise for another number of images: an answer would depend on the images
+        beside it. A batch would save a CPU no time. On a GPU it does.
+        """
         memo = {} if memo is None else memo
-        log_NC, map_ = self._forward(self._squares(images, memo), memo)
-        return log_NC, self.classifier.forward_pooled(map_).float().cpu().numpy(), map_
+        size = 1 if self.classifier.scale.device.type == "cpu" else batch
+        for at in range(0, len(images), size):
+            part: Memo = memo.setdefault((at, size), {})
+            yield self._forward(self._squares(images[at : at + size], part), part)
 
     def _squares(self, images: Sequence[NDArray[np.uint8]], memo: Memo) -> NDArray[np.uint8]:
         """Return the central squares; members of one preprocessing cut them once."""
@@ -185,7 +193,7 @@ class Ensemble:
         return shifted(log(combined_NC), np.array(self.log_shifts))
 
     def predict_with_features(self, images: Sequence[NDArray[np.uint8]]) -> EnsembleOutput:
-        """Return the same probabilities and what they were made from, in one batch."""
+        """Return the same probabilities and what they were made from."""
         memo: Memo = {}
         logs, pooled, maps = zip(
             *(member.predict_with_features(images, memo) for member in self.members), strict=True

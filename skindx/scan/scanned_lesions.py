@@ -21,7 +21,7 @@ from skindx.core.errors import UserError
 from skindx.core.private_files import private_file
 from skindx.data.box import Box
 from skindx.imaging.photo_gates import skin_mask
-from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.feature_extraction import p_values_of
 from skindx.models.urgent_risk import urgent_risks
 from skindx.scan.pixel_store import Floats, Pixels, PixelStore
 
@@ -374,7 +374,7 @@ def colour_difference(crop_SS3: Pixels, box: Box) -> tuple[float, float, float]:
 def diagnose_lesions(
     predictor: "Predictor", store: PixelStore, boxes: Sequence[Box], margin: float
 ) -> list[ScannedLesion]:
-    """Return what the ensemble says of each lesion; at least one, all in one batch.
+    """Return what the ensemble says of each lesion; at least one.
 
     The detector has looked already, so thresholds are those that were fitted for whole images
     alone. Raises UserError for a bundle that gives no probabilities.
@@ -391,9 +391,7 @@ def diagnose_lesions(
             "damaged, train and pack it again."
         )
     ood = predictor.ood
-    p_values_N = (
-        ood.p_values(features_of(predictor.ensemble, crops, output, ood.needs)) if ood else None
-    )
+    p_values_N = p_values_of(ood, predictor.ensemble, crops, output) if ood else None
     sets_NC = alone.conformal.sets(probabilities_NC) if alone.conformal else None
     rule = alone.urgent_risk
     threshold = rule.thresholds(rule.level(alone.miss_rate), [None])[0] if rule else None

@@ -56,20 +56,19 @@ def test_a_row_holds_what_diagnose_answers(model: skindx.Model) -> None:
         assert row["abstained"] == answer.abstained
         assert row["set"] == list(answer.conformal_set)
         for key, probability in answer.probabilities.items():
-            assert row[f"probability_{key}"] == pytest.approx(probability, abs=1e-6)
+            assert row[f"probability_{key}"] == probability
         assert record.urgent_risk
-        assert row["urgent_risk"] == pytest.approx(record.urgent_risk.risk, abs=1e-6)
-        assert row["familiarity"] == pytest.approx(record.familiarity, abs=1e-6)
+        assert row["urgent_risk"] == record.urgent_risk.risk
+        assert row["familiarity"] == record.familiarity
         total = sum(row[f"probability_{key}"] for key in model.classes)
         assert total == pytest.approx(1)
 
 
 def test_no_batch_size_changes_a_digit(model: skindx.Model) -> None:
-    tables = [model.predict(PHOTOS, batch).to_pandas() for batch in (1, 2, 5, 64)]
-    for table in tables[1:]:
-        assert table["refused"].isna().all()
-        for name in (f"probability_{key}" for key in model.classes):
-            np.testing.assert_allclose(table[name], tables[0][name], atol=1e-5)
+    first, *others = (model.predict(PHOTOS, batch).to_pylist() for batch in (1, 2, 5, 64))
+    assert all(row["refused"] is None for row in first)
+    assert others == [first] * 3
+    assert model.predict(PHOTOS[::-1], 3).to_pylist()[::-1] == first
 
 
 def test_paths_bytes_images_and_arrays_are_the_same_photo(
@@ -83,9 +82,8 @@ def test_paths_bytes_images_and_arrays_are_the_same_photo(
     same = [file, str(file), PHOTOS[0], memoryview(PHOTOS[0]), decode(PHOTOS[0]), pixels, opened]
     table = model.predict(same)
     assert table["file"].to_pylist() == [str(file), str(file), *[None] * 5]
-    probabilities = table["probability"].to_numpy()
-    np.testing.assert_allclose(probabilities[:5], probabilities[0], atol=1e-6)
-    np.testing.assert_allclose(probabilities[5:], probabilities[5], atol=1e-6)
+    assert len(set(table["probability"].to_pylist()[:5])) == 1
+    assert len(set(table["probability"].to_pylist()[5:])) == 1
 
 
 def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_threads_get_the_rows_of_one(model: skindx.Model) -> None:
     for thread in threads:
         thread.join()
     for n in range(4):
-        np.testing.assert_allclose(tables[n]["probability"], alone["probability"], atol=1e-5)
+        assert tables[n] == alone
 
 
 def test_memory_does_not_grow_with_the_photos(

@@ -135,13 +135,8 @@ def test_a_batch_answers_as_its_cases_do_alone(
             assert str(caught.value) == str(found)
             continue
         alone = answer(predictor, case)
-        assert [candidate.key for candidate in found.diagnosis.candidates] == [
-            candidate.key for candidate in alone.diagnosis.candidates
-        ]
-        assert [candidate.probability for candidate in found.diagnosis.candidates] == pytest.approx(
-            [candidate.probability for candidate in alone.diagnosis.candidates], abs=1e-6
-        )
-        assert [view.jpeg for view in found.views] == [view.jpeg for view in alone.views]
+        assert found == alone  # to the last digit and the last byte of a heat map
+        assert all(view.heat for view in found.views)
     assert isinstance(together[3], Refused)
     assert (together[3].gate, together[3].photo) == ("blur", 1)
     assert answer_many(predictor, []) == []

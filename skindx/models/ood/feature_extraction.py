@@ -41,6 +41,26 @@ def features_of(
     )
 
 
+def p_values_of(
+    check: OodCheck,
+    ensemble: Ensemble,
+    photos: Sequence[NDArray[np.uint8]],
+    output: EnsembleOutput,
+    first: int = 0,
+) -> NDArray[np.float64]:
+    """Return the p-value of each photo, N; `output` holds them from `first` on.
+
+    One by one: products of matrices round otherwise for another number of rows.
+    """
+    places = [slice(n, n + 1) for n in range(first, first + len(photos))]
+    return np.concatenate(
+        [
+            check.p_values(features_of(ensemble, [photo], output, check.needs, place))
+            for photo, place in zip(photos, places, strict=True)
+        ]
+    )
+
+
 def try_check(check: OodCheck, ensemble: Ensemble) -> None:
     """Raise UserError for a check whose numbers do not belong to these networks.
 
