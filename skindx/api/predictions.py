@@ -48,6 +48,7 @@ from skindx.diagnosis.case import Case, Patient, with_facts
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
 from skindx.diagnosis.photo_checks import Refused, file_hash, read_photo
 from skindx.diagnosis.scope import without_reassurance
+from skindx.imaging.decode import load_pixels, pixels_of_opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,12 +109,17 @@ def _png_of_array(photo: NDArray[Any]) -> bytes:
 
 
 def _png_of_image(photo: "Image") -> bytes:
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
     try:
-        upright = ImageOps.exif_transpose(photo)
-        if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-            upright = upright.convert("RGB")
+        if photo.mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
+            load_pixels(photo)
+            plain = photo.copy()  # its profile goes into the PNG
+            for xmp in ("xmp", "XML:com.adobe.xmp"):  # whose orientation nobody obeys
+                plain.info.pop(xmp, None)
+            upright = ImageOps.exif_transpose(plain)
+        else:
+            upright = Image.fromarray(pixels_of_opened(photo))
         written = io.BytesIO()
         upright.save(written, "PNG", compress_level=1)
     except Exception as error:  # what a plug-in of Pillow raises for a damaged file that is lazy

@@ -148,7 +148,7 @@ def wrap_photo(
     from pydicom.encaps import encapsulate
 
     form = photo_format(data[:HEAD])
-    pixels_HWC = decode_heic(data) if form == "HEIC" else decode(data)
+    pixels_HWC = decode_heic(data)[0] if form == "HEIC" else decode(data)
     height, width = pixels_HWC.shape[:2]
     dataset, identity = _header(data, number, whose, patient)
     stream = without_notes(data) if form == "JPEG" and is_baseline(data) else b""

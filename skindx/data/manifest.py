@@ -3,9 +3,11 @@
 import dataclasses
 import hashlib
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError, instead_of
 from skindx.data.box import Box
-from skindx.data.layout import ISSUES, MANIFEST, is_inside, recover, stored_file
+from skindx.data.layout import ISSUES, MANIFEST, SUMMARY, is_inside, recover, stored_file
+from skindx.imaging.stored_colours import AS_STORED, SRGB, Decoding
 
 if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
     import numpy as np
@@ -234,13 +237,42 @@ class StoredImage(Protocol):
     def path(self) -> str: ...
 
 
+def decoding_of(dataset: Path) -> Decoding:
+    """Return the colours that a dataset's pixels have, as its summary names them.
+
+    As stored in one that an older version built, so that its images stay those that it was
+    measured and trained on. Raises UserError for what a newer version names.
+    """
+    file = dataset / SUMMARY
+    try:
+        written = file.stat()
+    except OSError:
+        return SRGB
+    return _decoding(file, written.st_mtime_ns, written.st_size)
+
+
+@lru_cache(maxsize=16)
+def _decoding(file: Path, time_ns: int, size: int) -> Decoding:
+    try:
+        named = json.loads(file.read_bytes()).get("decoding", AS_STORED)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return SRGB  # who needs the summary says what is wrong with it
+    if named not in get_args(Decoding):
+        raise UserError(
+            f"{file} names the decoding {str(named)[:40]!r}, and this version of skindx has "
+            f"{', '.join(get_args(Decoding))}; update skindx, or build the dataset again."
+        )
+    decoding: Decoding = named
+    return decoding
+
+
 def read_image(dataset: Path, record: StoredImage) -> "NDArray[np.uint8]":
     """Return an image's pixels_HWC. Raises UserError for one that is gone or damaged."""
     from skindx.imaging.decode import decode
 
     file = stored_file(dataset, record.path)
     try:
-        return decode(file.read_bytes())
+        return decode(file.read_bytes(), decoding=decoding_of(dataset))
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read ({error}); run `skindx build` again.") from None
 

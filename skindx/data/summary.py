@@ -19,6 +19,7 @@ from skindx.data.boxes.box_join import BoxCounts
 from skindx.data.decisions import Flag
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import SPLITS, Issue, Record
+from skindx.imaging.stored_colours import SRGB, Decoding, colour_sentences
 from skindx.taxonomy import Taxonomy, normalise
 
 if TYPE_CHECKING:
@@ -354,6 +355,10 @@ class BuildSummary:
     """Copies that hashes miss."""
     boxes: BoxCounts | None = None
     """What became of the recipe's box file; None: it has none."""
+    decoding: Decoding = SRGB
+    """Colours of the pixels that were measured, and that trainings see."""
+    colours: Mapping[str, int] = field(default_factory=dict)
+    """What came of profiles and further images in the files -> images of the dataset."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values under stable keys."""
@@ -375,6 +380,7 @@ class BuildSummary:
                 f"Flagged and kept, for a person to look at: {flags} images; "
                 f"`skindx review DATASET` shows them."
             )
+        lines += colour_sentences(self.colours)
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
         if self.absent_classes:

@@ -166,7 +166,9 @@ def answer_many(
 
 def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
     """Decode a case's photos and look at their quality; threads may do it side by side."""
-    passed, refused = check_photos(case, needed_side(predictor), predictor.least_side)
+    passed, refused = check_photos(
+        case, needed_side(predictor), predictor.least_side, predictor.decoding
+    )
     try:
         headers = [photo.opened.facts for photo in passed.values() if photo.opened.facts]
         case = with_file_facts(case, headers)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
-from skindx.imaging.decode import decode, upright_jpeg_size
+from skindx.imaging.decode import decode_noted, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.imaging.image_formats import (
@@ -26,6 +26,7 @@ from skindx.imaging.image_formats import (
 )
 from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
+from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
 
@@ -119,6 +120,8 @@ class Opened:
     """Of the file's bytes."""
     facts: DicomFacts | None = None
     """What the header of a DICOM file says."""
+    notes: frozenset[ColourNote] = frozenset()
+    """What came of the file's colours, and of further images in it."""
 
 
 def read_photo(path: Path) -> bytes:
@@ -160,7 +163,12 @@ def read_photos(paths: Sequence[Path]) -> tuple[bytes, ...]:
 
 
 def open_photo(
-    data: bytes, photo: int = 0, *, needed: int | None = None, least: int = MIN_SIDE
+    data: bytes,
+    photo: int = 0,
+    *,
+    needed: int | None = None,
+    least: int = MIN_SIDE,
+    decoding: Decoding = SRGB,
 ) -> Opened:
     """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
 
@@ -199,11 +207,11 @@ def open_photo(
     facts = None
     try:
         if form == "DICOM":
-            dicom = read_dicom(data)
-            pixels_HWC, facts = _kept(dicom.pixels_HWC), dicom.facts
+            dicom = read_dicom(data, decoding)
+            pixels_HWC, facts, notes = _kept(dicom.pixels_HWC), dicom.facts, set(dicom.notes)
             height, width = facts.height, facts.width
         else:
-            pixels_HWC, height, width = _decoded(data, form, needed)
+            pixels_HWC, notes, (height, width) = _decoded(data, form, needed, decoding)
     except DamagedImage as error:
         # The message of a third-party decoder (`error` has a cause then) does not help a user.
         too_large = error.reason == "too-many-pixels"
@@ -230,22 +238,25 @@ def open_photo(
         raise refused(
             f"{size}; choose one that is at most {MAX_RATIO} times longer than wide.", "size"
         )
-    return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest(), facts)
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Opened(pixels_HWC, width, height, sha256, facts, frozenset(notes))
 
 
 def _decoded(
-    data: bytes, form: PhotoFormat, needed: int | None
-) -> tuple[NDArray[np.uint8], int, int]:
-    """Return pixels_HWC, and height and width of the photo at full scale."""
+    data: bytes, form: PhotoFormat, needed: int | None, decoding: Decoding
+) -> tuple[NDArray[np.uint8], set[ColourNote], tuple[int, int]]:
+    """Return pixels_HWC, notes, and (height, width) of the photo at full scale."""
     if form == "HEIC":
-        pixels_HWC = decode_heic(data)
+        pixels_HWC, notes = decode_heic(data, decoding=decoding)
     elif form != "JPEG":
-        pixels_HWC = decode(data)
+        pixels_HWC, notes = decode_noted(data, decoding=decoding)
     else:
-        height, width = upright_jpeg_size(data)
-        pixels_HWC = decode(data, at_least=_at_least(height, width, needed), rough=False)
-        return _kept(pixels_HWC), height, width
-    return _kept(pixels_HWC), *pixels_HWC.shape[:2]
+        size = upright_jpeg_size(data)
+        pixels_HWC, notes = decode_noted(
+            data, at_least=_at_least(*size, needed), rough=False, decoding=decoding
+        )
+        return _kept(pixels_HWC), notes, size
+    return _kept(pixels_HWC), notes, (pixels_HWC.shape[0], pixels_HWC.shape[1])
 
 
 def _kept(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -286,6 +297,13 @@ ADVICE: dict[Fault, str] = {
 """Refusals go on in a sentence, remarks stand alone."""
 
 
+REMARKS: dict[ColourNote, str] = {
+    "profile-ignored": (
+        "The photo's colour profile cannot be read and was ignored: its colours may be off."
+    ),
+}
+
+
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""
 
@@ -299,26 +317,28 @@ class CheckedPhoto:
 
 
 def check_photos(
-    case: Case, needed: int | None = None, least: int = MIN_SIDE
+    case: Case, needed: int | None = None, least: int = MIN_SIDE, decoding: Decoding = SRGB
 ) -> tuple[dict[int, CheckedPhoto], list[Refusal]]:
     """Return a case's photos that pass, by their place in it, and why the others do not.
 
-    Every photo is looked at, whatever is wrong with another. `needed` and `least` are as
-    `open_photo` has them.
+    Every photo is looked at, whatever is wrong with another. `needed`, `least` and `decoding` are
+    as `open_photo` has them.
     """
     seen: dict[int, CheckedPhoto] = {}
     refusals: list[Refusal] = []
     for photo, data in enumerate(case.photos):
         try:
-            seen[photo] = _check_photo(data, photo, needed, least)
+            seen[photo] = _check_photo(data, photo, needed, least, decoding)
         except Refused as refused:
             refusals.extend(refused.refusals)
     return seen, refusals
 
 
-def _check_photo(data: bytes, photo: int, needed: int | None, least: int) -> CheckedPhoto:
-    opened = open_photo(data, photo, needed=needed, least=least)
-    remarks = []
+def _check_photo(
+    data: bytes, photo: int, needed: int | None, least: int, decoding: Decoding
+) -> CheckedPhoto:
+    opened = open_photo(data, photo, needed=needed, least=least, decoding=decoding)
+    remarks = [REMARKS[note] for note in sorted(opened.notes) if note in REMARKS]
     if min(opened.width, opened.height) < COARSE:
         size = f"{opened.width} x {opened.height} pixels"
         remarks.append(f"The photo is small ({size}): fine structures may be lost.")

@@ -13,6 +13,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
 from skindx.imaging.photo_gates import ModalityCheck
+from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import (
     MANIFEST_SHA256,
@@ -146,6 +147,11 @@ class Predictor:
     def members(self) -> tuple[str, ...]:
         """Names of the members, in the order of `member_probabilities_MC`."""
         return tuple(member.name for member in self.ensemble.members)
+
+    @property
+    def decoding(self) -> Decoding:
+        """Colours of the pixels that the networks learned from, and are shown."""
+        return self.bundle.spec.decoding
 
     @property
     def least_side(self) -> int:

@@ -105,6 +105,9 @@ class Photo(_Part):
     upright photo; None in a record of an older version."""
     remarks: tuple[str, ...] = ()
     """Limits of its quality, though it is good enough for an answer; that the model knows it."""
+    colours: tuple[str, ...] = ()
+    """What came of the file's colours: `colours-converted` to sRGB, `profile-ignored`, and
+    `images-left-out`, for example a gain map; empty for a plain file."""
 
     @property
     def boxes_found(self) -> str:

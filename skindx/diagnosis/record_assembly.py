@@ -249,6 +249,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
         no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
         square=_square(predictor.bundle, seen.opened),
         remarks=seen.remarks,
+        colours=tuple(sorted(seen.opened.notes)),
     )
 
 

@@ -225,7 +225,9 @@ def look(
     detector = bundle.detector() if fusion and fusion.weight else None
     whole, crops, features, scores = [], [], [], []
     done = 0
-    for batch, photos, output in outputs_of_records(ensemble, dataset, records):
+    for batch, photos, output in outputs_of_records(
+        ensemble, dataset, records, bundle.spec.decoding
+    ):
         whole.append(log(pool(output.member_MNC, ensemble.combination)))
         if check:
             features.append(features_of(ensemble, photos, output))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -132,7 +133,7 @@ def evaluate(
     return evaluate_served(
         predictor,
         records,
-        decode,
+        partial(decode, decoding=predictor.decoding),
         out,
         bundle=str(bundle),
         digest=predictor.bundle.digest,

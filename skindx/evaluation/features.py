@@ -7,6 +7,7 @@ calibration fits sets, thresholds and checks, and test is read by the evaluation
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -358,7 +359,7 @@ def evaluate_embeddings(
     evaluation = evaluate_served(
         predictor,
         scored,
-        embedded_decoder(decode, rows),
+        embedded_decoder(partial(decode, decoding=predictor.decoding), rows),
         folder,
         bundle=str(packed.path),
         digest=packed.digest,

@@ -1,4 +1,4 @@
-"""Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded.
+"""Bytes to pixels: upright 8-bit sRGB, or a reason why not; nothing above a cap is decoded.
 
 In reading order: `decode`, JPEG, the other formats by Pillow, EXIF's orientation.
 """
@@ -6,9 +6,9 @@ In reading order: `decode`, JPEG, the other formats by Pillow, EXIF's orientatio
 import io
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from skindx.imaging.image_formats import (
     refusal,
     unusable,
 )
+from skindx.imaging.srgb import FileColours, convert_kernel
+from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding, stored_colours
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,11 +33,14 @@ MAX_PIXELS = 50_000_000
 # The one plug-in of Pillow that may see the bytes; without a list it would try all of them.
 FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
 
+# Tags of TIFF: bits of a sample, photometric interpretation (0: white is zero), planes, signedness.
+_BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 _PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _BAND_PIXELS = 1 << 20
 """Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
 
-# EXIF tag 274 (Orientation): how to turn the stored pixels so that up is up.
+_ORIENTATION = 274
+"""EXIF's tag: how to turn the stored pixels so that up is up."""
 _UPRIGHT = {
     2: lambda x: x[:, ::-1],
     3: lambda x: x[::-1, ::-1],
@@ -57,8 +62,9 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     at_least: tuple[int, int] | None = None,
     rough: bool = True,
+    decoding: Decoding = SRGB,
 ) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
+    """Return pixels_HWC, uint8 sRGB, turned as EXIF says; alpha is laid on white.
 
     With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
     below these: averaged, as by resizing, and for large images several times as fast. If `rough`,
@@ -70,7 +76,23 @@ def decode(
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
     DamagedImage, also for what would take too many pixels, passes or bytes of memory (see
     `DecodeCost`), which is checked before any pixel is decoded.
+
+    The file's colour profile is applied, but for `as-stored`; one that is broken is ignored.
     """
+    return decode_noted(
+        data, max_pixels=max_pixels, at_least=at_least, rough=rough, decoding=decoding
+    )[0]
+
+
+def decode_noted(
+    data: bytes,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    at_least: tuple[int, int] | None = None,
+    rough: bool = True,
+    decoding: Decoding = SRGB,
+) -> tuple[NDArray[np.uint8], set[ColourNote]]:
+    """Return what `decode` does, and what came of the file's colours and further images."""
     suffix = image_suffix(data[:16])
     if suffix is None:
         reason, message = unusable(data[:HEAD])
@@ -80,18 +102,24 @@ def decode(
             orientation = orientation_of(data, "JPEG")
             if at_least and orientation >= 5:
                 at_least = at_least[1], at_least[0]
-            pixels_HWC = read_jpeg(data, lambda jpeg: _jpeg(jpeg, max_pixels, at_least, rough))
+            # By the file: one that is made plain has no profile.
+            colours = FileColours(stored_colours(data, "JPEG"), decoding)
+            pixels_HWC = read_jpeg(
+                data, lambda jpeg: _jpeg(jpeg, max_pixels, at_least, rough, colours)
+            )
+            notes = colours.notes
         else:
-            pixels_HWC = decode_with_pillow(data, FORMATS[suffix], max_pixels)
+            pixels_HWC, notes = decode_with_pillow(data, FORMATS[suffix], max_pixels, decoding)
             # It may decode, so after the cap. Pillow has turned a TIFF already.
             orientation = 1 if suffix == ".tif" else orientation_of(data, FORMATS[suffix])
-        return turned(pixels_HWC, orientation)
+        return turned(pixels_HWC, orientation), notes
 
 
 def decode_stored_jpeg(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Return pixels_HWC of a JPEG as `decode` does, but not turned. Raises DamagedImage."""
+    """Return pixels_HWC of a JPEG, not turned and with its stored colours. Raises DamagedImage."""
     with _refusals():
-        return read_jpeg(data, lambda jpeg: _jpeg(jpeg, max_pixels, None, rough=False))
+        plain = FileColours()
+        return read_jpeg(data, lambda jpeg: _jpeg(jpeg, max_pixels, None, False, plain))
 
 
 def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
@@ -104,7 +132,8 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
 
     with _refusals():
         if image_suffix(data[:16]) == ".jpg":
-            small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels))
+            colours = FileColours(stored_colours(data, "JPEG"))
+            small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels, colours))
             if small_HW is not None:
                 return turned(small_HW, orientation_of(data, "JPEG"))
         grey_HW: NDArray[np.uint8] = cv2.cvtColor(
@@ -126,9 +155,10 @@ def import_decoders() -> None:
     """Import all that decoding needs: a sandboxed process could not, once its memory is limited."""
     import cv2
     import simplejpeg  # noqa: F401
-    from PIL import Image
+    from PIL import Image, ImageCms  # noqa: F401
 
     Image.preinit()
+    convert_kernel()
     cv2.setNumThreads(1)  # the processes are the threads
 
 
@@ -144,9 +174,13 @@ def _refusals() -> Iterator[None]:
 
 
 def _jpeg(
-    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
+    data: bytes,
+    max_pixels: int,
+    at_least: tuple[int, int] | None,
+    rough: bool,
+    colours: FileColours,
 ) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, as stored. Raises DamagedImage and what the decoder raises."""
+    """Return pixels_HWC, uint8 sRGB, not turned. Raises DamagedImage, and what decoders raise."""
     import simplejpeg
 
     height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
@@ -161,14 +195,21 @@ def _jpeg(
         pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             data, "RGB", fastdct=fast, fastupsample=fast, **scale
         )
-        return pixels_HWC
+        grey = colorspace == "Gray" and colours.there
+        return colours.grey(pixels_HWC[:, :, 0]) if grey else colours.rgb(pixels_HWC)
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
     simplejpeg.decode_jpeg(data, "CMYK")
-    return decode_with_pillow(data, "JPEG", max_pixels)
+    with _opened(data, "JPEG", max_pixels) as image:
+        check_size(*image.size, max_pixels)
+        image.load()
+        return _pixels_of(image, {}, colours)
 
 
-def _small_grey(jpeg: bytes, side: int, max_pixels: int) -> NDArray[np.uint8] | None:
-    """Return grey_HW as stored; None for colours that libjpeg-turbo does not turn into grey."""
+def _small_grey(
+    jpeg: bytes, side: int, max_pixels: int, colours: FileColours
+) -> NDArray[np.uint8] | None:
+    """Return grey_HW, not turned; None for colours that libjpeg-turbo does not turn into grey."""
+    import cv2
     import simplejpeg
 
     height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(jpeg)
@@ -176,24 +217,39 @@ def _small_grey(jpeg: bytes, side: int, max_pixels: int) -> NDArray[np.uint8] | 
     if colorspace not in ("YCbCr", "Gray"):
         return None
     sides = {"min_height": min(side, height), "min_width": min(side, width)}
+    if colours.there and colorspace != "Gray":
+        small_HWC = colours.rgb(simplejpeg.decode_jpeg(jpeg, "RGB", **sides))
+        return np.asarray(cv2.cvtColor(small_HWC, cv2.COLOR_RGB2GRAY), np.uint8)
     small_HW: NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "GRAY", **sides)[:, :, 0]
-    return small_HW
+    return colours.grey(small_HW)[:, :, 0] if colours.there else small_HW
 
 
-def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, by the one plug-in of Pillow that `kind` names.
+def decode_with_pillow(
+    data: bytes, kind: str, max_pixels: int, decoding: Decoding = SRGB
+) -> tuple[NDArray[np.uint8], set[ColourNote]]:
+    """Return pixels_HWC, uint8 sRGB, by the one plug-in of Pillow that `kind` names, and notes.
 
-    They are as stored; a TIFF, which Pillow turns as it loads it, and a HEIF, which libheif turns,
+    They are not turned; a TIFF, which Pillow turns as it loads it, and a HEIF, which libheif turns,
     are upright. Raises DamagedImage for what takes too much, and whatever the plug-in raises.
     """
-    from PIL import Image
-
     if kind == "WEBP":
         webp_cost(data).check(max_pixels)
         if is_plain_webp(data):
-            return _plain_webp(data)
-    if kind == "PNG":
-        data = without_text(data)
+            colours = FileColours(stored_colours(data, kind), decoding)
+            return colours.rgb(_plain_webp(data)), colours.notes
+    readable = without_text(data) if kind == "PNG" else data
+    with _opened(readable, kind, max_pixels) as image:
+        if kind != "WEBP":
+            opened_cost(image, readable).check(max_pixels)
+        colours = FileColours(stored_colours(data, kind, image), decoding)
+        tags = load_pixels(image)
+        return _pixels_of(image, tags, colours), colours.notes
+
+
+@contextmanager
+def _opened(data: bytes, kind: str, max_pixels: int) -> "Iterator[Image.Image]":
+    from PIL import Image
+
     # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.
     with hushed():
         try:
@@ -202,18 +258,50 @@ def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.ui
             message = f"it has more pixels than the cap of {max_pixels}"
             raise DamagedImage(message, "too-many-pixels") from None
         with opened as image:
-            if kind == "JPEG":
-                check_size(*image.size, max_pixels)
-            elif kind != "WEBP":
-                opened_cost(image, data).check(max_pixels)
-            image.load()
-            width, height = image.size
-            pixels_HWC = np.empty((height, width, 3), np.uint8)
-            rows = max(1, _BAND_PIXELS // width)
-            for top in range(0, height, rows):
-                band = image.crop((0, top, width, min(top + rows, height)))
-                pixels_HWC[top : top + rows] = _to_rgb(band)
-            return pixels_HWC
+            yield image
+
+
+def pixels_of_opened(image: "Image.Image") -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 sRGB, upright, of an image that a program has opened with Pillow."""
+    with hushed():
+        tags = load_pixels(image)
+        pixels_HWC = _pixels_of(image, tags, FileColours(stored_colours(b"", "", image)))
+        return turned(pixels_HWC, exif_orientation(image))
+
+
+def _pixels_of(
+    image: "Image.Image", tags: Mapping[int, Any], colours: FileColours
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC of a loaded image, whose tags are those of `load_pixels`."""
+    width, height = image.size
+    pixels_HWC = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        pixels_HWC[top : top + rows] = _to_rgb(band, tags, colours)
+    return pixels_HWC
+
+
+def load_pixels(image: "Image.Image") -> Mapping[int, Any]:
+    """Load an image's pixels; return the tags of a TIFF, {} of others.
+
+    Pillow turns a TIFF as it loads it, here not by XMP alone, and takes planes of 16 bits for
+    planes of 8, here not.
+    """
+    tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
+    if tags:
+        image.info.pop("xmp", None)
+    if tags.get(_PLANAR) == 2 and max(tags.get(_BITS, (1,))) == 16:
+        opened: Any = image
+        order = "L" if opened.tag_v2.prefix == b"II" else "B"
+        opened.tile = [
+            tile._replace(args=(f"{tile.args[0]};16{order}", *tile.args[1:]))
+            if tile.codec_name == "raw"
+            else tile
+            for tile in opened.tile
+        ]
+    image.load()
+    return tags
 
 
 def _plain_webp(data: bytes) -> NDArray[np.uint8]:
@@ -227,21 +315,43 @@ def _plain_webp(data: bytes) -> NDArray[np.uint8]:
     return np.asarray(pixels_HWC, np.uint8)
 
 
-def _to_rgb(image: "Image.Image") -> NDArray[np.uint8]:
+def _to_rgb(
+    image: "Image.Image", tags: Mapping[int, Any], colours: FileColours
+) -> NDArray[np.uint8]:
     from PIL import Image
 
     if image.mode == "F":
         raise DamagedImage("floating-point pixels have no known white")
     if image.mode.startswith("I"):
-        # 16-bit grey; Pillow's own conversion clips at 255 instead of scaling.
-        deep_HW = np.asarray(image).astype(np.int64)
-        grey_HW = np.clip(deep_HW >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(grey_HW[:, :, None], 3, axis=2)
+        return colours.grey(_deep_grey(image, tags))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
+        if colours.there:
+            alpha = rgba.getchannel("A")
+            opaque = rgba.getchannel("R") if image.mode in ("LA", "La") else rgba.convert("RGB")
+            rgba = Image.fromarray(_to_rgb(opaque, tags, colours))
+            rgba.putalpha(alpha)
         white = Image.new("RGBA", rgba.size, "white")
-        image = Image.alpha_composite(white, rgba)
-    return np.asarray(image.convert("RGB"))
+        return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
+    if image.mode == "CMYK":
+        return colours.inks(image)
+    if colours.there and image.mode in ("1", "L"):
+        return colours.grey(np.asarray(image.convert("L")))
+    rgb_HWC = np.asarray(image.convert("RGB"))
+    return rgb_HWC if image.mode == "LAB" else colours.rgb(rgb_HWC)
+
+
+def _deep_grey(image: "Image.Image", tags: Mapping[int, Any]) -> NDArray[np.uint8]:
+    """Return grey_HW of 12, 16 or 32 bits; the largest number is white, or black as a TIFF says.
+
+    Pillow's own conversion clips at 255, and knows an inverted scale of 8 bits alone.
+    """
+    bits, signed = max(tags.get(_BITS, (16,))), tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
+    deep_HW = np.asarray(image).astype(np.int64)
+    if bits == 32 and not signed:
+        deep_HW &= 0xFFFFFFFF
+    grey_HW: NDArray[np.uint8] = np.clip(deep_HW >> (bits - 8 - signed), 0, 255).astype(np.uint8)
+    return 255 - grey_HW if tags.get(_PHOTOMETRIC) == 0 else grey_HW
 
 
 def without_text(png: bytes) -> bytes:
@@ -279,11 +389,26 @@ def _read_orientation(data: bytes, kind: str) -> int:
     from PIL import Image
 
     with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
-        return int(image.getexif().get(274, 1))
+        return exif_orientation(image)
+
+
+def exif_orientation(image: "Image.Image") -> int:
+    """Return EXIF's orientation of an opened image; 1 where nothing says otherwise.
+
+    One in XMP alone is not obeyed, as in browsers; Pillow's `getexif` obeys it.
+    """
+    from PIL import Image
+
+    if tags := getattr(image, "tag_v2", None):
+        return int(tags.get(_ORIENTATION, 1))
+    plain = Image.new("1", (1, 1))
+    kept = ("exif", "Raw profile type exif")
+    plain.info = {name: image.info[name] for name in kept if name in image.info}
+    return int(plain.getexif().get(_ORIENTATION, 1))
 
 
 def has_metadata(jpeg: bytes) -> bool:
-    """Tell whether an APP1 segment, which alone holds EXIF or XMP, may stand before the pixels."""
+    """Tell whether an APP1 segment, which alone holds EXIF, may stand before the pixels."""
     at = 2
     while jpeg[at : at + 1] == b"\xff":
         marker = jpeg[at + 1 : at + 2]

@@ -23,6 +23,8 @@ from skindx.imaging.decode import MAX_PIXELS, hushed, import_decoders
 from skindx.imaging.dicom_facts import DicomFacts, facts_of, kind_of
 from skindx.imaging.dicom_pixels import BIG_ENDIAN, DEFLATED, IMPLICIT, FrameLayout
 from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
+from skindx.imaging.srgb import FileColours
+from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -38,8 +40,10 @@ class DicomPhoto:
     """A photo and what its file says of it."""
 
     pixels_HWC: NDArray[np.uint8]
-    """uint8 RGB, as stored."""
+    """uint8 sRGB, not turned."""
     facts: DicomFacts
+    notes: frozenset[ColourNote] = frozenset()
+    """What came of its colours."""
 
 
 def can_read_dicom() -> bool:
@@ -57,21 +61,22 @@ def is_dicom(head: bytes) -> bool:
     return head[128:132] == b"DICM"
 
 
-def read_dicom(data: bytes) -> DicomPhoto:
+def read_dicom(data: bytes, decoding: Decoding = SRGB) -> DicomPhoto:
     """Return a photo's pixels and facts.
 
     Raises DamagedImage, whatever the bytes do, and UserError without the extra `clinic`. File and
     pixels pass between the processes in memory: no disk ever holds them.
     """
     with _in_memory(b"") as out:
-        facts = _one(data, {"out": str(out), "kind": "npy", "max_pixels": MAX_PIXELS}, LIMITS)
+        job = {"out": str(out), "kind": "npy", "max_pixels": MAX_PIXELS, "decoding": decoding}
+        answer = _one(data, job, LIMITS)
         pixels_HWC: NDArray[np.uint8] = np.load(out, allow_pickle=False)
-        return DicomPhoto(pixels_HWC, facts)
+        return DicomPhoto(pixels_HWC, _facts(answer), frozenset(answer["notes"]))
 
 
 def read_facts(data: bytes, *, limits: SandboxLimits = LIMITS) -> DicomFacts:
     """Return a photo's facts alone; its pixels are not decoded. Raises as `read_dicom`."""
-    return _one(data, {"out": "", "kind": "", "max_pixels": MAX_PIXELS}, limits)
+    return _facts(_one(data, {"out": "", "kind": "", "max_pixels": MAX_PIXELS}, limits))
 
 
 def spacing_of(path: Path) -> float | None:
@@ -87,7 +92,7 @@ class ImportedPhoto:
     """A DICOM photo made an image of a dataset."""
 
     file: Path
-    """JPEG or PNG without metadata, named by its SHA-256."""
+    """JPEG or PNG of sRGB without metadata, named by its SHA-256."""
     facts: DicomFacts
 
 
@@ -100,7 +105,7 @@ def import_photos(
 ) -> Iterator[tuple[int, ImportedPhoto | DamagedImage]]:
     """Write each DICOM photo to a folder as an image; yield (position, what came of it).
 
-    In any order; a photo that is refused leaves no file. A baseline JPEG stays as it is
+    In any order; a photo that is refused leaves no file. A baseline JPEG of sRGB stays as it is
     compressed, without its notes; all others become PNG. Raises UserError without the extra
     `clinic`.
     """
@@ -115,11 +120,13 @@ def import_photos(
             yield place, ImportedPhoto(folder / answer["file"], facts)
 
 
-def _one(data: bytes, job: dict[str, Any], limits: SandboxLimits) -> DicomFacts:
+def _one(data: bytes, job: dict[str, Any], limits: SandboxLimits) -> Any:
+    """Return a process's answer, which `_facts` reads. Raises DamagedImage."""
     require_dicom()
     with _in_memory(data) as path:
         ((_, answer),) = run_sandboxed(dicom_reading, job, [path], limits, workers=1)
-    return _facts(answer)
+    _facts(answer)
+    return answer
 
 
 def _facts(answer: Any) -> DicomFacts:
@@ -177,16 +184,17 @@ def _read(path: Path, job: dict[str, Any]) -> dict[str, Any]:
     kind, out = kind_of(header), Path(job["out"])
     layout = FrameLayout.of(header, syntax, job["max_pixels"])
     name = ""
+    colours = FileColours(layout.stored_colours(header), job.get("decoding", SRGB))
     if job["kind"] == "npy":
-        pixels_HWC = layout.decoded(header, job["max_pixels"])
+        pixels_HWC = colours.rgb(layout.decoded(header, job["max_pixels"]))
         with out.open("wb") as file:  # as a name it would get a suffix
             np.save(file, pixels_HWC, allow_pickle=False)
     elif job["kind"] == "image":
-        image, suffix = layout.image(header, job["max_pixels"])
+        image, suffix = layout.image(header, job["max_pixels"], colours)
         name = hashlib.sha256(image).hexdigest() + suffix
         with atomic_file(out / name) as temporary:
             temporary.write_bytes(image)
-    return {"facts": asdict(facts_of(header, kind)), "file": name}
+    return {"facts": asdict(facts_of(header, kind)), "file": name, "notes": sorted(colours.notes)}
 
 
 def _header(data: bytes, max_pixels: int) -> tuple[Any, str]:

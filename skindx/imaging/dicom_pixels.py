@@ -1,13 +1,13 @@
 """The frame of a DICOM photo as 8-bit RGB, by transfer syntax and photometric interpretation.
 
 Right to the pixel: what a compressed frame says of its colours counts for more than the header
-around it, since many writers compress and leave the header as it was. Colour profiles are not
-applied, as for every other photo. Frames are as stored: DICOM has no upright, and the EXIF of an
-encapsulated JPEG is not followed, as no viewer follows it.
+around it, since many writers compress and leave the header as it was. The colour profile is the
+header's (0028,2000), or else that of an encapsulated JPEG. Frames are not turned: DICOM has no
+upright, and the EXIF of an encapsulated JPEG is not followed, as no viewer follows it.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from skindx.imaging.decode import decode_stored_jpeg
 from skindx.imaging.decode_cost import DecodeCost, check_size
 from skindx.imaging.dicom_facts import harmless
 from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.srgb import FileColours
+from skindx.imaging.stored_colours import PLAIN, StoredColours, stored_colours
 
 _JPEG = {"1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51"}
 _JPEG_LOSSLESS = {"1.2.840.10008.1.2.4.57", "1.2.840.10008.1.2.4.70"}
@@ -42,6 +44,7 @@ TAGS = (
     "BitsStored",
     "Columns",
     "EncryptedAttributesSequence",
+    "ICCProfile",
     "NumberOfFrames",
     "PhotometricInterpretation",
     "PixelData",
@@ -124,16 +127,24 @@ class FrameLayout:
             raise DamagedImage("its colours are subsampled and stored by plane, as none can be")
         return cls(syntax, height, width, colours, by_plane)
 
-    def image(self, header: Any, max_pixels: int) -> tuple[bytes, str]:
+    def stored_colours(self, header: Any) -> StoredColours:
+        """Return what the file says of its colours. Raises DamagedImage for damaged pixels."""
+        if profile := header.get("ICCProfile"):
+            return StoredColours(bytes(profile))
+        if self.syntax not in _JPEG:
+            return PLAIN
+        return replace(stored_colours(self._only_frame(header), "JPEG"), more_images=False)
+
+    def image(self, header: Any, max_pixels: int, colours: FileColours) -> tuple[bytes, str]:
         """Return the frame as an image file without metadata, and its suffix: .jpg or .png."""
         import cv2
 
-        if self.syntax in _JPEG:
+        if self.syntax in _JPEG and not colours.change_rgb:
             plain = without_notes(with_colours(self._only_frame(header), self.colours))
             with suppress(DamagedImage):
                 self._jpeg(plain, max_pixels)
                 return plain, ".jpg"
-        pixels_HWC = self.decoded(header, max_pixels)
+        pixels_HWC = colours.rgb(self.decoded(header, max_pixels))
         # A third less time than by matches too, and 12 % more bytes.
         quick = [cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_HUFFMAN_ONLY]
         done, png = cv2.imencode(".png", cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2BGR), quick)

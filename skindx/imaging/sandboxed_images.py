@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from skindx.imaging.decode import MAX_PIXELS, decode_with_pillow, import_decoders
 from skindx.imaging.image_formats import DamagedImage, refusal
+from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -23,9 +24,15 @@ def can_read_heic() -> bool:
 
 
 def decode_heic(
-    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: SandboxLimits = LIMITS
-) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedImage, whatever the bytes do.
+    data: bytes,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    limits: SandboxLimits = LIMITS,
+    decoding: Decoding = SRGB,
+) -> tuple[NDArray[np.uint8], set[ColourNote]]:
+    """Return pixels_HWC, uint8 sRGB, upright, and what came of colours and further images.
+
+    Raises DamagedImage, whatever the bytes do.
 
     Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
     gone with this process, however it ends.
@@ -37,7 +44,8 @@ def decode_heic(
         photo.write(data)
         photo.flush()
         there = Path(f"/proc/{os.getpid()}/fd")
-        job = {"out": str(there / str(pixels.fileno())), "max_pixels": max_pixels}
+        out = str(there / str(pixels.fileno()))
+        job = {"out": out, "max_pixels": max_pixels, "decoding": decoding}
         ((_, answer),) = run_sandboxed(
             heic_decoding, job, [there / str(photo.fileno())], limits, workers=1
         )
@@ -46,7 +54,7 @@ def decode_heic(
         if answer["reason"]:
             raise DamagedImage(answer["detail"], answer["reason"])
         pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
-        return pixels_HWC
+        return pixels_HWC, set(answer["notes"])
 
 
 def _prepare() -> None:
@@ -64,22 +72,22 @@ def heic_decoding(job: dict[str, Any]) -> Work:
     pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
     pillow_heif.register_heif_opener(thumbnails=False)
     out = Path(job["out"])
-    return for_each(lambda path: write_pixels(path, out, job["max_pixels"]))
+    return for_each(lambda path: write_pixels(path, out, job["max_pixels"], job["decoding"]))
 
 
-def write_pixels(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
-    """Write a HEIC photo's pixels_HWC, uint8 RGB, upright, to `out` as npy; say what failed.
+def write_pixels(path: Path, out: Path, max_pixels: int, decoding: Decoding) -> dict[str, Any]:
+    """Write a HEIC photo's pixels_HWC, uint8 sRGB, upright, to `out` as npy; say what failed.
 
     libheif turns the image as the file says, and leaves metadata out. Never raises for a file.
     """
     try:
-        pixels_HWC = decode_with_pillow(path.read_bytes(), "HEIF", max_pixels)
+        pixels_HWC, notes = decode_with_pillow(path.read_bytes(), "HEIF", max_pixels, decoding)
     except Exception as error:
         damage = refusal(error)
         return {"reason": damage.reason, "detail": str(damage)}
     with out.open("wb") as file:  # as a name it would get a suffix
         np.save(file, pixels_HWC, allow_pickle=False)
-    return {"reason": "", "detail": ""}
+    return {"reason": "", "detail": "", "notes": sorted(notes)}
 
 
 def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int, *, quality: int = 80) -> bytes:

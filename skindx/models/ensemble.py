@@ -18,6 +18,7 @@ from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
+from skindx.imaging.stored_colours import Decoding
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
@@ -267,14 +268,17 @@ def predict_records(
 
 
 def outputs_of_records(
-    ensemble: Ensemble, dataset: Path, records: Sequence[Record]
+    ensemble: Ensemble,
+    dataset: Path,
+    records: Sequence[Record],
+    decoding: Decoding | None = None,
 ) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
     """Yield batches of records, their images, and the outputs of the ensemble.
 
     Raises UserError for an image that is gone or damaged.
     """
     first = 0
-    for images in decoded(dataset, records):
+    for images in decoded(dataset, records, decoding):
         batch = records[first : first + len(images)]
         first += len(images)
         # Members of one ensemble take all the same: pixels, or embeddings beside them.
@@ -282,9 +286,14 @@ def outputs_of_records(
         yield batch, taken, ensemble.predict_with_features(taken)
 
 
-def decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
-    """Yield batches of decoded images, H x W x 3 each, in the order of the records."""
-    files = Files(dataset, records)
+def decoded(
+    dataset: Path, records: Sequence[Record], decoding: Decoding | None = None
+) -> Iterator[list[NDArray[np.uint8]]]:
+    """Yield batches of decoded images, H x W x 3 each, in the order of the records.
+
+    Their colours are the dataset's, or those of a bundle that is to see them.
+    """
+    files = Files(dataset, records, decoding)
     reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
     # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))

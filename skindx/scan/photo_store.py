@@ -7,6 +7,7 @@ and no other, one thread, and remembers nothing.
 import os
 import shutil
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from skindx.core.atomic_files import FolderKind, sha256_file
 from skindx.core.errors import UserError, full_disk, needs_room, no_room
 from skindx.core.machine import how_to_install, require_extra
 from skindx.core.private_files import private_output, write_private
-from skindx.imaging.decode import orientation_of
+from skindx.imaging.decode import FORMATS, orientation_of
 from skindx.imaging.dicom import read_dicom
 from skindx.imaging.image_formats import (
     HEAD,
@@ -28,6 +29,8 @@ from skindx.imaging.image_formats import (
     unusable,
 )
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
+from skindx.imaging.srgb import FileColours, convert_kernel
+from skindx.imaging.stored_colours import PLAIN, SRGB, Decoding, StoredColours, stored_colours
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
@@ -176,6 +179,7 @@ _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
 _STORE = FolderKind("a photo's pixels", INDEX, ("*",))
 _WHOLE: dict[PhotoFormat | None, str] = {"HEIC": ".heic", "DICOM": ".dcm"}
 _MOST_REPAIRED_BYTES = 200 << 20
+_PROFILE = "icc-profile-data"
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _REASONS = {
     "decode-memory": "decoding it takes too much memory",
@@ -185,7 +189,9 @@ _REASONS = {
 }
 
 
-def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> PixelStore:
+def photo_store(
+    path: Path, folder: Path, most_pixels: int = MAX_PIXELS, decoding: Decoding = SRGB
+) -> PixelStore:
     """Return the pixel store of a photo, made in `folder` unless it is there already.
 
     Raises UserError, with what to do, for a file that is no photo to be scanned, and for one
@@ -195,7 +201,7 @@ def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> Pixe
         require_extra("scan", "pyvips", purpose="reading large photos")
         sha256, suffix = _look(path)
         with needs_room(folder.parent), private_output(folder, _STORE) as making:
-            facts = {"name": path.name, "sha256": sha256}
+            facts: dict[str, Any] = {"name": path.name, "sha256": sha256, "decoding": decoding}
             if suffix in _WHOLE.values():
                 _from_pixels(path, suffix, making, facts, most_pixels)
             else:
@@ -234,7 +240,12 @@ def _from_pixels(
 ) -> None:
     try:
         data = path.read_bytes()
-        pixels_HW3 = decode_heic(data) if suffix == ".heic" else read_dicom(data).pixels_HWC
+        decoding: Decoding = facts["decoding"]
+        if suffix == ".heic":
+            pixels_HW3, notes = decode_heic(data, decoding=decoding)
+        else:
+            photo = read_dicom(data, decoding)
+            pixels_HW3, notes = photo.pixels_HWC, set(photo.notes)
         height, width = pixels_HW3.shape[:2]
         header = Header(suffix, path.stat().st_size, width, height, 1, 8, "srgb", False)
         header.check(most_pixels)
@@ -242,7 +253,7 @@ def _from_pixels(
         raise _refused(path, error.reason, str(error)) from None
     writer = PixelWriter(making, width, height)
     writer.write(pixels_HW3)
-    writer.close(facts)
+    writer.close(facts | {"colours": sorted(notes)})
 
 
 def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
@@ -267,7 +278,9 @@ def _refused(path: Path, reason: str, detail: str) -> UserError:
 def _prepare() -> None:
     # libvips starts threads, which do not outlive a fork: each process imports it itself.
     import cv2
+    from PIL import ImageCms  # noqa: F401
 
+    convert_kernel()
     cv2.setNumThreads(1)
 
 
@@ -300,6 +313,7 @@ def _convert_odd(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_p
         if facts["suffix"] != ".jpg" or path.stat().st_size > _MOST_REPAIRED_BYTES:
             raise
         data, warning = path.read_bytes(), str(error)
+        stored = stored_colours(data, "JPEG")
         orientation = orientation_of(data, "JPEG")
 
         def read(jpeg: bytes) -> None:
@@ -308,7 +322,9 @@ def _convert_odd(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_p
             plain = out / "plain.jpg"
             write_private(plain, jpeg)
             try:
-                _convert(vips, plain, out, facts, most_pixels, orientation=orientation)
+                _convert(
+                    vips, plain, out, facts, most_pixels, stored=stored, orientation=orientation
+                )
             except vips.Error as again:
                 raise ValueError(str(again)) from None
             finally:
@@ -329,8 +345,10 @@ def _convert(
     facts: dict[str, Any],
     most_pixels: int,
     *,
+    stored: StoredColours | None = None,
     orientation: int | None = None,
 ) -> None:
+    """Write a file's pixels; `stored` and `orientation` are its own unless they are given."""
     suffix = facts["suffix"]
     image = open_image(vips, str(path), suffix)
     Header(
@@ -349,9 +367,8 @@ def _convert(
     orientation = orientation or value(image, "orientation", 1)
     if image.hasalpha():
         image = image.flatten(background=[255] * (image.bands - 1))
-    if image.bands == 1:
-        image = image.bandjoin([image, image])
-    if image.bands != 3:
+    colours = FileColours(stored or _stored_colours(image, path, suffix), facts["decoding"])
+    if image.bands not in (1, 3):
         raise DamagedImage(
             f"it has {image.bands} channels; save it as RGB, for example as JPEG",
             "unsupported-format",
@@ -363,11 +380,22 @@ def _convert(
         for top in range(0, image.height, strip):
             rows = min(strip, image.height - top)
             content = region.fetch(0, top, image.width, rows)
-            writer.write(np.frombuffer(content, np.uint8).reshape(rows, image.width, 3))
+            pixels_HWC = np.frombuffer(content, np.uint8).reshape(rows, image.width, image.bands)
+            grey = image.bands == 1
+            writer.write(colours.grey(pixels_HWC[..., 0]) if grey else colours.rgb(pixels_HWC))
     except BaseException:
         writer.abandon()
         raise
+    facts = facts | {"colours": sorted(colours.notes)}
     writer.close(facts, orientation if 1 <= orientation <= 8 else 1)
+
+
+def _stored_colours(image: Any, path: Path, suffix: str) -> StoredColours:
+    if suffix == ".tif":
+        there = image.get_typeof(_PROFILE) != 0
+        return StoredColours(bytes(image.get(_PROFILE))) if there else PLAIN
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return stored_colours(data, FORMATS[suffix])
 
 
 def _is_animated(path: Path, suffix: str) -> bool:

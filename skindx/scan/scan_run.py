@@ -19,7 +19,7 @@ from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
 from skindx.models.detector import DetectorRecall
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
-from skindx.scan.photo_store import MAX_PIXELS, photo_store
+from skindx.scan.photo_store import MAX_PIXELS
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
 from skindx.scan.scanned_lesions import ScannedPhoto
@@ -154,7 +154,7 @@ def _read_scale(scan: PreparedScan, photo: int, confirm: Confirm | None) -> Scal
     if confirm is None:
         spacing = spacing_of(path)
         return Scale(spacing, "header") if spacing else None
-    store = photo_store(path, scan.folder.store_folder(photo), scan.most_pixels)
+    store = scan.store(photo)
     return scale_from_ruler(LevelledPhoto(store), *store.size(), name=path.name, confirm=confirm)
 
 

@@ -1,6 +1,7 @@
 import io
 import struct
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -9,9 +10,12 @@ from hostile_images import png_chunk
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import encode, paint
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
+from stored_colours import tiff
 
-from skindx.imaging.decode import decode, decode_small, has_metadata
+from skindx.api.predictions import photo_bytes
+from skindx.data.boxes.box_file import upright_size
+from skindx.imaging.decode import decode, decode_small, has_metadata, turned
 from skindx.imaging.image_formats import DamagedImage, refusal
 
 PIXELS = paint(1)
@@ -86,16 +90,100 @@ def test_large_images_are_converted_in_bands_without_a_seam(mode: str) -> None:
     np.testing.assert_array_equal(decode(buffer.getvalue()), np.asarray(expected.convert("RGB")))
 
 
-def test_orientation_is_found_wherever_pillow_finds_it() -> None:
+PACKET = b'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="6"></x:xmpmeta>'
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_an_orientation_in_xmp_alone_is_not_obeyed_as_in_browsers(
+    kind: str, tmp_path: Path
+) -> None:
+    """EXIF decides, also where XMP says otherwise; Pillow obeys both."""
+    packet: dict[str, object] = {"xmp": PACKET}
+    if kind == "PNG":
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("XML:com.adobe.xmp", PACKET.decode())
+        packet = {"pnginfo": text}
+    if kind == "TIFF":
+        packet = {"tiffinfo": {700: PACKET}}
+    for stored, orientation in ((None, 1), (1, 1), (3, 3), (8, 8)):
+        exif = Image.Exif()
+        if stored:
+            exif[274] = stored
+        options = packet | ({"exif": exif} if stored else {})
+        if kind == "TIFF" and stored:
+            options = {"tiffinfo": {700: PACKET, 274: stored}}
+        data = encode(PIXELS, kind, **options)
+        assert b'tiff:Orientation="6"' in data
+        expected = turned(np.asarray(Image.open(io.BytesIO(encode(PIXELS, kind)))), orientation)
+        assert np.abs(decode(data).astype(int) - expected).max() <= 1, (kind, stored)
+        file = tmp_path / "image"
+        file.write_bytes(data)
+        framed = upright_size(file)
+        assert framed is not None
+        assert framed[0] == expected.shape[1::-1]
+        asked = decode(photo_bytes(Image.open(io.BytesIO(data))))
+        assert np.abs(asked.astype(int) - expected).max() <= 1, (kind, stored)
+
+
+def test_metadata_is_looked_for_before_the_pixels_alone() -> None:
     plain = encode(PIXELS)
     assert not has_metadata(plain)
-    packet = b'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="6"></x:xmpmeta>'
-    xmp = encode(PIXELS, xmp=packet)
-    assert has_metadata(xmp)
-    assert decode(xmp).shape == (PIXELS.shape[1], PIXELS.shape[0], 3)
+    assert has_metadata(encode(PIXELS, xmp=PACKET))
     # Bytes that only look like metadata stand behind the pixels or are no segment at all.
     assert not has_metadata(plain + b"\xff\xe1Exif\0\0")
     assert has_metadata(plain[:2] + b"?" + plain[2:]), "the unusual is left to Pillow"
+
+
+RAMP = np.tile(np.arange(256), (64, 1))
+TWELVE = RAMP * 16 + (RAMP >> 4)
+FIRST, SECOND = TWELVE[:, ::2], TWELVE[:, 1::2]
+DEEP = {
+    "16": (16, 1, (RAMP * 257).astype("<u2")),
+    "16, signed": (16, 2, (RAMP * 128).astype("<i2")),
+    "32": (32, 1, (RAMP * 0x01010101).astype("<u4")),
+    "32, signed": (32, 2, (RAMP << 23).astype("<i4")),
+    "12": (
+        12,
+        1,
+        np.stack([FIRST >> 4, (FIRST & 15) << 4 | SECOND >> 8, SECOND & 255], -1).astype(np.uint8),
+    ),
+    "4": (4, 1, (RAMP[:, ::2] & 0xF0 | RAMP[:, 1::2] >> 4).astype(np.uint8)),
+    "1": (1, 1, np.packbits(RAMP > 127, axis=1)),
+    "8": (8, 1, RAMP.astype(np.uint8)),
+}
+
+
+@pytest.mark.parametrize("white_is_zero", [False, True])
+@pytest.mark.parametrize("depth", DEEP)
+def test_a_grey_tiff_of_any_depth_is_a_ramp_or_is_refused(depth: str, white_is_zero: bool) -> None:
+    bits, signed, samples = DEEP[depth]
+    data = tiff(samples.tobytes(), 256, 64, bits, 0 if white_is_zero else 1, {339: [signed]})
+    try:
+        grey_HW = decode(data)[:, :, 1].astype(int)
+    except DamagedImage:  # Pillow reads no others of these from white to black
+        assert white_is_zero
+        assert depth in ("12", "16, signed", "32", "32, signed")
+        return
+    levels = 255 / (2 ** min(bits, 8) - 1)
+    expected_HW = (RAMP >> (8 - min(bits, 8))) * levels
+    assert np.abs(grey_HW - (255 - expected_HW if white_is_zero else expected_HW)).max() <= 1
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "tiff_adobe_deflate"])
+def test_a_compressed_tiff_whose_white_is_zero_is_no_negative(compression: str) -> None:
+    deep = (RAMP * 257).astype(np.uint16)
+    data = encode(deep, "TIFF", compression=compression, tiffinfo={262: 0})
+    np.testing.assert_array_equal(decode(data)[:, :, 0], 255 - RAMP)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_planes_of_a_tiff_are_put_together(bits: int) -> None:
+    planes = np.stack([RAMP, 255 - RAMP, RAMP // 2])
+    samples = planes.astype(np.uint8) if bits == 8 else (planes * 257).astype("<u2")
+    size = samples[0].nbytes
+    strips = {273: [0, size, 2 * size], 279: [size] * 3, 277: [3], 258: [bits] * 3, 284: [2]}
+    data = tiff(samples.tobytes(), 256, 64, bits, 2, strips)
+    np.testing.assert_array_equal(decode(data), np.moveaxis(planes, 0, 2))
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

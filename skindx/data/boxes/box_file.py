@@ -209,13 +209,18 @@ def upright_size(path: Path) -> Framed | None:
     """Return the size of an image and its frame, None for what is no image."""
     from PIL import Image
 
-    from skindx.imaging.decode import FORMATS, MAX_PIXELS, hushed  # numpy: not for a crawl
+    from skindx.imaging.decode import (
+        FORMATS,
+        MAX_PIXELS,
+        exif_orientation,
+        hushed,
+    )  # numpy: not for a crawl
     from skindx.imaging.decode_cost import check_size
 
     try:
         with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
             check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
-            orientation = image.getexif().get(274, 1)
+            orientation = exif_orientation(image)
             # Pillow gives the size of a TIFF as it is once turned.
             swapped = orientation in (5, 6, 7, 8) and image.format != "TIFF"
             size = image.size[::-1] if swapped else image.size

@@ -20,6 +20,7 @@ from skindx.data.build.build_run import BuildRun, open_run
 from skindx.data.build.build_stages import (
     NOT_SKIN,
     clean,
+    count_colours,
     drop_small_classes,
     flag_records,
     label_rows,
@@ -298,6 +299,7 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     by_sha = {same[0].row.sha256: same for same in images}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     flag_records(run, records, by_sha)
+    colours = count_colours(run, records, by_sha)
     run.report("split", len(cleaned.kept), len(cleaned.kept))
     run.report("write", 0, len(rows))
     names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
@@ -322,6 +324,7 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
         funnel=funnel,
         boxes=run.box_counts,
         flagged=count_flagged(run.flags),
+        colours=colours,
         counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
         copies=count_copies(grouped, kept, {record.sha256: record.split for record in records}),
         **totals(records, run.issues),

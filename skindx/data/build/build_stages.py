@@ -28,9 +28,10 @@ from skindx.data.labels import (
 )
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
-from skindx.data.manifest import Issue, Record
+from skindx.data.manifest import Issue, Record, decoding_of
 from skindx.data.screening.screen import Screened, screen
 from skindx.imaging.skin_content import DESCRIPTIONS, LIMIT
+from skindx.imaging.stored_colours import AS_STORED
 from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
@@ -237,6 +238,23 @@ def flag_records(
                     record.sha256, NOT_SKIN, screened.not_skin, DESCRIPTIONS[screened.shows]
                 )
                 run.flags.append(flag)
+
+
+def count_colours(
+    run: BuildRun, records: Sequence[Record], by_sha: Mapping[str, Sequence[LabelledImage]]
+) -> dict[str, int]:
+    """Count what came of the images' colours; note hashes that an earlier build made otherwise."""
+    counts = Counter(
+        note for record in records for note in by_sha[record.sha256][0].screened.colours.split()
+    )
+    changed = counts["colours-converted"]
+    if changed and decoding_of(run.out) == AS_STORED:
+        run.notes.append(
+            f"the earlier build ignored colour profiles and this one applies them: {changed} "
+            "images have other pixels and hashes. Train again to use them; a bundle of the earlier "
+            "build goes on ignoring profiles."
+        )
+    return dict(counts)
 
 
 def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:

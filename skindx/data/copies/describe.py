@@ -214,7 +214,7 @@ DESCRIPTIONS = "copies"
 
 SHARD_IMAGES = 1000
 _LIMITS = SandboxLimits(timeout_s=60, memory_mb=600)
-_VERSION = 1
+_VERSION = 2
 """Counts up when descriptions change, so that older ones are made again."""
 
 

@@ -154,8 +154,9 @@ _KEPT = "training images"
 def _held(files: Files, mesh: Ranks) -> Files | None:
     """Return these images as this process holds them from the group before."""
     held = (mesh.kept or {}).get(_KEPT)
-    same = held and held.dataset == files.dataset and list(held.records) == list(files.records)
-    return held if same else None
+    if held is None or (held.dataset, held.decoding) != (files.dataset, files.decoding):
+        return None
+    return held if list(held.records) == list(files.records) else None
 
 
 def _keep(source: Files, mesh: Ranks) -> None:

@@ -19,6 +19,7 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crops import resize_into, window_places
 from skindx.data.loader.source import Files
 from skindx.imaging.resize import resize_views, shrink, shrunk_size
+from skindx.imaging.stored_colours import AS_STORED
 
 # N = images, H, W = height, width
 
@@ -135,6 +136,7 @@ def _fingerprint(files: Files, short_side: int) -> str:
 
     parts = {
         "version": _VERSION,
+        **({"decoding": files.decoding} if files.decoding != AS_STORED else {}),
         "short_side": short_side,
         "decoders": [cv2.__version__, PIL.__version__, simplejpeg.__version__],
         "pictures": [(record.sha256, record.height, record.width) for record in files.records],

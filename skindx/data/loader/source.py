@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.layout import stored_file
-from skindx.data.manifest import Record, check_size
+from skindx.data.manifest import Record, check_size, decoding_of
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.stored_colours import Decoding
 
 # H, W = height, width
 
@@ -29,11 +30,17 @@ class ImageSource(Protocol):
 
 
 class Files:
-    """The images of records below a dataset folder, read and decoded at each call."""
+    """The images of records below a dataset folder, read and decoded at each call.
 
-    def __init__(self, dataset: Path, records: Sequence[Record]) -> None:
+    Their colours are the dataset's, or those of a bundle that is to see them.
+    """
+
+    def __init__(
+        self, dataset: Path, records: Sequence[Record], decoding: Decoding | None = None
+    ) -> None:
         self.dataset = dataset
         self.records = records
+        self.decoding = decoding or decoding_of(dataset)
 
     def size(self, index: int) -> tuple[int, int]:
         """Return (height, width) as the manifest has it."""
@@ -69,7 +76,7 @@ class Files:
     ) -> NDArray[np.uint8]:
         """Decode an image's bytes. Raises UserError for damage, or another size than it had."""
         try:
-            pixels_HWC = decode(data, at_least=at_least)
+            pixels_HWC = decode(data, at_least=at_least, decoding=self.decoding)
         except DamagedImage as error:
             raise self.unreadable(index, error) from None
         scaled = at_least is not None

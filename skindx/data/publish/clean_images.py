@@ -4,16 +4,14 @@ A JPEG keeps only its image: segments are copied by a list, never by what they s
 with its thumbnail and GPS, XMP, ICC, IPTC, comments, vendors' segments, bytes between segments and
 everything after the end of the first image (a second image, an archive).
 
-This runs in decoding processes: profiles and metadata are hostile too. An image of a dataset has
-been decoded strictly, but its colour profile was not read yet, and the files may have changed
-since. A process writes what it made of an image to a file of its own; all else that it says is
-JSON.
+This runs in decoding processes: an image of a dataset has been decoded strictly, but the files may
+have changed since. A process writes what it made of an image to a file of its own; all else that
+it says is JSON.
 """
 
 import hashlib
 import io
 import re
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,51 +22,10 @@ from numpy.typing import NDArray
 
 from skindx.core.machine import cpu_count
 from skindx.data.screening.image_measures import ScreenSettings
-from skindx.imaging.decode import FORMATS, MAX_PIXELS, decode, import_decoders
+from skindx.imaging.decode import MAX_PIXELS, decode, decode_noted, import_decoders
 from skindx.imaging.image_formats import DamagedImage, image_suffix
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
-
-_SAME = 4
-"""Levels of 255 by which two ways to write down sRGB may differ."""
-
-
-def to_srgb(pixels_HWC: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8] | None:
-    """Return the pixels of the file `data` in sRGB, None where they already are.
-
-    A profile is judged by what it does to colours, not by its name. A file without one, or whose
-    profile is broken or not of RGB, counts as sRGB, as it does for every viewer.
-    """
-    from PIL import Image, ImageCms
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with Image.open(io.BytesIO(data), formats=tuple(FORMATS.values())) as image:
-                profile = image.info.get("icc_profile")
-            if not profile or profile[16:20] != b"RGB ":
-                return None
-            transform = ImageCms.buildTransform(
-                ImageCms.ImageCmsProfile(io.BytesIO(profile)),
-                ImageCms.createProfile("sRGB"),
-                "RGB",
-                "RGB",
-                renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            )
-        except Exception:
-            # Pillow and littleCMS meet hostile bytes with every kind of exception.
-            return None
-
-    def convert(values_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        changed = ImageCms.applyTransform(Image.fromarray(values_HWC), transform)
-        assert changed is not None  # None only comes from a conversion in place
-        return np.asarray(changed)
-
-    levels = np.linspace(0, 255, 9, dtype=np.uint8)
-    cube_HWC = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(1, -1, 3)
-    difference = np.abs(convert(cube_HWC).astype(int) - cube_HWC)
-    return convert(pixels_HWC) if difference.max() > _SAME else None
-
 
 _SOI, _EOI, _SOS, _APP0, _APP14 = 0xD8, 0xD9, 0xDA, 0xE0, 0xEE
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
@@ -152,21 +109,17 @@ def clean_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> CleanImage:
     orientation), one of four colours and one of wide colours is coded once more. All other
     formats become PNG of exactly the decoded pixels. Raises DamagedImage.
     """
-    pixels_HWC = decode(data, max_pixels=max_pixels)
+    pixels_HWC, notes = decode_noted(data, max_pixels=max_pixels)
     height, width = pixels_HWC.shape[:2]
     suffix = image_suffix(data[:16])
-    srgb_HWC = to_srgb(pixels_HWC, data)
-    if srgb_HWC is None:
-        stripped = _stripped(data, suffix)
-        if stripped and _decodes_to(stripped, pixels_HWC, max_pixels):
-            return CleanImage(stripped, suffix or "", width, height, reencoded=False)
-    else:
-        pixels_HWC = srgb_HWC
+    stripped = _stripped(data, suffix)
+    if stripped and _decodes_to(stripped, pixels_HWC, max_pixels):
+        return CleanImage(stripped, suffix or "", width, height, reencoded=False)
     if suffix == ".jpg":
         coded = _encode(pixels_HWC, "JPEG", quality=JPEG_QUALITY, subsampling=0)
         return CleanImage(coded, ".jpg", width, height, reencoded=True)
     coded = _encode(pixels_HWC, "PNG", optimize=False)
-    return CleanImage(coded, ".png", width, height, reencoded=srgb_HWC is not None)
+    return CleanImage(coded, ".png", width, height, reencoded="colours-converted" in notes)
 
 
 def _stripped(data: bytes, suffix: str | None) -> bytes | None:
@@ -252,13 +205,7 @@ def clean_files(
             following += 1
 
 
-def _prepare() -> None:
-    from PIL import ImageCms  # noqa: F401
-
-    import_decoders()
-
-
-@sandboxed(_prepare)
+@sandboxed(import_decoders)
 def cleaning_work(job: dict[str, Any]) -> Work:
     """Return what cleans each file into the job's `folder`."""
     folder = Path(job["folder"])

@@ -28,7 +28,7 @@ from skindx.data.screening.image_measures import (
     judge_shape,
     measure,
 )
-from skindx.imaging.decode import decode, import_decoders
+from skindx.imaging.decode import decode_noted, import_decoders
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.imaging.image_formats import refusal
 from skindx.imaging.photo_gates import skin_mask
@@ -67,6 +67,9 @@ class Screened:
     """0..1, from 0.5 on it looks like no skin; 0 where it was not checked."""
     shows: str = ""
     """Appearance instead of skin: grey, colours, flat, text or noise; "" for skin."""
+    colours: str = ""
+    """What came of its colour profile and of further images in its file, as `ColourNote` has it,
+    with spaces between; "" for a plain file."""
 
 
 def screen_files(
@@ -143,7 +146,7 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
     """Decode, measure and judge an image."""
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        pixels_HWC = decode(data, max_pixels=settings.max_pixels)
+        pixels_HWC, notes = decode_noted(data, max_pixels=settings.max_pixels)
         height, width = pixels_HWC.shape[:2]
         refused, measured, thumb_SS = (
             judge_shape(width, height, settings),
@@ -168,6 +171,7 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
         *(reason, detail, width, height, _NO_CODES, "", sha256, *measured, effective),
         not_skin=content.score,
         shows=content.shows,
+        colours=" ".join(sorted(notes)),
     )
     return verdict, None if refused else thumb_SS
 
@@ -215,7 +219,7 @@ SHARDS = ".shards"
 
 SHARD_PICTURES = 4000
 
-_MEASURES = 3
+_MEASURES = 4
 """Counts up when verdicts gain a measure: shards of a killed build of before are made again."""
 
 

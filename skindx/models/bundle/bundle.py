@@ -25,6 +25,7 @@ from skindx.data.embedding_files import EmbeddingRows
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
+from skindx.imaging.stored_colours import SRGB, Decoding
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
@@ -261,12 +262,13 @@ def pack(
     images: ImageOrigin | None = None,
     embeddings: EmbeddingsSpec | None = None,
     trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
+    decoding: Decoding = SRGB,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
 
     `trunks` are the weights that members share, by their `trunk`. `seen` are all images of the
     dataset, also those that only measured, `fingerprints` those of the images that made the
-    bundle; `images` is what they are.
+    bundle; `images` is what they are, `decoding` the colours of their pixels.
     """
     spec = BundleSpec(
         name=name,
@@ -286,6 +288,7 @@ def pack(
         modality=modality,
         embeddings=embeddings,
         images=images,
+        decoding=decoding,
         provenance=provenance or {},
     )
     with atomic_folder(path, BUNDLE) as folder:

@@ -17,6 +17,7 @@ from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
+from skindx.imaging.stored_colours import AS_STORED, Decoding
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -97,6 +98,9 @@ class BundleSpec(Settings):
     """What its heads read where it lacks the tower below them; None: it has its networks whole."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
+    decoding: Decoding = Field(AS_STORED, exclude_if=lambda decoding: decoding == AS_STORED)
+    """The colours of the images that it learned from, and of the photos that it is shown: those of
+    an older bundle are as stored, whatever profile a file has."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

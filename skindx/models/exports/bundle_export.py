@@ -146,11 +146,12 @@ def _coarse(
         raise UserError(f"{dataset} has no training images for int8 to learn from; add some.")
     check_refittable(bundle, records, dataset)
     members, taxonomy = ensemble.members, bundle.taxonomy
+    files = Files(dataset, train, bundle.spec.decoding)
     eager_MNC = predict_members(members, dataset, val)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         exported, parity, kept, gain = make_int8(
             members,
-            lambda member: _samples(dataset, train, member.preprocess),
+            lambda member: _samples(files, member.preprocess),
             lambda at, member: parity_with(eager_MNC[at], member, dataset, val),
             to=to,
             folder=folder,
@@ -177,12 +178,10 @@ def _coarse(
     }
 
 
-def _samples(
-    dataset: Path, records: Sequence[Record], preprocess: Preprocess
-) -> list[NDArray[np.uint8]]:
-    chosen = records[:: max(1, len(records) // _SAMPLES)][:_SAMPLES]
-    files = Files(dataset, chosen)
-    return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]
+def _samples(files: Files, preprocess: Preprocess) -> list[NDArray[np.uint8]]:
+    count = len(files.records)
+    chosen = range(0, count, max(1, count // _SAMPLES))[:_SAMPLES]
+    return [centre_square(files.image(at), preprocess) for at in chosen]
 
 
 _IMAGES = 8

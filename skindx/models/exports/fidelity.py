@@ -225,7 +225,7 @@ def _answers(
     fusion = bundle.spec.fusion
     detector = bundle.detector() if fusion and fusion.weight else None
     fused, plain = [], []
-    for images in decoded(dataset, held):
+    for images in decoded(dataset, held, bundle.spec.decoding):
         whole = ensemble.probabilities(images)
         plain.append(whole[0])
         if detector and fusion:

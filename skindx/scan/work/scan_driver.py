@@ -16,6 +16,7 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import require_extra
 from skindx.core.private_files import make_private, private_output
 from skindx.core.progress import Progress
+from skindx.imaging.stored_colours import SRGB, Decoding
 from skindx.models.urgent_risk import check_level
 from skindx.scan.patches import blend, create_map
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
@@ -210,12 +211,14 @@ class PreparedScan:
     progress: Progress
     most_pixels: int = MAX_PIXELS
     """Of one photo."""
+    decoding: Decoding = SRGB
+    """Colours that the bundle learned from."""
 
     def run(self, make_workers: MakeWorkers) -> Scanned:
         """Find and diagnose all lesions. Raises UserError, JobError."""
-        for photo, path in enumerate(self.paths):
+        for photo in range(len(self.paths)):
             self.progress("opening", photo, len(self.paths))
-            photo_store(path, self.folder.store_folder(photo), self.most_pixels)
+            self.store(photo)
         self.progress("opening", len(self.paths), len(self.paths))
         stages = ScanStages(self.where, self.folder.path, self.plan, self.lease_s, self.progress)
         with make_workers(self.where, self.plan.token) as workers:
@@ -228,6 +231,11 @@ class PreparedScan:
             maps = self._maps() if self.plan.settings.score_map else []
         photos = scanned_photos(self.folder, self.plan, [ScanTask.of(key) for key in done])
         return Scanned(photos, problems(self.folder, left), maps)
+
+    def store(self, photo: int) -> PixelStore:
+        """Return a photo's pixels, written where they are not there. Raises UserError."""
+        folder = self.folder.store_folder(photo)
+        return photo_store(self.paths[photo], folder, self.most_pixels, self.decoding)
 
     def _find(self, stages: ScanStages, workers: ScanWorkers) -> None:
         tasks = [
@@ -325,7 +333,15 @@ def prepared(
             labels = opened.spec.detector.labels
             held = WorkFolder(work)
             scan = PreparedScan(
-                held, plan, tuple(photos), labels, where, lease_s, progress, most_pixels
+                held,
+                plan,
+                tuple(photos),
+                labels,
+                where,
+                lease_s,
+                progress,
+                most_pixels,
+                opened.spec.decoding,
             )
             yield scan
             stages.remove(_STAGES)

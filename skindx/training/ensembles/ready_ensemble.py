@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skindx.core.atomic_files import sha256_file
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import COUNTED, Record, count_images, read_image, split_of
+from skindx.data.manifest import COUNTED, Record, count_images, decoding_of, read_image, split_of
 from skindx.data.origin import origin_of
 from skindx.imaging.photo_gates import ModalityCheck, modality_features
 from skindx.models.bundle.bundle import Bundle, DetectorParts, calibration_classes, pack
@@ -125,6 +125,7 @@ def pack_ensemble(
         seen=records,
         fingerprints=_fingerprints(dataset, records),
         images=origin_of(dataset, learned),
+        decoding=decoding_of(dataset),
         embeddings=embeddings,
         trunks=ready.trunks,
     )
