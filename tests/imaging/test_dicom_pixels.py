@@ -9,11 +9,14 @@ from PIL import Image
 
 pytest.importorskip("pydicom")
 from dicom_files import dicom, pixels, rgb, ybr
+from paint_images import encode
 from pydicom.dataset import Dataset
+from stored_colours import ADOBE, P3
 
 from skindx.imaging.decode import decode
 from skindx.imaging.dicom import _header
 from skindx.imaging.dicom_pixels import FrameLayout
+from skindx.imaging.srgb import FileColours
 
 IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 DEFLATED, BIG = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.2"
@@ -29,8 +32,11 @@ def decoded(data: bytes) -> np.ndarray:
     return FrameLayout.of(header, syntax, 10**6).decoded(header, 10**6)
 
 
-def file(pixel_data: bytes, syntax: str, colours: str = "RGB", planar: int = 0) -> bytes:
-    return dicom(pixel_data, HEIGHT, WIDTH, syntax=syntax, colours=colours, planar=planar)
+def file(
+    pixel_data: bytes, syntax: str, colours: str = "RGB", planar: int = 0, **elements: object
+) -> bytes:
+    where = {"syntax": syntax, "colours": colours, "planar": planar}
+    return dicom(pixel_data, HEIGHT, WIDTH, **where, **elements)
 
 
 def planes(pixels_HWC: np.ndarray) -> bytes:
@@ -208,10 +214,27 @@ def test_the_result_is_an_image_without_notes_of_the_same_pixels() -> None:
             file(frame, syntax, "YBR_FULL_422" if suffix == ".jpg" else "RGB"), 10**6
         )
         layout = FrameLayout.of(header, syntax, 10**6)
-        image, made = layout.image(header, 10**6)
+        colours = FileColours(layout.stored_colours(header))
+        image, made = layout.image(header, 10**6, colours)
         assert made == suffix
         assert b"Doe" not in image
         assert np.array_equal(decode(image), layout.decoded(header, 10**6))
+        assert colours.notes == ({"profile-ignored"} if suffix == ".jpg" else set())
+
+
+@pytest.mark.parametrize("syntax", [JPEG, EXPLICIT])
+def test_a_profile_of_the_header_counts_for_more_than_that_of_the_frame(syntax: str) -> None:
+    inside = encode(RGB, quality=90, subsampling=0, icc_profile=ADOBE)
+    frame = inside if syntax == JPEG else RGB.tobytes()
+    data = file(frame, syntax, "YBR_FULL" if syntax == JPEG else "RGB", ICCProfile=P3)
+    header, _ = _header(data, 10**6)
+    layout = FrameLayout.of(header, syntax, 10**6)
+    colours = FileColours(layout.stored_colours(header))
+    image, suffix = layout.image(header, 10**6, colours)
+    expected = decode(encode(layout.decoded(header, 10**6), "PNG", icc_profile=P3))
+    assert suffix == ".png", "sRGB without a profile"
+    assert np.array_equal(decode(image), expected)
+    assert colours.notes == {"colours-converted"}
 
 
 def test_a_header_without_dataset_is_refused() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hostile_images import png, scan_bomb, two_gigapixels
 from PIL import Image
 from spots import photo_with
+from stored_colours import GREY_18, P3
 
 from skindx.core.errors import UserError
 from skindx.imaging.decode import decode, turned
@@ -70,6 +71,31 @@ def test_a_photo_whose_pixels_alone_are_sound_is_taken_as_any_other(tmp_path: Pa
         assert not (store.folder / "plain.jpg").exists()
     (tmp_path / "cut").mkdir()
     assert "damaged or cut short" in refusal(plain[: len(plain) // 2], tmp_path / "cut")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("icc", [P3, GREY_18], ids=["P3", "grey"])
+def test_a_scan_sees_the_colours_that_every_decoder_sees(
+    kind: str, icc: bytes, tmp_path: Path
+) -> None:
+    mode = "RGB" if icc is P3 or kind == "WEBP" else "L"
+    lossless = {"JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True}}
+    data = encoded(kind, PHOTO, mode, icc_profile=icc, **lossless.get(kind, {}))
+    store = opened(data, tmp_path, "photo")
+    expected = decode(data)
+    assert np.array_equal(store.read(0, 0, 0, 523, 387), expected)
+    ignored = mode == "RGB" and icc is GREY_18
+    assert store.facts["colours"] == ["profile-ignored" if ignored else "colours-converted"]
+    assert (decode(data, decoding="as-stored") != expected).any() != ignored
+    older = photo_store(tmp_path / "photo", tmp_path / "older", decoding="as-stored")
+    assert np.array_equal(older.read(0, 0, 0, 523, 387), decode(data, decoding="as-stored"))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
+def test_an_orientation_in_xmp_alone_turns_no_scan(kind: str, tmp_path: Path) -> None:
+    packet = b'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="6"></x:xmpmeta>'
+    options = {"xmp": packet} if kind == "JPEG" else {"tiffinfo": {700: packet}}
+    assert opened(encoded(kind, **options), tmp_path, "photo").size() == (523, 387)
 
 
 def test_a_turned_tiff_is_upright(tmp_path: Path) -> None:
