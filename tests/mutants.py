@@ -96,6 +96,24 @@ MUTANTS = {
         "if time.monotonic() < 0:",
         "tests/data/test_name_patterns.py",
     ),
+    "JPEG: a run of fill bytes is read anew from each of them, for its cost": Mutant(
+        "skindx/imaging/decode_cost.py",
+        r"""rb"\xff([^\x00\x01""",
+        r"""rb"\xff+([^\x00\x01""",
+        "tests/imaging/test_linear_scans.py",
+    ),
+    "JPEG: a run of fill bytes is read anew from each of them, to make it plain": Mutant(
+        "skindx/imaging/image_formats.py",
+        r"""_MARKER_IN_SCAN = re.compile(rb"\xff(""",
+        r"""_MARKER_IN_SCAN = re.compile(rb"\xff+(""",
+        "tests/imaging/test_linear_scans.py",
+    ),
+    "JPEG: a run of fill bytes is read anew from each of them, to publish it": Mutant(
+        "skindx/data/publish/clean_images.py",
+        r'''rb"\xff[^\xff]"''',
+        r'''rb"\xff+[^\xff]"''',
+        "tests/imaging/test_linear_scans.py",
+    ),
     "copies: the overlap by a map that is not transposed": Mutant(
         "skindx/data/copies/overlap.py",
         "np.linalg.inv(linear_22).T",

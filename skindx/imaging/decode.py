@@ -36,6 +36,8 @@ FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif"
 # Tags of TIFF: bits of a sample, photometric interpretation (0: white is zero), planes, signedness.
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 _PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+_NOTES_BYTES = 1 << 22
+"""In which EXIF is looked for: Pillow takes a step in Python for each byte that is no marker."""
 _BAND_PIXELS = 1 << 20
 """Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
 
@@ -375,8 +377,10 @@ def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 def orientation_of(data: bytes, kind: str) -> int:
     """Return EXIF's orientation, 1..8; 1 (upright) where nothing says otherwise."""
-    if kind == "JPEG" and not has_metadata(data):
-        return 1  # nine times as fast as asking Pillow
+    if kind == "JPEG":
+        if not has_metadata(data):
+            return 1  # nine times as fast as asking Pillow
+        data = data[:_NOTES_BYTES]
     # Broken metadata beside sound pixels says nothing about which way is up; long notes may hide
     # what does: then a PNG is asked once more without them.
     for readable in (data, without_text(data)) if kind == "PNG" else (data,):

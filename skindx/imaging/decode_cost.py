@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.image_formats import MOST_SEGMENTS, DamagedImage
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -45,10 +45,9 @@ _SAMPLES = {"Gray": 1.0, "420": 1.5, "411": 1.5, "422": 2.0, "440": 2.0}
 """Samples a pixel of a JPEG by its subsampling; without: 3, or 4 of four inks."""
 
 _JPEG_IN_TIFF = (6, 7)
-# JPEG's markers: those of no segment; of the frames' kinds, the progressive ones and what is none.
-_ALONE = re.compile(rb"[\x01\xd0-\xd7]")
+# JPEG's markers that have a segment; of the frames' kinds, the progressive ones and what is none.
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")
 _PROGRESSIVE, _NO_FRAME = b"\xc2\xc6\xca\xce", b"\xc4\xc8\xcc"
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +124,14 @@ def jpeg_passes(jpeg: bytes) -> int:
     """Return how many scans of a JPEG a decoder reads; a baseline one of all colours is the last.
 
     Counted as libjpeg reads: scans inside of other segments, such as thumbnails, and behind the
-    end of the image are none.
+    end of the image are none. Raises DamagedImage for more segments than any camera writes.
     """
     passes, progressive, colours, at = 0, False, b"", 2
-    while match := _MARKER.search(jpeg, at):
-        marker, at = match[1], match.end()
-        if marker == b"\xd9":
+    for _ in range(MOST_SEGMENTS):
+        match = _MARKER.search(jpeg, at)
+        if not match or match[1] == b"\xd9":
             break
-        if _ALONE.match(marker):
-            continue
+        marker, at = match[1], match.end()
         if b"\xc0" <= marker <= b"\xcf" and marker not in _NO_FRAME:
             progressive, colours = marker in _PROGRESSIVE, jpeg[at + 7 : at + 8]
         elif marker == b"\xda":
@@ -141,6 +139,8 @@ def jpeg_passes(jpeg: bytes) -> int:
             if passes == 1 and not progressive and jpeg[at + 2 : at + 3] == colours:
                 break
         at += max(2, int.from_bytes(jpeg[at : at + 2]))
+    else:
+        raise DamagedImage(f"it is built of more than {MOST_SEGMENTS} segments", "decode-timeout")
     return max(1, passes)
 
 

@@ -6,6 +6,7 @@ header's (0028,2000), or else that of an encapsulated JPEG. Frames are not turne
 upright, and the EXIF of an encapsulated JPEG is not followed, as no viewer follows it.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from skindx.imaging.decode import decode_stored_jpeg
 from skindx.imaging.decode_cost import DecodeCost, check_size
 from skindx.imaging.dicom_facts import harmless
-from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.image_formats import MOST_SEGMENTS, DamagedImage
 from skindx.imaging.srgb import FileColours
 from skindx.imaging.stored_colours import PLAIN, StoredColours, stored_colours
 
@@ -61,8 +62,10 @@ _BEGINNINGS = (b"\xff\xd8\xff", b"\xff\x4f\xff\x51")
 """Of a JPEG, and of a JPEG 2000 codestream."""
 _ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
 """A segment of Adobe's, but for its last byte: 0 for RGB, 1 for YCbCr."""
-_FILL, _PIXELS = {0xFF}, {0xD9, 0xDA, 0x90}
-"""Markers that may be repeated; that begin the pixels of a JPEG and of a JPEG 2000, or end one."""
+_FILL = re.compile(rb"\xff+")
+"""What may be repeated before a marker."""
+_PIXELS = {0xD9, 0xDA, 0x90}
+"""Markers that begin the pixels of a JPEG and of a JPEG 2000, or end one."""
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _NOTES = {*range(0xE0, 0xF0), 0xFE}
 _J2K_PIXELS = 28_000_000
@@ -327,17 +330,16 @@ def without_notes(jpeg: bytes) -> bytes:
 
 def _segments(stream: bytes) -> list[tuple[int, bytes, int]]:
     """Return (marker, body, end) of the segments before a JPEG's or JPEG 2000's first pixels."""
-    segments, at = [], 2
-    while at + 4 <= len(stream) and stream[at] == 0xFF and stream[at + 1] not in _PIXELS:
+    segments: list[tuple[int, bytes, int]] = []
+    at = 2
+    while len(segments) < MOST_SEGMENTS and (fill := _FILL.match(stream, at)):
+        at = fill.end() - 1
         size = int.from_bytes(stream[at + 2 : at + 4])
-        if stream[at + 1] in _FILL:
-            at += 1
-        elif size < 2 or at + 2 + size > len(stream):
+        end = at + 2 + size
+        if size < 2 or end > len(stream) or stream[at + 1] in _PIXELS:
             break
-        else:
-            body, end = stream[at + 4 : at + 2 + size], at + 2 + size
-            segments.append((stream[at + 1], body, end))
-            at = end
+        segments.append((stream[at + 1], stream[at + 4 : end], end))
+        at = end
     return segments
 
 

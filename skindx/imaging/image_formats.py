@@ -143,15 +143,19 @@ T = TypeVar("T")
 
 _END = b"\xff\xd9"
 _SCAN, _JFIF, _ADOBE, _COMMENT = 0xDA, 0xE0, 0xEE, 0xFE
-_ALONE = (0x01, *range(0xD0, 0xD9))
-"""Markers without a segment; the end's has none either, and nothing is read behind it."""
 _SEQUENTIAL = (0xC0, 0xC1)
 _NO_FRAMES = (0xC4, 0xC8, 0xCC)
 _JFIF_REVISION = b"\x01\x02"
 _WHOLE_SPECTRUM = b"\x00\x3f\x00"
 """First and last coefficient, and bits of each, as a sequential scan has them."""
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")
-_MARKER_IN_SCAN = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
+# No repetition before a class: a long run of FF would be read anew from each of its bytes.
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
+"""One with a segment; the end's has none either, and nothing is read behind it."""
+_MARKER_IN_SCAN = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
+_FILL = b"\xff"
+"""May be repeated before a marker."""
+MOST_SEGMENTS = 10_000
+"""Of a JPEG; cameras write some dozens. Four bytes make one, and each takes a step in Python."""
 _BEHIND_PIXELS = (_END[1], 0xD8, None)
 """The end, the start of another image, or nothing."""
 
@@ -196,14 +200,15 @@ def read_jpeg(jpeg: bytes, read: Callable[[bytes], T]) -> T:
 
 def _read_plain(jpeg: _Jpeg, read: Callable[[bytes], T]) -> T:
     """Read a JPEG that was taken apart, without what is appended. Raises ValueError for damage."""
-    pixels = jpeg.pixels
+    pixels, tries = jpeg.pixels, 0
     while True:
+        tries += 1
         try:
             return read(jpeg.head + pixels + _END)
         except ValueError as error:
             left_over = _LEFT_OVER.search(str(error))
             count = int(left_over[1]) if left_over else 0
-            if not 0 < count <= len(pixels):
+            if tries > _HELD or not 0 < count <= len(pixels):
                 raise
             # Once it is known that something is appended, a byte of it may be left.
             first = pixels is jpeg.pixels
@@ -221,12 +226,13 @@ def _taken_apart(jpeg: bytes) -> _Jpeg:
     """
     parts, sequential, colours, at = [b"\xff\xd8"], False, 0, 2
     scans = 0
-    while match := _MARKER.search(jpeg, at):
-        if scans and match.start() > at:
+    for _ in range(MOST_SEGMENTS):
+        match = _MARKER.search(jpeg, at)
+        if not match:
+            break
+        if scans and jpeg[at : match.start()].strip(_FILL):
             break  # a scan whose marker is damaged would be lost
         marker, at = match[1][0], match.end()
-        if marker in _ALONE:
-            continue
         size = int.from_bytes(jpeg[at : at + 2])
         body, at = jpeg[at + 2 : at + size], at + size
         if size < 2 or at > len(jpeg):
@@ -246,7 +252,7 @@ def _taken_apart(jpeg: bytes) -> _Jpeg:
         if marker != _SCAN:
             continue
         following = _MARKER_IN_SCAN.search(jpeg, at)
-        pixels = jpeg[at : following.start() if following else len(jpeg)]
+        pixels = jpeg[at : following.start()].rstrip(_FILL) if following else jpeg[at:]
         next_marker = following[1][0] if following else None
         last = sequential and body[:1] == colours.to_bytes(1)
         if last or next_marker in _BEHIND_PIXELS:

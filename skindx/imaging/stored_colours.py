@@ -6,12 +6,15 @@ more than iCCP, that for more than sRGB, and gAMA counts only beside cHRM.
 """
 
 import math
+import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+from skindx.imaging.image_formats import MOST_SEGMENTS
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -62,17 +65,19 @@ def stored_colours(
         return _BROKEN
 
 
+_PADDING = re.compile(rb"\xff+")
 _ICC, _MPF = b"ICC_PROFILE\0", b"MPF\0"
 
 
 def _jpeg(data: "bytes | mmap") -> StoredColours:
     """Read each APP2 before the pixels: parts of a profile, and CIPA's list of images."""
     at, parts, more = 2, {}, False
-    while data[at : at + 1] == b"\xff":
+    for _ in range(MOST_SEGMENTS):
+        padding = _PADDING.match(data, at)
+        if not padding:
+            break
+        at = padding.end() - 1
         marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-            continue
         if marker == 0xDA:
             break
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from skindx.core.machine import cpu_count
 from skindx.data.screening.image_measures import ScreenSettings
 from skindx.imaging.decode import MAX_PIXELS, decode, decode_noted, import_decoders
-from skindx.imaging.image_formats import DamagedImage, image_suffix
+from skindx.imaging.image_formats import MOST_SEGMENTS, DamagedImage, image_suffix
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -31,7 +31,7 @@ _SOI, _EOI, _SOS, _APP0, _APP14 = 0xD8, 0xD9, 0xDA, 0xE0, 0xEE
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _KEPT = {*_FRAMES, 0xC4, 0xCC, _SOS, 0xDB, 0xDC, 0xDD}
 """Frame, Huffman and arithmetic tables, scan, quantisation, lines, restart interval."""
-_MARKER = re.compile(rb"\xff+[^\xff]", re.DOTALL)
+_MARKER = re.compile(rb"\xff[^\xff]")
 _SCAN_END = re.compile(rb"\xff(?![\x00\xd0-\xd7])")
 # JFIF 1.01, no density, no thumbnail: its presence says that the colours are YCbCr.
 _JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
@@ -66,7 +66,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     if data[:2] != b"\xff\xd8":
         raise NotStrippable("it does not begin as a JPEG")
     at = 2
-    while True:
+    for _ in range(MOST_SEGMENTS):
         match = _MARKER.search(data, at)
         if not match:
             raise NotStrippable("it has no end")
@@ -84,6 +84,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             end = following.start()
         yield marker, at, end
         at = end
+    raise NotStrippable("it has too many segments")
 
 
 JPEG_QUALITY = 95
