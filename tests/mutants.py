@@ -144,6 +144,18 @@ MUTANTS = {
         "{}.items()",
         "tests/review/test_dataset_review.py",
     ),
+    "refusals: no word that they are no all-clear": Mutant(
+        "skindx/diagnosis/scope.py",
+        'return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"',
+        "return message",
+        "tests/diagnosis/test_refusals.py::test_no_refusal_sounds_like_an_all_clear",
+    ),
+    "refusals: a photo from afar is offered no scan": Mutant(
+        "skindx/diagnosis/diagnose.py",
+        'afar = _FROM_AFAR.format(count=count) if count else ""',
+        'afar = ""',
+        "tests/diagnosis/test_refusals.py::test_a_refused_photo_from_afar_is_offered_a_scan",
+    ),
     "joining: the larger of two parts decides": Mutant(
         "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",

@@ -47,7 +47,7 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
 from skindx.diagnosis.photo_checks import Refused, file_hash, read_photo
-from skindx.diagnosis.scope import without_reassurance
+from skindx.diagnosis.scope import unjudged, without_reassurance
 from skindx.imaging.decode import load_pixels, pixels_of_opened
 
 if TYPE_CHECKING:
@@ -305,10 +305,10 @@ def _row(
         [seen] = read.case.passed.values()
         row |= {"width": seen.opened.width, "height": seen.opened.height}
     if concluded is None:
-        return row | {"refused": "failed", "reason": _FAILED}
+        return row | {"refused": "failed", "reason": unjudged(_FAILED)}
     if isinstance(concluded, UserError):
         gate = concluded.gate if isinstance(concluded, Refused) else read.gate
-        return row | {"refused": gate, "reason": _text(str(concluded))}
+        return row | {"refused": gate, "reason": unjudged(_text(str(concluded)))}
     conclusion = concluded.conclusion
     ranked = conclusion.ranked
     step = without_reassurance(conclusion.next_step, predictor.taxonomy.classes)

@@ -403,7 +403,7 @@ def outcome(status: int, error: str, refused: Refused | None = None) -> Plain:
     issues: list[Plain] = [
         error_code
         | {
-            "details": coded(_GATE, one.gate, one.gate, one.message[:1].upper() + one.message[1:]),
+            "details": coded(_GATE, one.gate, one.gate, one.text[:1].upper() + one.text[1:]),
             "diagnostics": f"Photo {one.photo + 1}",
         }
         for one in (refused.refusals if refused else ())

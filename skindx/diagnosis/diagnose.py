@@ -16,6 +16,7 @@ from skindx.diagnosis.photo_checks import (
     Gate,
     Refusal,
     Refused,
+    WideRule,
     check_photos,
     read_photo,
     small_view,
@@ -77,19 +78,27 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 _OUT_OF_DISTRIBUTION = (
     "the photo is unlike the images that the networks were trained on, so their answer would mean "
     "nothing: it may show no skin lesion, or show it in another way; take the lesion again, near, "
-    "sharp and evenly lit, or let a clinician look at it."
+    "sharp and evenly lit."
+)
+_THROUGH_DERMATOSCOPE = (
+    "This model learned from images through a dermatoscope: take the photo through one."
+)
+"""Of photos that are unlike, or show no skin, to a model that knows no others."""
+_FROM_AFAR = (
+    " It shows {count} small lesions, as from afar: scan it, and each is judged by itself (“Scan "
+    "the whole photo” on the page, or `skindx scan run`)."
 )
 
 _OTHER_MODALITY = {
     "dermoscopic": (
         "the photo does not look like one through a dermatoscope, and this model learned from such "
         "images alone: it seems to be taken without one, or to show something other than skin; "
-        "this says nothing about the lesion: take it through a dermatoscope, or see a clinician."
+        "take it through a dermatoscope."
     ),
     "clinical": (
         "the photo does not look like one by a camera or phone, and this model learned from such "
         "photos alone: it seems to be taken through a dermatoscope, or to show something other "
-        "than skin; this says nothing about the lesion: take it without one, or see a clinician."
+        "than skin; take it without one."
     ),
 }
 
@@ -169,6 +178,13 @@ def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
     passed, refused = check_photos(
         case, needed_side(predictor), predictor.least_side, predictor.decoding
     )
+    if predictor.bundle.images.modality == "dermoscopic":
+        refused = [
+            replace(one, message=f"{one.message} {_THROUGH_DERMATOSCOPE}")
+            if one.gate == "no-skin"
+            else one
+            for one in refused
+        ]
     try:
         headers = [photo.opened.facts for photo in passed.values() if photo.opened.facts]
         case = with_file_facts(case, headers)
@@ -268,7 +284,9 @@ def _conclude(
             "are damaged, train and pack it again."
         )
     ood_p_value, out = _out_of_distribution(predictor, output, places, photos)
-    why: dict[int, tuple[Gate, str]] = dict.fromkeys(out, ("unfamiliar", _OUT_OF_DISTRIBUTION))
+    dermoscopic = predictor.bundle.images.modality == "dermoscopic"
+    unlike_all = _OUT_OF_DISTRIBUTION + (f" {_THROUGH_DERMATOSCOPE}" if dermoscopic else "")
+    why: dict[int, tuple[Gate, str]] = dict.fromkeys(out, ("unfamiliar", unlike_all))
     if modality := predictor.modality:
         reason: tuple[Gate, str] = ("modality", _OTHER_MODALITY[modality.kind])
         for n, seen in photos.items():
@@ -276,15 +294,13 @@ def _conclude(
                 why[n] = reason
     if refused or why:
         by_photo = dict(zip(photos, predictions, strict=True))
-        unlike = [
-            Refusal(
-                n,
-                *refusal,
-                small_view(case.photos[n], photos[n].opened.pixels_HWC),
-                photo_of(predictor, photos[n], by_photo[n]),
-            )
-            for n, refusal in why.items()
-        ]
+        unlike = []
+        for n, (gate, message) in why.items():
+            seen_photo = photo_of(predictor, photos[n], by_photo[n])
+            count = WideRule().wide({n: seen_photo}).get(n)
+            afar = _FROM_AFAR.format(count=count) if count else ""
+            shown = small_view(case.photos[n], photos[n].opened.pixels_HWC)
+            unlike.append(Refusal(n, gate, message + afar, shown, seen_photo))
         raise Refused.of([*refused, *unlike], len(case.photos))
     ruled, known_PC = predictor.knowing(case.patient.facts, probabilities_PC)
     conclusion = conclude(

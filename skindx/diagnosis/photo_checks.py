@@ -3,17 +3,20 @@
 import hashlib
 import math
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
+from skindx.diagnosis.scope import unjudged
 from skindx.imaging.decode import decode_noted, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
@@ -27,8 +30,40 @@ from skindx.imaging.image_formats import (
 from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
+from skindx.metrics.classification import Rectangle
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
+
+
+class WideRule(Settings):
+    """When a photo that came for a diagnosis is offered a scan."""
+
+    least_lesions: int = Field(3, ge=1, le=10**6)
+    """So many small lesions make a photo wide: a close-up may show a mole beside the lesion that
+    it is of, and a person with one lesion needs no ranking."""
+    largest_share: float = Field(0.125, gt=0, le=1)
+    """A lesion is small whose longer side is at most this share of the photo's shorter side. In a
+    close-up the lesion takes a third and more, as in the images that classifiers are trained on;
+    at an eighth, with the networks' margin around it, less than a fiftieth of what they see is
+    lesion."""
+
+    def small_lesions(self, width: int, height: int, boxes: Sequence[Rectangle]) -> int:
+        """Return how many small lesions a wide photo shows; 0: it is not wide.
+
+        `boxes` are of the detector, the highest score first. A photo whose best box is large is of
+        that lesion, whatever else is on it.
+        """
+        most = self.largest_share * min(width, height)
+        small = [max(box.x2 - box.x1, box.y2 - box.y1) <= most for box in boxes]
+        return sum(small) if sum(small) >= self.least_lesions and small[0] else 0
+
+    def wide(self, photos: Mapping[int, Photo]) -> dict[int, int]:
+        """Return which photos of a case are wide, and how many small lesions each shows."""
+        counts = {
+            place: self.small_lesions(photo.width, photo.height, photo.boxes or ())
+            for place, photo in photos.items()
+        }
+        return {place: count for place, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
@@ -45,14 +80,22 @@ class Refusal:
     seen: Photo | None = None
     """The photo with the detector's boxes, where the networks saw it: it may be a wide one."""
 
+    @property
+    def text(self) -> str:
+        """The message, and what a refusal means for the person."""
+        return unjudged(self.message)
+
 
 class Refused(UserError):  # noqa: N818
-    """A case with photos that no diagnosis should rest on; `gate` and `photo` are of the first."""
+    """A case with photos that no diagnosis should rest on; `gate` and `photo` are of the first.
+
+    Its words say also that a refusal is no all-clear.
+    """
 
     def __init__(
         self, gate: Gate, message: str, photo: int = 0, refusals: tuple[Refusal, ...] = ()
     ) -> None:
-        super().__init__(message)
+        super().__init__(unjudged(message))
         self.gate = gate
         self.photo = photo
         """Which of the case's photos, from 0."""

@@ -17,6 +17,14 @@ WITHOUT_TIME = (
 )
 """The advice where an urgent cancer is unknown: it never says that anything may wait."""
 
+NOT_JUDGED = f"This says nothing about the lesion. {WITHOUT_TIME}"
+"""Of every photo that is refused: silence must not pass for an all-clear."""
+
+
+def unjudged(message: str) -> str:
+    """Return why a photo is refused, and what that means for the person, once."""
+    return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"
+
 
 def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
     """Return the names of all conditions that a bundle knows, in alphabetical order."""

@@ -23,6 +23,7 @@ from skindx.data.copies.verified import (
     answered_same,
     families,
     labels_apart,
+    read_answers,
     read_copies,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW
@@ -95,7 +96,7 @@ class DatasetReview:
             row.pair: row for row in _pairs(dataset) if self._holds(row.pair)
         }
         labels = {sha256: record.label for sha256, record in self.records.items()}
-        same = families([*self.pairs.values()], answered_same(self.log.answers("copy")))
+        same = families([*self.pairs.values()], answered_same(read_answers(dataset)))
         for sha256, why in labels_apart(same, labels).items():
             self.flags[sha256].append(Flag(sha256, "label", 1.0, why))
         items = [*self._images(), *self._taken_out(), *map(self._pair, self.pairs.values())]

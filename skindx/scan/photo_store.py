@@ -17,6 +17,7 @@ from skindx.core.atomic_files import FolderKind, sha256_file
 from skindx.core.errors import UserError, full_disk, needs_room, no_room
 from skindx.core.machine import how_to_install, require_extra
 from skindx.core.private_files import private_output, write_private
+from skindx.diagnosis.scope import unjudged
 from skindx.imaging.decode import FORMATS, orientation_of
 from skindx.imaging.dicom import read_dicom
 from skindx.imaging.image_formats import (
@@ -231,7 +232,8 @@ def _look(path: Path) -> tuple[str, str]:
         )
     if suffix in (None, ".bmp"):
         why = "it is a BMP" if suffix else unusable(head)[1]
-        raise UserError(f"{path} cannot be scanned ({why}); give a photo in another format.")
+        message = f"{path} cannot be scanned ({why}); give a photo in another format."
+        raise UserError(unjudged(message))
     return sha256, suffix
 
 
@@ -272,7 +274,7 @@ def _refused(path: Path, reason: str, detail: str) -> UserError:
     """Return one sentence; a decoder's own message does not help a user."""
     if ";" not in detail:
         detail = f"{_REASONS.get(reason, _REASONS['damaged'])}; take or export it again"
-    return UserError(f"{path} cannot be scanned: {detail}.")
+    return UserError(unjudged(f"{path} cannot be scanned: {detail}."))
 
 
 def _prepare() -> None:

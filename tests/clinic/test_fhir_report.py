@@ -17,6 +17,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.taxonomy import load_taxonomy, normalise, taxonomy_names
 
 pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
@@ -224,7 +225,7 @@ def test_an_error_is_an_outcome_with_an_issue_a_photo() -> None:
         assert unknown_to_r4(made) == []
     issues = outcome(422, str(refused), refused)["issue"]
     assert [(one["details"]["text"], one["diagnostics"]) for one in issues] == [
-        ("Too dark.", "Photo 1"), ("Too blurred.", "Photo 2")
+        (f"Too dark. {NOT_JUDGED}", "Photo 1"), (f"Too blurred. {NOT_JUDGED}", "Photo 2")
     ]  # fmt: skip
 
 

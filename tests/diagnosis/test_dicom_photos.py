@@ -17,6 +17,7 @@ from skindx.diagnosis.case import Case, Patient, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import Refused, open_photo, small_view
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.imaging.dicom import spacing_of
 from skindx.imaging.image_formats import photo_format
 from skindx.scan.photo_store import photo_store
@@ -65,12 +66,14 @@ def test_photos_of_two_patients_are_no_case(predictor: Predictor) -> None:
 
 def test_refusals_say_what_to_do() -> None:
     for data, words in (
-        (wrapped(NumberOfFrames=200), "it has 200 frames; export one of them as an image.$"),
-        (wrapped()[:-1000], "cut short.*; export it again.$"),
-        (wrapped(Rows=60000, Columns=60000), "cap of .*; export it again with fewer pixels.$"),
-        (wrapped(Modality="SM"), "microscopy.*; give a photograph or dermoscopy of skin.$"),
+        (wrapped(NumberOfFrames=200), "it has 200 frames; export one of them as an image."),
+        (wrapped()[:-1000], "cut short.*; export it again."),
+        (wrapped(Rows=60000, Columns=60000), "cap of .*; export it again with fewer pixels."),
+        (wrapped(Modality="SM"), "microscopy.*; give a photograph or dermoscopy of skin."),
     ):
-        with pytest.raises(Refused, match=f"^the DICOM file cannot be read: .*{words}"):
+        with pytest.raises(
+            Refused, match=f"^the DICOM file cannot be read: .*{words} {NOT_JUDGED}$"
+        ):
             open_photo(data)
 
 

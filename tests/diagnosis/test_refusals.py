@@ -1,9 +1,12 @@
 """All photos of a case are judged, and every refusal is told at once."""
 
 import io
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,11 +17,25 @@ from some_features import Alike
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo, read_photos
+from skindx.diagnosis.photo_checks import (
+    MIN_SIDE,
+    Gate,
+    Refusal,
+    Refused,
+    open_photo,
+    read_photos,
+)
+from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import LesionBox, Photo
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
+from skindx.ui.answers_page import shown_row
+from skindx.ui.http.answer_rows import row_of
+from skindx.ui.http.api_schemas import problem
+from skindx.ui.http.fhir_answers import fhir_problem
 from skindx.workers import worker_process
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
@@ -47,10 +64,71 @@ def gates(error: Refused) -> list[tuple[int, str]]:
 
 def test_the_error_names_the_photos_in_their_order() -> None:
     error = Refused.of(TWO, 3)
-    assert str(error) == "photo 1: it is blurred; photo 3: it is dark; take it again."
+    causes = "photo 1: it is blurred; photo 3: it is dark; take it again."
+    assert str(error) == f"{causes} {NOT_JUDGED}"
     assert (error.gate, error.photo) == ("blur", 0)
     assert error.refusals == (TWO[1], TWO[0])
-    assert str(Refused.of(TWO[1:], 1)) == "it is blurred."
+    assert str(Refused.of(TWO[1:], 1)) == f"it is blurred. {NOT_JUDGED}"
+
+
+def noise(width: int, height: int, high: int = 256) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, high, (height, width, 3), np.uint8)
+    pixels[..., ::2] //= 8  # green, as no skin is
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_no_refusal_sounds_like_an_all_clear(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each gate, in the words of every output; once, however many photos are refused."""
+    modality = ModalityCheck(kind="clinical", threshold=-1e9, images=100)
+    spec = predictor.bundle.spec.model_copy(update={"modality": modality})
+    other = replace(predictor, bundle=replace(predictor.bundle, spec=spec))
+    strange = refusing_all(predictor)
+    errors = [
+        *(refused(predictor, bad) for bad in (b"", b"no photo", noise(900, 80), noise(60, 60))),
+        *(refused(predictor, bad) for bad in (BLURRED, noise(200, 200, 9), noise(200, 200))),
+        *(refused(strange, SOUND), refused(other, SOUND), refused(strange, SOUND, BLURRED, SOUND)),
+    ]
+    seen = {gate for error in errors for _, gate in gates(error)}
+    assert seen == set(get_args(Gate))
+    for error in errors:
+        assert str(error).count(NOT_JUDGED) == 1
+        assert str(error).endswith(NOT_JUDGED)
+        said = [
+            problem(422, str(error), refused=error),
+            fhir_problem(422, str(error), refused=error),
+        ]
+        for body in map(json.loads, (answer_.body for answer_ in said)):
+            shown = json.dumps(body, ensure_ascii=False).count(NOT_JUDGED)
+            assert shown == len(error.refusals) + ("error" in body)
+        row = row_of(error)
+        assert row["reason"] == str(error)
+        assert NOT_JUDGED in shown_row({FILE: "a.jpg", "sha256": "", **row}, "", {})["text"]
+    assert row_of(UserError("it is odd."))["reason"].endswith(NOT_JUDGED)
+    monkeypatch.setattr(
+        type(predictor.bundle), "images", SimpleNamespace(modality="dermoscopic"), raising=False
+    )
+    for error in (refused(strange, SOUND), refused(predictor, noise(200, 200))):
+        assert "take the photo through one" in str(error)
+    assert "dermatoscope" not in str(refused(predictor, BLURRED))
+
+
+def test_a_refused_photo_from_afar_is_offered_a_scan(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = refusing_all(predictor)
+    assert "scan it" not in str(refused(strange, SOUND))
+    boxes = tuple(
+        LesionBox(x1=x, y1=5, x2=x + 9, y2=14, score=0.9, label="spot") for x in (10, 60, 110, 160)
+    )
+    afar = Photo(width=240, height=180, sha256="0" * 64, boxes=boxes)
+    monkeypatch.setattr("skindx.diagnosis.diagnose.photo_of", lambda *_: afar)
+    error = refused(strange, SOUND, SOUND)
+    assert str(error).count("It shows 4 small lesions, as from afar: scan it") == 2
+    assert "`skindx scan run`" in error.refusals[0].text
 
 
 def test_a_refusal_crosses_a_process_border_whole() -> None:
@@ -124,7 +202,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, SOUND)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "without one, or to show something other than skin; this says nothing" in str(error)
+    assert "without one, or to show something other than skin; take it through a" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True

@@ -3,7 +3,7 @@
 import pytest
 
 from skindx.data.box import Box
-from skindx.ui.scans.scan_job import WideRule
+from skindx.diagnosis.photo_checks import WideRule
 
 
 def square(side: float, x: float = 10) -> Box:

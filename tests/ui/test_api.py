@@ -16,8 +16,9 @@ from painted_answers import WIDE, Painter, jpeg, wide
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.photo_checks import Refusal, Refused, WideRule
 from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS, CaseAnswer
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_routes import docs_html, routes
 from skindx.ui.http.server_metrics import (
@@ -28,7 +29,6 @@ from skindx.ui.http.server_metrics import (
     score_shares,
     shift,
 )
-from skindx.ui.scans.scan_job import WideRule
 from skindx.workers.worker_pool import PoolStatus
 
 STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")
@@ -183,12 +183,12 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
     app, metrics = served(Fake(Refused.of(two, 3)))
     said = ask(app, "POST", "/v1/diagnose", files=[("photo", b"x")] * 3).json()
     assert said == {
-        "error": "Photo 1: it is blurred; photo 3: it is dark.",
+        "error": f"Photo 1: it is blurred; photo 3: it is dark. {NOT_JUDGED}",
         "gate": "blur",
         "photo": 0,
         "refusals": [
-            {"photo": 0, "gate": "blur", "error": "It is blurred."},
-            {"photo": 2, "gate": "light", "error": "It is dark."},
+            {"photo": 0, "gate": "blur", "error": f"It is blurred. {NOT_JUDGED}"},
+            {"photo": 2, "gate": "light", "error": f"It is dark. {NOT_JUDGED}"},
         ],
     }
     text = metrics.text().decode()

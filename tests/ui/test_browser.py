@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import PHONE, Painted, Seen, reported
 
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.taxonomy import load_taxonomy
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def test_all_refused_photos_are_shown_at_once(
     assert "The photo is" not in reported[1]
     assert "The photo is blurred" in reported[2]
     assert page.locator(".sx-refused").count() == 2
+    assert page.locator(".sx-unjudged").inner_text() == NOT_JUDGED
     assert painted.uploads == []
 
 
@@ -221,6 +223,9 @@ def test_what_the_form_itself_can_tell_is_reported_before_anything_is_sent(
     big.write_bytes(bytes(21 << 20))
     page.set_input_files("#sx-file", big)
     assert "more than 20 MB" in page.locator(".sx-refused").inner_text()
+    assert page.locator(".sx-unjudged").inner_text() == NOT_JUDGED
+    page.click(".sx-refused .sx-remove")
+    assert page.locator(".sx-unjudged").inner_text() == ""
 
 
 def test_the_keyboard_is_enough(opened: Opened, photos: Photos) -> None:

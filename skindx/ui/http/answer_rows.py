@@ -17,6 +17,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.diagnosis.scope import unjudged
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy
@@ -90,7 +91,7 @@ def row_of(answer: CaseAnswer | UserError) -> Row:
         seen = answer.refusals[0].seen if isinstance(answer, Refused) else None
         gate = answer.gate if isinstance(answer, Refused) else "failed"
         size = {"width": seen.width, "height": seen.height} if seen else {}
-        return row | size | {"refused": gate, "reason": str(answer)}
+        return row | size | {"refused": gate, "reason": unjudged(str(answer))}
     diagnosis = answer.diagnosis
     [photo], first = diagnosis.photos, diagnosis.candidates[0]
     for name, rule in (("urgent", diagnosis.urgent_risk), ("soon", diagnosis.soon_risk)):

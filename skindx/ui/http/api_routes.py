@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from skindx.clinic.fhir import MEDIA_TYPE
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS
-from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.photo_checks import Refused, WideRule
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import used_fields
@@ -33,7 +33,7 @@ from skindx.ui.http.forms import CHOICES, read_case
 from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
-from skindx.ui.scans.scan_job import WideRule, seen_of_refused
+from skindx.ui.scans.scan_job import seen_of_refused
 from skindx.workers.worker_pool import PoolStatus
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from skindx.diagnosis.case import SKIN_TYPE_CHOOSES
 from skindx.diagnosis.photo_checks import Gate, Refused
 from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_answer import ScanAnswer
 from skindx.ui.scans.scan_job import Stage, State
@@ -63,10 +64,12 @@ class RefusedPhoto(BaseModel):
 
     photo: int = Field(description="Index of the photo in the case, from 0.")
     gate: Gate = Field(description="The check that refused it.")
-    error: str = Field(description="What is wrong with it and what to do, in one sentence.")
+    error: str = Field(
+        description="What is wrong with it and what to do; a refusal says nothing about the lesion."
+    )
 
 
-_BLURRED = "The photo is too blurred to be judged; hold still and take it again."
+_BLURRED = f"The photo is too blurred to be judged; hold still and take it again. {NOT_JUDGED}"
 
 
 class Problem(BaseModel):
@@ -239,7 +242,7 @@ def problem(
         "gate": refused.gate if refused else None,
         "photo": refused.photo if refused else None,
         "refusals": [
-            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.message)}
+            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.text)}
             for refusal in (refused.refusals if refused else ())
         ],
     }

@@ -4,7 +4,7 @@ Below it are a report to take along, a place in the case book, and the offer of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
-from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
     NEAREST_FIRST,
@@ -180,9 +179,6 @@ def followup_html(
     )
 
 
-_HINT = "If it shows many spots from afar, scan it: see “Scan the whole photo”."
-
-
 @dataclass(frozen=True)
 class PageScans:
     """What the page needs of the server's scans; `jobs` is None where it takes none."""
@@ -190,16 +186,6 @@ class PageScans:
     settings: ScanServing
     jobs: "ScanJobs | None" = None
     unable: NoScans | None = None
-
-
-def with_hint(refusals: Sequence[Refusal], offered: str) -> list[Refusal]:
-    """Return refusals that name the offer, which stands further down in a narrow window."""
-    return [
-        replace(refusal, message=f"{refusal.message} {_HINT}")
-        if offered and refusal.seen
-        else refusal
-        for refusal in refusals
-    ]
 
 
 def offer_html(

@@ -21,6 +21,7 @@ from skindx.diagnosis.case import (
 )
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
+from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
@@ -38,7 +39,6 @@ from skindx.ui.page.answer_html import (
     scope_html,
     top_html,
     waiting_html,
-    with_hint,
 )
 from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, scan_keeper
 from skindx.ui.page_basics import FAILED, log_fault, render, script, sentence
@@ -112,6 +112,7 @@ def intake_html(
         limits=photo_limits(least_side),
         crop=crop,
         expects=images.expects if images else "",
+        unjudged=NOT_JUDGED,
         images=images,
     )
 
@@ -300,8 +301,7 @@ def _add_diagnosis(
         except Refused as error:
             wide, keeps = seen_of_refused(error), bool(casebook)
             offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
-            hinted = with_hint(error.refusals, offered)
-            refused = _form_message("refused", hinted, shown_of_refused(error))
+            refused = _form_message("refused", error.refusals, shown_of_refused(error))
             yield {form: refused, offer: offered, kept_scan: ""}
         except Exception as error:
             message = _message_of(error)

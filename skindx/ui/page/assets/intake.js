@@ -88,6 +88,7 @@ function show() {
     }
     return item;
   }));
+  at(".sx-unjudged").textContent = photos.some((photo) => photo.refusal) ? form.dataset.unjudged : "";
   form.classList.toggle("sx-has", photos.length > 0);
   form.classList.toggle("sx-full", photos.length >= most);
 }
