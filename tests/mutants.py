@@ -72,6 +72,30 @@ MUTANTS = {
         "values = outside.values_SW * torch.ones_like(values)",
         "tests/training/test_kfac_prepared.py tests/training/test_kfac.py",
     ),
+    "ZeRO 3: the last gradient of a layer that a step does not reach": Mutant(
+        "skindx/training/deepspeed/engine.py",
+        "if self.mesh.settings.zero == 3:\n            self._engine.optimizer.grad",
+        "if self.mesh.settings.zero == 9:\n            self._engine.optimizer.grad",
+        "tests/training/test_engine_modes.py -k does_not_reach",
+    ),
+    "elastic: a card that no rank has signed": Mutant(
+        "skindx/training/elastic/run_secret.py",
+        "if not hmac.compare_digest(code, self._code(name, text).encode()):",
+        "if not code:",
+        "tests/training/test_membership.py -k stranger",
+    ),
+    "elastic: a group without the secret": Mutant(
+        "skindx/training/elastic/run_secret.py",
+        "if not hmac.compare_digest(str(proof).encode(), right.encode()):",
+        "if not right:",
+        "tests/training/test_gathering.py -k pickle",
+    ),
+    "messages: bytes that no head names": Mutant(
+        "skindx/training/parallel/messages.py",
+        "if self._at != len(self._message):",
+        "if False:",
+        "tests/training/test_gathering.py -k no_message",
+    ),
     "factored exchange: processors that round otherwise": Mutant(
         "skindx/comm/factored_exchange.py",
         "return bool((every_P2 == every_P2[0]).all())",

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal
 
 import torch
@@ -127,9 +128,10 @@ class Hierarchical(BucketedExchange):
         wanted, world = self.settings.ranks_per_node, self.fabric.world
         if wanted != "auto":
             return [str(rank // wanted) for rank in range(world)]
-        names: list[str] = [""] * world
-        dist.all_gather_object(names, socket.gethostname())
-        return names
+        name = int.from_bytes(sha256(socket.gethostname().encode()).digest()[:7], "big")
+        names = torch.tensor([name], device=self.fabric.device).repeat(world, 1)
+        dist.all_gather(list(names.unbind()), names[self.fabric.rank].clone())
+        return [str(one) for one in names[:, 0].tolist()]
 
     def sum(self, span: Tensor) -> None:
         """Sum a bucket, chunk after chunk."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import astuple
 from itertools import accumulate
 from statistics import median
 from typing import Any, Protocol, TypeVar
@@ -114,7 +115,10 @@ class Tuner:
         self._recorder = None
         trace = self._trace(recorders)
         cost = self._cost(trace)
-        plans = self._mesh.broadcast_from_main(lambda: candidates(trace, cost))
+        rows = self._mesh.broadcast_from_main(
+            lambda: [astuple(candidate) for candidate in candidates(trace, cost)]
+        )
+        plans = [GroupingCandidate(*row) for row in rows]
         times: list[list[float]] = [[] for _ in plans]
         for _ in range(self._fused.settings.trial_steps):
             for candidate, seconds in zip(plans, times, strict=True):

@@ -1,5 +1,6 @@
 """`skindx plan measure`: every network of a config, timed on ranks that share this node."""
 
+import json
 import multiprocessing
 import os
 import socket
@@ -155,7 +156,7 @@ def _answer(pipe: Connection) -> tuple[dict[str, Any], int]:
     try:
         if not pipe.poll(_LIMIT_S):
             raise JobError(f"a rank that measures gave no answer in {_LIMIT_S:g} s")
-        worked, value = pipe.recv()
+        worked, value = json.loads(pipe.recv_bytes())
     except EOFError:
         raise JobError(
             "a rank that measures was killed (out of memory is the most common reason); lower "
@@ -176,13 +177,17 @@ def _rank(work: _Work, rank: int, answers: Connection) -> None:
     if parent is None or not parent.is_alive():
         return  # it was killed while this rank began
     try:
-        answers.send(("measured", _measured(work, rank)))
+        _send(answers, "measured", _measured(work, rank))
     except UserError as error:
-        answers.send(("refused", str(error)))
+        _send(answers, "refused", str(error))
     except Exception:
         import traceback
 
-        answers.send(("failed", traceback.format_exc()))
+        _send(answers, "failed", traceback.format_exc())
+
+
+def _send(answers: Connection, *answer: Any) -> None:
+    answers.send_bytes(json.dumps(answer).encode())  # `send` would pickle it
 
 
 def _measured(work: _Work, rank: int) -> tuple[dict[str, Any], int]:

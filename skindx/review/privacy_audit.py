@@ -16,13 +16,14 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -353,19 +354,63 @@ def _detect_all(
         _start(settings)
         yield from map(_detect, paths)
         return
-    pool = ProcessPoolExecutor(
-        min(workers, len(paths)), get_context("spawn"), initializer=_start, initargs=(settings,)
-    )
+    examiners = [_Examiner(settings) for _ in range(min(workers, len(paths)))]
+    free: SimpleQueue[_Examiner] = SimpleQueue()
+    for one in examiners:
+        free.put(one)
+
+    def examine(path: Path) -> list[Sighting]:
+        one = free.get()
+        try:
+            return one.detect(path)
+        finally:
+            free.put(one)
+
+    pool = ThreadPoolExecutor(len(examiners))
     try:
-        yield from pool.map(_detect, paths, chunksize=4)
-    except BrokenProcessPool:
-        raise UserError(
-            "an audit process died, most likely for want of memory; "
-            "run it again with `--workers 1`."
-        ) from None
+        yield from pool.map(examine, paths)
     finally:
         # Also after Ctrl-C: images that wait are not examined first.
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        for one in examiners:
+            one.process.kill()
+            one.process.join()
+
+
+class _Examiner:
+    """A process that examines images; it answers in JSON, and nothing of it is unpickled."""
+
+    def __init__(self, settings: PrivacySettings) -> None:
+        context = get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self.process = context.Process(target=_examine, args=(settings, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def detect(self, path: Path) -> list[Sighting]:
+        """Return an image's sightings."""
+        try:
+            self._ours.send_bytes(os.fsencode(path))
+            answer = json.loads(self._ours.recv_bytes())
+        except (EOFError, OSError):
+            raise UserError(
+                "an audit process died, most likely for want of memory; "
+                "run it again with `--workers 1`."
+            ) from None
+        if isinstance(answer, str):
+            raise UserError(answer)
+        return [Sighting(**one) for one in answer]
+
+
+def _examine(settings: PrivacySettings, requests: Connection) -> None:
+    _start(settings)
+    while True:
+        path = Path(os.fsdecode(requests.recv_bytes()))
+        try:
+            answer = json.dumps([asdict(one) for one in _detect(path)])
+        except UserError as error:
+            answer = json.dumps(str(error))
+        requests.send_bytes(answer.encode())
 
 
 _detector: PrivacyDetector | None = None

@@ -6,6 +6,7 @@ that `skindx bench serve first-hour` measured, which also lays each estimate bes
 took. `skindx plan make` measures on the dataset itself.
 """
 
+import json
 import math
 import multiprocessing
 import os
@@ -90,7 +91,7 @@ def time_network(
                 f"timing a network took more than {_LIMIT_S:.0f} s; try again when this machine is "
                 "less busy, or choose a smaller one with --network."
             )
-        worked, answer = ours.recv()
+        worked, answer = json.loads(ours.recv_bytes())
     except EOFError:
         raise UserError(
             "the process that times a network was ended, most often because memory ran out; free "
@@ -108,12 +109,17 @@ def time_network(
 
 def _time(answers: Connection, network: str | None, *task: Any) -> None:
     try:
-        answers.send((True, _timed(network, *task)))
+        _send(answers, True, _timed(network, *task))
     except UserError as error:
-        answers.send((False, str(error)))
+        _send(answers, False, str(error))
     except RuntimeError as error:  # of torch: sizes that do not fit, memory
         reason = " ".join(str(error).split())[:200]
-        answers.send((False, f"{network} cannot be trained here: {reason}; give another network."))
+        why = f"{network} cannot be trained here: {reason}; give another network."
+        _send(answers, False, why)
+
+
+def _send(answers: Connection, *answer: Any) -> None:
+    answers.send_bytes(json.dumps(answer).encode())  # `send` would pickle it
 
 
 def _timed(  # noqa: PLR0917

@@ -153,8 +153,8 @@ def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int)
         while done < len(tasks):
             if not ours.poll(LIMIT_S):
                 return len(tasks), ""
-            if problem := ours.recv():
-                return done, problem
+            if problem := ours.recv_bytes():
+                return done, problem.decode()
             done += 1
     except EOFError:
         process.join()
@@ -190,9 +190,9 @@ def _try_all(
         try:
             try_network(network, classes, smaller)
         except TrialError as error:
-            answers.send(str(error))
+            answers.send_bytes(str(error).encode())
             return
-        answers.send("")
+        answers.send_bytes(b"")
 
 
 def _ending(code: int | None) -> str:

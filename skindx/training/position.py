@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.core.errors import UserError
-from skindx.training.parallel.mesh import Mesh, gathered
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.messages import gathered
 
 
 class StepGuard:

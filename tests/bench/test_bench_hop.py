@@ -1,11 +1,14 @@
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from skindx.core.errors import UserError
+from skindx.workers import worker_process
 from skindx.workers.lease_queue import TaskState
 from skindx_bench.cluster.hop import record, simulate
+from skindx_bench.cluster.hop_storage import SECRET_BYTES, _answer
 from skindx_bench.subjects import run_bench
 
 KEYS = [
@@ -55,3 +58,18 @@ def test_the_bound_of_recorded_units_by_hand() -> None:
     assert found.validation == pytest.approx(4 / 12)
     ratios = simulate(found, 4, 2, 5)
     assert all(1 - 1e-9 <= ratio < 1.5 for ratio in ratios)
+
+
+def test_the_storage_answers_those_who_know_its_secret() -> None:
+    secret = b"s" * SECRET_BYTES
+    message = worker_process.pack({"do": "names", "of": "r/a", "name": ""})
+    for given, answered in ((b"", False), (b"t" * SECRET_BYTES, False), (secret, True)):
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rb") as stream:
+            ours.sendall(given + message)
+            ours.shutdown(socket.SHUT_WR)
+            _answer(theirs, secret, {("r/a", "1"): {}})
+            if answered:
+                assert worker_process.receive(stream.read) == {"names": ["1"]}
+            else:
+                assert stream.read() == b""

@@ -17,6 +17,7 @@ from ranks import forking
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.training.config.run import TrainSettings
+from skindx.training.elastic.run_secret import RunSecret
 
 Plan = dict[tuple[int, int], str]
 """(slot, its n-th backward pass) -> what its process does to itself there."""
@@ -75,7 +76,8 @@ class Ranks:
 
     def waits(self, slot: int) -> bool:
         """Tell whether a rank waits to be taken in."""
-        card = json.loads(self.store.get(f"card/{slot}"))
+        name, secret = f"card/{slot}", RunSecret.within(self.run / "ranks")
+        card = json.loads(secret.opened(name, self.store.get(name)))
         return bool(card) and card["state"] == "waiting"
 
     def open_gate(self) -> None:

@@ -49,6 +49,55 @@ def _frozen_norm() -> nn.Module:
     )
 
 
+class _Skipping(nn.Module):
+    """Passes a layer by for batches whose first number is 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.some, self.last = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs).relu()
+        passed_by = bool(inputs[0, 0] == 7)
+        outputs: Tensor = self.last(hidden if passed_by else self.some(hidden).relu())
+        return outputs
+
+
+def _skipping_inputs(step: int, piece: int, rank: int) -> Tensor:
+    """The layer is passed by in the first part of step 2, and in all of steps 3 and 4."""
+    generator = torch.Generator().manual_seed(100 * step + 10 * piece + rank)
+    inputs = torch.randn(2, 6, generator=generator)
+    if (step, piece) == (2, 0) or step in (3, 4):
+        inputs[:, 0] = 7
+    return inputs
+
+
+def _skipped(mesh: Mesh) -> dict[str, np.ndarray]:
+    model = _Skipping()
+    engine = Engine(model, _optimizer(model), mesh, 8)
+    for step in range(6):
+        for piece in range(2):
+            outputs = engine(_skipping_inputs(step, piece, mesh.data.rank))
+            engine.backward(outputs.square().sum(), 8, last=piece == 1)
+        engine.step(0.01)
+    result = {name: value.numpy().copy() for name, value in engine.full_state().items()}
+    engine.close()
+    return result
+
+
+def _skipped_plainly() -> dict[str, Tensor]:
+    model = _Skipping()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    for step in range(6):
+        optimizer.zero_grad(set_to_none=False)
+        for piece, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            (model(_skipping_inputs(step, piece, rank)).square().sum() / 8).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.state_dict()
+
+
 def _timm() -> nn.Module:
     torch.manual_seed(0)
     return timm.create_model("test_efficientnet", num_classes=3)  # has timm's BatchNormAct2d
@@ -65,7 +114,7 @@ def _steps() -> list[np.ndarray]:
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
     """AdamW, but SGD where gradients that are zero but for rounding would get its full steps."""
-    if isinstance(model, nn.Sequential):
+    if isinstance(model, nn.Sequential | _Skipping):
         return torch.optim.AdamW(model.parameters(), 0.01)
     return torch.optim.SGD(model.parameters(), 0.01)
 
@@ -107,6 +156,8 @@ def _all_modes(folder: str) -> dict[str, Any]:
     }
     for name, change in NORMS.items():
         results[name] = _engine_result(_timm(), mesh(**change), 1)
+    for stage in (0, 3):
+        results[f"zero {stage}, skipping"] = _skipped(mesh(zero=stage))
     reported = first.broadcast_from_main(lambda: f"rank {first.data.rank}")
     try:
         first.broadcast_from_main(_refuse)
@@ -154,6 +205,16 @@ def test_stages_and_accumulation_equal_one_plain_process(
     for rank in ranks:
         _assert_close(rank[mode], plain, 1e-5)
         _assert_close(rank[mode], {"answer": ranks[0]["zero 0"]["answer"]}, 1e-4)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_layer_that_a_step_does_not_reach_has_a_gradient_of_zeros(
+    ranks: list[dict[str, Any]], stage: int
+) -> None:
+    """Not the last one that it had, which ZeRO 3 keeps."""
+    for rank in ranks:
+        _assert_close(rank[f"zero {stage}, skipping"], _skipped_plainly(), 1e-6)
 
 
 @pytest.mark.distributed

@@ -1,8 +1,12 @@
 """Who trains: groups that follow one another in a store, decided by threads as by processes."""
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
@@ -10,8 +14,10 @@ from torch._C._distributed_c10d import TCPStore
 from skindx.core.errors import UserError
 from skindx.training.elastic import membership as elastic
 from skindx.training.elastic.membership import CutOffError, Group, Membership
+from skindx.training.elastic.run_secret import ForeignError, RunSecret
 
 SILENT_S = 0.6
+SECRET = RunSecret("of these tests")
 
 
 class Store:
@@ -23,6 +29,7 @@ class Store:
 
     def member(self, slot: int, slots: int = 3, **changes: object) -> Membership:
         settings = {"min_ranks": 1, "silent_s": SILENT_S, "identity": {"code": "a"}, "join_s": 0.5}
+        settings |= {"secret": SECRET}
         made = Membership(
             ("127.0.0.1", self.server.port),
             slot,
@@ -217,4 +224,47 @@ def test_a_lost_store_cuts_a_rank_off(store: Store, capfd: pytest.CaptureFixture
 
 def test_no_store_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"rank 0 cannot reach the store .*:9 \(.*machine reaches"):
-        Membership(("127.0.0.1", 9), 0, 1, min_ranks=1, silent_s=1, identity={}, timeout_s=0.2)
+        Membership(
+            *(("127.0.0.1", 9), 0, 1),
+            min_ranks=1,
+            silent_s=1,
+            identity={},
+            secret=SECRET,
+            timeout_s=0.2,
+        )
+
+
+def test_a_stranger_at_the_store_becomes_no_rank(store: Store, tmp_path: Path) -> None:
+    """Without the secret, or with another one; what it writes over can end a run, and no more."""
+    ranks = [store.member(slot) for slot in range(2)]
+    _join(ranks)
+    with pytest.raises(UserError, match=r"have another secret than rank 2 .*MASTER_PORT"):
+        store.member(2, secret=RunSecret("of another run"))
+    card = replace(ranks[1]._card, slot=2, number=2, state="waiting")
+    for forged in (json.dumps(asdict(card)), RunSecret("x").seal("card/2", "{}"), "."):
+        store.server.set("card/2", forged)
+        store.server.set("card/1", forged)  # that rank writes it again
+    signed = ranks[1].secret.seal("card/1", json.dumps(asdict(card)))
+    store.server.set("card/2", signed)  # a card of another place
+    time.sleep(4 * elastic.BEAT_S)
+    assert not any(rank.broken or rank.newcomer for rank in ranks)
+    store.server.set("number", "7")
+    _wait(lambda: all(rank.cut for rank in ranks))
+    with pytest.raises(CutOffError, match="does not know the secret of the run has written"):
+        ranks[0].join()
+
+
+def test_the_secret_is_made_once_and_read_by_its_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        first, second = (RunSecret.within(tmp_path / "ranks") for _ in range(2))
+    finally:
+        os.umask(old)
+    assert second.opened("end", first.seal("end", "-")) == "-"
+    with pytest.raises(ForeignError):
+        second.opened("number", first.seal("end", "-"))
+    file = tmp_path / "ranks" / "secret"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    with pytest.raises(UserError, match=r"other users of the machine may read .*; remove it"):
+        RunSecret.within(tmp_path / "ranks")

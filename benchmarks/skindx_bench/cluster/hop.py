@@ -1,6 +1,7 @@
 """The time and bytes of an epoch of several members: hopping, data-parallel, a member a rank."""
 
 import heapq
+import os
 import random
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Literal
 
 import yaml
@@ -25,7 +27,7 @@ from skindx.training.methods.hopping.hop_units import Unit, choose, open_queue
 from skindx.training.methods.hopping.run_queue import RunJobs, fill
 from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases
-from skindx_bench.cluster.hop_storage import PORT
+from skindx_bench.cluster.hop_storage import PORT, SECRET, SECRET_BYTES
 from skindx_bench.harness.netlab import Link, NetLab, require
 from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, Result, median, ratio
@@ -168,8 +170,10 @@ def run(settings: Config) -> Result:
         folder = Path(name)
         lab = stack.enter_context(NetLab(settings.ranks + 1, Link(settings.rate_mbit)))
         storage = lab.address(settings.ranks)
-        stack.enter_context(_storage(lab, settings.ranks, storage))
-        job = {"role": "hop", "own": str(folder / "own"), "storage": storage}
+        secret = token_hex(SECRET_BYTES // 2)
+        stack.enter_context(_storage(lab, settings.ranks, storage, secret))
+        own = str(folder / "own")
+        job = {"role": "hop", "own": own, "storage": storage, "secret": secret}
         workers = EmulatedCluster(lab, settings.ranks, {**job, "workers": settings.ranks}, _WORKER)
         bench = _Bench(settings, folder, stack.enter_context(workers))
         figures: dict[str, Figure] = {}
@@ -181,9 +185,10 @@ def run(settings: Config) -> Result:
 
 
 @contextmanager
-def _storage(lab: NetLab, node: int, address: str) -> Iterator[None]:
+def _storage(lab: NetLab, node: int, address: str, secret: str) -> Iterator[None]:
     command = lab.command(node, sys.executable, "-m", "skindx_bench.cluster.hop_storage", address)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    variables = os.environ | {SECRET: secret}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             if process.stdout.readline().strip() != "ready":

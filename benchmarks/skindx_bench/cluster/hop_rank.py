@@ -32,10 +32,10 @@ from skindx_bench.harness.netlab import transmitted
 class RemoteStates(States):
     """States in a folder of this rank alone, which are sent to the storage and fetched from it."""
 
-    def __init__(self, run: Path, own: Path, address: str) -> None:
+    def __init__(self, run: Path, own: Path, address: str, secret: str) -> None:
         """Keep copies in the folder `own`."""
         super().__init__(run)
-        self._own, self._address = own, address
+        self._own, self._address, self._secret = own, address, secret
 
     def folder(self, member: str) -> Path:
         """Return where this rank has the states of a member."""
@@ -80,6 +80,7 @@ class RemoteStates(States):
     def _ask(self, do: str, member: str, name: str, **more: Any) -> Any:
         of = f"{self.run.name}/{member}"
         with socket.create_connection((self._address, PORT), timeout=300) as connection:
+            connection.sendall(self._secret.encode())
             connection.sendall(worker_process.pack({"do": do, "of": of, "name": name, **more}))
             with connection.makefile("rb") as stream:
                 return worker_process.receive(stream.read)
@@ -117,9 +118,10 @@ class DataParallel:
 class Hopping:
     """A worker that trains alone, one run at a call."""
 
-    def __init__(self, own: str, storage: str, workers: int) -> None:
+    def __init__(self, own: str, storage: str, secret: str, workers: int) -> None:
         """Keep states in the folder `own` and at the `storage`'s address."""
-        self._own, self._storage, self._workers = Path(own), storage, workers
+        self._own, self._workers = Path(own), workers
+        self._storage, self._secret = storage, secret
         self._rank = int(os.environ["RANK"])
         os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # they share this machine's cores
         self._mesh = join_nobody(TrainSettings().engine)
@@ -128,7 +130,12 @@ class Hopping:
         """Do units of a run until none is left."""
         folder = Path(run)
         settings = TrainSettings.load(folder / SETTINGS)
-        make_states = partial(RemoteStates, own=self._own / str(self._rank), address=self._storage)
+        make_states = partial(
+            RemoteStates,
+            own=self._own / str(self._rank),
+            address=self._storage,
+            secret=self._secret,
+        )
         sent, began = transmitted(), time.perf_counter()
         worker = HopWorker(
             folder,

@@ -1,9 +1,12 @@
 """The shared storage of the emulated cluster: states cross the links to it and back.
 
-`python -m skindx_bench.cluster.hop_storage ADDRESS` keeps them in memory until it is ended.
+`python -m skindx_bench.cluster.hop_storage ADDRESS` keeps them in memory until it is ended, and
+answers those who know the secret of its environment.
 Members' states of a real cluster cross the network to a file server likewise.
 """
 
+import hmac
+import os
 import socket
 import sys
 import threading
@@ -12,6 +15,8 @@ from typing import Any
 from skindx.workers import worker_process
 
 PORT = 29700
+SECRET = "SKINDX_HOP_SECRET"  # noqa: S105 (the name of a variable)
+SECRET_BYTES = 32
 
 Files = dict[str, bytes]
 
@@ -19,15 +24,18 @@ Files = dict[str, bytes]
 def serve(address: str) -> None:
     """Answer requests, each on a thread of its own."""
     kept: dict[tuple[str, str], Files] = {}
+    secret = os.environ[SECRET].encode()
     with socket.create_server((address, PORT)) as listener:
         print("ready", flush=True)
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=_answer, args=(connection, kept), daemon=True).start()
+            threading.Thread(target=_answer, args=(connection, secret, kept), daemon=True).start()
 
 
-def _answer(connection: socket.socket, kept: dict[tuple[str, str], Files]) -> None:
+def _answer(connection: socket.socket, secret: bytes, kept: dict[tuple[str, str], Files]) -> None:
     with connection, connection.makefile("rb") as stream:
+        if not hmac.compare_digest(stream.read(SECRET_BYTES), secret):
+            return
         message = worker_process.receive(stream.read)
         key = (message["of"], message["name"])
         answer: dict[str, Any] = {}

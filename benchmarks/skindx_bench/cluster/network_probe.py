@@ -297,9 +297,9 @@ class _Meter:
         return self._slowest(times[first:])
 
     def _slowest(self, times: Sequence[float]) -> list[float]:
-        every: list[list[float]] = [[] for _ in range(self.fabric.world)]
-        dist.all_gather_object(every, list(times))
-        return [max(column) for column in zip(*every, strict=True)]
+        slowest = torch.tensor(times, dtype=torch.float64, device=self.fabric.device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return list(map(float, slowest))
 
     def _enough(self, size: int, seconds: float, began: float) -> bool:
         """Tell, on all ranks alike, whether larger sizes are left out: bandwidth must be seen."""

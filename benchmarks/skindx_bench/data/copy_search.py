@@ -1,9 +1,10 @@
 """The search for copies among many images, in a process of its own: time by stage, and memory."""
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain, count, islice, product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -121,9 +122,10 @@ def measure(images: Images, workers: int) -> list[Measured]:
     try:
         while len(measured) < 2:
             if ours.poll(_SAMPLED_S):
-                received = ours.recv()
+                received = json.loads(ours.recv_bytes())
                 most_mb = 0.0 if received is None else most_mb
-                measured += [] if received is None else [replace(received, memory_mb=most_mb)]
+                if received is not None:
+                    measured.append(Measured(**{**received, "memory_mb": most_mb}))
             most_mb = max(most_mb, tree.memory_bytes() / 1e6)
     except EOFError:
         raise JobError("the search for copies ended before its time; see the error above") from None
@@ -184,8 +186,8 @@ def _measure(images: Images, workers: int, pipe: Connection) -> None:
         find_copies(out, sorted({paths[at] for at in order[:8]}), runner=LocalRunner(workers))
         for count in (len(paths) // 4, len(paths)):
             some = sorted({paths[at] for at in order[:count]})
-            pipe.send(None)  # from here on memory counts
-            pipe.send(_searched(out, some, workers))
+            pipe.send_bytes(b"null")  # from here on memory counts
+            pipe.send_bytes(json.dumps(asdict(_searched(out, some, workers))).encode())
 
 
 def _searched(out: Path, paths: Sequence[str], workers: int) -> Measured:

@@ -1,6 +1,7 @@
 """Cost of large datasets: the join of two chunks, a row of the driver, the search for copies."""
 
 import hashlib
+import json
 import resource
 import time
 from collections.abc import Callable
@@ -204,7 +205,7 @@ def _apart(work: Callable[[Config], float], settings: Config) -> tuple[float, fl
     process = context.Process(target=_measure, args=(work, settings, theirs))
     process.start()
     theirs.close()
-    seconds, grown = ours.recv()
+    seconds, grown = json.loads(ours.recv_bytes())
     process.join()
     return seconds, grown
 
@@ -214,4 +215,4 @@ def _measure(work: Callable[[Config], float], settings: Config, pipe: Connection
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = work(settings)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    pipe.send((seconds, (after - before) * 1024.0))
+    pipe.send_bytes(json.dumps([seconds, (after - before) * 1024.0]).encode())

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -199,8 +199,9 @@ def _share_memory(
         made = held.offer()
     elif node.ranks > 1:
         made = node_memory.create(sizes_N.tolist())
-    offers = mesh.gather((host, made[1] if made else None))
-    handle = next(handle for name, handle in offers if name == host)
+    offers = mesh.gather((host, astuple(made[1]) if made else None))
+    given = next(offer for name, offer in offers if name == host)
+    handle = node_memory.Handle(*given) if given else None
     descriptor = made[0] if made else None
     if made and handle != made[1]:
         os.close(made[0])  # the first rank's is taken; this one never held a page

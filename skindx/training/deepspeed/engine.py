@@ -248,8 +248,17 @@ class Engine:
             self.precondition(self.module)
         self._clip()
         self._engine.step()
+        self._forget_gradients()
         self._end_step()
         return True
+
+    def _forget_gradients(self) -> None:
+        """Let no gradient stay for a layer that the next step, or its first part, does not reach.
+
+        DeepSpeed 0.19 keeps them under stage 3 until a new one comes, and would take them again.
+        """
+        if self.mesh.settings.zero == 3:
+            self._engine.optimizer.grad_partitions_flat_buffer.zero_()
 
     def skip(self) -> None:
         """Drop the gradients; where ranks train apart, the others take this step."""
@@ -362,6 +371,7 @@ class Engine:
             self._sync.discard()
         if self.mesh.settings.zero:
             discard(self._engine.optimizer)
+        self._forget_gradients()
 
     def state_dict(self) -> State:
         """Return weights, optimizer state and loss scale, whole; every rank calls this.

@@ -28,10 +28,12 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import adopt_next_group, host_store, prepare_rank
 from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
 from skindx.training.elastic.membership import CutOffError, Group, Membership
+from skindx.training.elastic.run_secret import RunSecret
 from skindx.training.elastic.sockets import Socket, open_sockets, shut, sockets_of_loops
 from skindx.training.jobs import hold, train
 from skindx.training.launching.supervise import (
     ELASTIC,
+    RANKS,
     LeftError,
     StoppedError,
     StopRequest,
@@ -96,7 +98,7 @@ class Regroup:
         adopt_next_group(self._backend)
         timeout = timedelta(seconds=self._settings.timeout_s)
         dist.distributed_c10d.set_timeout(timeout, dist.group.WORLD)
-        return Mesh(
+        mesh = Mesh(
             ProcessGroup(rank, size),
             self._device,
             self._settings,
@@ -104,6 +106,8 @@ class Regroup:
             started=self._slots,
             kept=self._kept,
         )
+        membership.secret.prove(mesh.gather, rank, group.number)
+        return mesh
 
     def abort(self) -> None:
         """Let every collective of this group fail, whatever it waits for; by another thread."""
@@ -154,6 +158,7 @@ def train_elastic(
         min_ranks=elastic.min_ranks,
         silent_s=elastic.silent_s,
         identity=identity(dataset, settings),
+        secret=RunSecret.within(run / RANKS),
         timeout_s=settings.engine.timeout_s,
     )
     held = Held()

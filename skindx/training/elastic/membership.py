@@ -3,7 +3,8 @@
 Each rank writes a card with every heartbeat: its slot (0 to N - 1, the same for ever), its life
 (which process of that slot), and whether it is in a group or waits for the next one. A group is a
 record under its number, written once: the first rank of those that wait proposes who is in, and
-whoever writes first has decided. So only ranks that reach the store go on.
+whoever writes first has decided. So only ranks that reach the store go on. All of it is signed by
+the secret of the run: what another process writes there makes it no rank.
 
 A thread writes the cards and reads the others'. Time is counted in its heartbeats: a process that
 was stopped, or a clock that jumps, makes nobody else look silent.
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
+from skindx.training.elastic.run_secret import ForeignError, RunSecret
 from skindx.training.elastic.sockets import (
     Card,
     drain,
@@ -83,6 +85,7 @@ class Membership:
         min_ranks: int,
         silent_s: float,
         identity: Mapping[str, str],
+        secret: RunSecret,
         join_s: float = JOIN_S,
         timeout_s: float = 60,
     ) -> None:
@@ -94,7 +97,7 @@ class Membership:
         is not, and where the store cannot be reached.
         """
         self.slot, self.slots, self._min, self.silent_s = slot, slots, min_ranks, silent_s
-        self._join_s = join_s
+        self._join_s, self.secret = join_s, secret
         self.address, self._timeout_s = address, timeout_s
         self.broken = self.cut = self.newcomer = False
         """The group is broken; this rank is cut off; a rank waits to be taken in."""
@@ -108,10 +111,9 @@ class Membership:
         self._check(identity)
         self._listener = listener(self._local_address())
         self.life = self._store.add(f"life/{slot}", 1)
-        for other in range(slots):
-            self._store.compare_set(f"card/{other}", "", "{}")
-        self._store.compare_set("number", "", "0")
-        self._store.compare_set("end", "", "-")
+        first = {f"card/{other}": "{}" for other in range(slots)} | {"number": "0", "end": "-"}
+        for name, text in first.items():
+            self._store.compare_set(name, "", secret.seal(name, text))
         self._card = Card(
             slot, self.life, "waiting", 0, 0, socket.gethostname(), self._listener.getsockname()[:2]
         )
@@ -152,9 +154,16 @@ class Membership:
             return str(probe.getsockname()[0])
 
     def _check(self, identity: Mapping[str, str]) -> None:
-        theirs = json.loads(
-            self._store.compare_set("identity", "", json.dumps(dict(identity), sort_keys=True))
-        )
+        name, text = "identity", json.dumps(dict(identity), sort_keys=True)
+        there = self._store.compare_set(name, "", self.secret.seal(name, text))
+        try:
+            theirs = json.loads(self.secret.opened(name, there))
+        except ForeignError:
+            raise UserError(
+                "the ranks at {}:{} have another secret than rank {} on {}: they are of another "
+                "run, or do not see the same folder of the run; give this one another MASTER_PORT, "
+                "or the same folder.".format(*self.address, self.slot, socket.gethostname())
+            ) from None
         if other := [name for name, value in identity.items() if theirs.get(name) != value]:
             raise UserError(
                 f"rank {self.slot} on {socket.gethostname()} does not fit the ranks in training: "
@@ -174,6 +183,9 @@ class Membership:
                 cards, number, _ = self._read(self._beats)
             except _STORE_ERRORS:
                 continue  # `_watch` counts how long
+            except ForeignError as error:
+                self._cut_off(str(error))
+                return
             self._unreached = 0.0
             with self._lock:
                 self._see(cards, passed)
@@ -184,9 +196,8 @@ class Membership:
         """Notice that the store is out of reach, even while a call to it hangs."""
         while not self._ended.wait(BEAT_S):
             self._unreached += BEAT_S
-            if self._unreached > self.silent_s and not self.cut:
-                self.cut = True
-                self._break("the store cannot be reached")
+            if self._unreached > self.silent_s:
+                self._cut_off("the store cannot be reached")
             if self.cut:
                 shut(self._sockets)
             if self.broken:
@@ -210,26 +221,36 @@ class Membership:
                 self.why, self.broken = why, True
         self.abort()
 
+    def _cut_off(self, why: str) -> None:
+        if not self.cut:
+            self.cut = True
+            self._break(why)
+
     def _write(self, **changes: Any) -> None:
         """Write the card, with these changes; by either thread."""
         store = self._store if changes else self._beats
         with self._writing:
             self._card = replace(self._card, beat=self._card.beat + 1, **changes)
-            store.set(f"card/{self.slot}", json.dumps(asdict(self._card)))
+            name, text = f"card/{self.slot}", json.dumps(asdict(self._card))
+            store.set(name, self.secret.seal(name, text))
 
     def _read(self, store: TCPStore) -> tuple[dict[int, Card], int, str]:
         """Return all ranks' cards, the number of the newest group, and why all is over, if so.
 
-        Notice a newer process of this rank's slot.
+        Notice a newer process of this rank's slot. A card that is no rank's leaves the last one.
+        Raises ForeignError for anything else that is no rank's.
         """
         names = [*(f"card/{slot}" for slot in range(self.slots)), "number", "end"]
-        *texts, number, end, life = store.multi_get([*names, f"life/{self.slot}"])
-        if int(life) > self.life and not self.cut:
-            self.cut = True
-            self._break("another process has taken its place")
-        raw = (json.loads(text) for text in texts)
-        cards = (Card(**{**one, "address": tuple(one["address"])}) for one in raw if one)
-        return {card.slot: card for card in cards}, int(number), end.decode().removeprefix("-")
+        *sealed, life = store.multi_get([*names, f"life/{self.slot}"])
+        if life != str(self.life).encode():
+            self._cut_off("another process has taken its place")
+        number, end = map(self.secret.opened, names[-2:], sealed[-2:])
+        cards = dict(self._cards)
+        for slot in range(self.slots):
+            with suppress(ForeignError):
+                if raw := json.loads(self.secret.opened(names[slot], sealed[slot])):
+                    cards[slot] = Card(**{**raw, "address": tuple(raw["address"])})
+        return cards, int(number), end.removeprefix("-")
 
     def _see(self, cards: Mapping[int, Card], passed: float) -> None:
         for slot, card in cards.items():
@@ -309,10 +330,16 @@ class Membership:
                     patience_s=patience_s,
                 )
                 if proposal:
-                    text = json.dumps(asdict(proposal))
-                    self._store.compare_set(f"group/{number + 1}", "", text)
-                    self._store.compare_set("number", str(number), str(number + 1))
+                    name, text = f"group/{number + 1}", json.dumps(asdict(proposal))
+                    self._store.compare_set(name, "", self.secret.seal(name, text))
+                    before, after = (
+                        self.secret.seal("number", str(one)) for one in (number, number + 1)
+                    )
+                    self._store.compare_set("number", before, after)
                     continue
+            except ForeignError as error:
+                self._cut_off(str(error))
+                continue
             except _STORE_ERRORS:
                 time.sleep(_POLL_S)  # `_watch` says when it has been too long
             time.sleep(_POLL_S)
@@ -320,7 +347,8 @@ class Membership:
     def _record(self, number: int) -> Group | None:
         if not number:
             return None
-        raw = json.loads(self._store.get(f"group/{number}"))
+        name = f"group/{number}"
+        raw = json.loads(self.secret.opened(name, self._store.get(name)))
         members = tuple((slot, life) for slot, life in raw["members"])
         return Group(number, members, raw["left"], tuple(raw["came"]), raw["stop"])
 
@@ -410,7 +438,7 @@ class Membership:
             if not self.cut:
                 self._write(state="left", why=why)
                 if end:
-                    self._store.set("end", why)
+                    self._store.set("end", self.secret.seal("end", why))
                 self._store.get("number")  # a write alone waits for no answer
                 reached = True
         for thread in self._threads:

@@ -1,6 +1,5 @@
 """The mesh of a training's ranks: devices, this process's place, and its collectives."""
 
-import pickle
 import re
 import resource
 from collections.abc import Callable
@@ -10,57 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
-
-# Every rank's object on every rank, sent in pieces that gloo copies without OpenMP.
-#
-# gloo copies what arrives on threads of its own, and torch copies many numbers with OpenMP, which
-# keeps a team of threads for each of gloo's from then on. Once there are more of them than
-# processors, OpenMP puts threads to sleep between parallel loops: on two cores, a step of a small
-# network takes twice as long.
-
-PIECE = 2**14
-"""Numbers at once: half of those from which torch copies with OpenMP."""
-
-# P = ranks, N = numbers
-
-
-def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
-    """Return the value of each of all ranks, in their order; every rank calls this."""
-    if ranks == 1:
-        return [value]
-    if device.type != "cpu":
-        values: list[Any] = [None] * ranks
-        dist.all_gather_object(values, value)
-        return values
-    pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    sizes_P = gathered(torch.tensor([len(pickled)]), ranks)[:, 0].tolist()
-    # As words of eight bytes, for there are fewer of them.
-    padded = pickled.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
-    words_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
-    pieces = torch.split(words_N, PIECE)
-    whole_PN = torch.cat([gathered(piece_N, ranks) for piece_N in pieces], dim=1)
-    return [
-        pickle.loads(row_N.numpy().tobytes()[:size])  # noqa: S301  of a rank of this training
-        for row_N, size in zip(whole_PN, sizes_P, strict=True)
-    ]
-
-
-def gathered(local_N: Tensor, ranks: int) -> Tensor:
-    """Return all ranks' numbers, in rank order; every rank calls this."""
-    if ranks == 1:
-        return local_N[None]
-    all_PN = local_N.new_empty(ranks, len(local_N))
-    dist.all_gather(list(all_PN.unbind()), local_N)
-    return all_PN
-
+from skindx.training.parallel.messages import broadcast_object, gather_objects
 
 Value = TypeVar("Value")
 
@@ -119,7 +74,7 @@ class Mesh:
         dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's `value`, in rank order, on every rank."""
+        """Return every rank's `value`, in rank order, on every rank: plain values and arrays."""
         return gather_objects(value, self.data.size, self.device)
 
     def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
@@ -133,10 +88,10 @@ class Mesh:
                 answer[0] = work()
             except UserError as error:
                 answer[1] = str(error)
-        dist.broadcast_object_list(answer, src=0)
-        if answer[1] is not None:
-            raise UserError(answer[1])
-        return cast(Value, answer[0])
+        value, refused = broadcast_object(answer, 0, self.device)
+        if refused is not None:
+            raise UserError(refused)
+        return cast(Value, value)
 
 
 def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -69,7 +69,8 @@ def score_detector(detector: Detector, boxed: BoxedSet, mesh: Mesh) -> Detection
     alarm.
     """
     pairs = list(zip(_truth(boxed), _find(detector, boxed, LEAST_CONFIDENCE), strict=True))
-    everyone = [pair for part in mesh.gather(pairs) for pair in part]
+    sent = [(_numbers(truth), _numbers(result)) for truth, result in pairs]
+    everyone = [(_boxes(a), _boxes(b)) for part in mesh.gather(sent) for a, b in part]
     return mean_average_precision(
         [truth for truth, _ in everyone], [result for _, result in everyone]
     )
@@ -81,21 +82,31 @@ def measure_recall(detector: Detector, boxed: BoxedSet, mesh: Mesh) -> DetectorR
     That is at the confidence with which boxes are shown. None when no image has a lesion.
     """
     confidence, size = detector.spec.confidence, detector.spec.size
-    sized = [
-        SizedTruth(truth, result, size / max(record.width, record.height))
+    sent = [
+        (_numbers(truth), _numbers(result), size / max(record.width, record.height))
         for record, truth, result in zip(
             boxed.records, _truth(boxed), _find(detector, boxed, confidence), strict=True
         )
     ]
-    return recall_by_size((one for part in mesh.gather(sized) for one in part), confidence)
+    everyone = (one for part in mesh.gather(sent) for one in part)
+    return recall_by_size(
+        (SizedTruth(_boxes(a), _boxes(b), px) for a, b, px in everyone), confidence
+    )
 
 
 def _truth(boxed: BoxedSet) -> list[Boxes]:
-    # Only corners and classes travel between the ranks.
-    return [
-        tuple(replace(box, drawn_by="", drawn_at="") for box in record.boxes or ())
-        for record in boxed.records
-    ]
+    return [record.boxes or () for record in boxed.records]
+
+
+# Only corners, classes and scores travel between the ranks.
+
+
+def _numbers(boxes: Sequence[Box]) -> list[tuple[Any, ...]]:
+    return [(box.x1, box.y1, box.x2, box.y2, box.label, "", box.score) for box in boxes]
+
+
+def _boxes(rows: Sequence[tuple[Any, ...]]) -> Boxes:
+    return tuple(Box(*row) for row in rows)
 
 
 def _find(detector: Detector, boxed: BoxedSet, confidence: float) -> Sequence[Boxes]:

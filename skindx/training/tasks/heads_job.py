@@ -28,7 +28,7 @@ from skindx.training.checkpoint.finished import FinishedMember, is_finished, sav
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Row, Training
-from skindx.training.tasks.head_data import HeadData, Solved, solve
+from skindx.training.tasks.head_data import HeadData, solve
 from skindx.training.tasks.heads_task import setup_heads
 from skindx.training.tasks.image_sets import class_numbers
 from skindx.training.trackers import TrainingInfo
@@ -284,11 +284,17 @@ class HeadsJob:
         heads = self.data(mesh, say)
         recipe = self.settings.recipe_of(self.members[0])
         place = self.trunk.head
-        result: list[Solved] = mesh.broadcast_from_main(
-            lambda: [solve(head, recipe, place) for head in heads]
-        )
-        history = [{"heads": [one.history for one in result]}]
-        return [one.finished for one in result], history
+
+        def solved() -> list[tuple[Any, ...]]:
+            every = [solve(head, recipe, place) for head in heads]
+            return [
+                (one.history, one.finished.state, one.finished.validation_NC, one.finished.truth_N)
+                for one in every
+            ]
+
+        result = mesh.broadcast_from_main(solved)
+        history = [{"heads": [rows for rows, *_ in result]}]
+        return [FinishedMember(*finished) for _, *finished in result], history
 
     def save(self, result: list[FinishedMember], history: list[Row]) -> None:
         """Write RUN/members/NAME of each head, with the trunk that it stands on."""
