@@ -30,6 +30,66 @@ class Mutant:
 
 
 MUTANTS = {
+    "names: signs of Hindi and Thai part words": Mutant(
+        "skindx/core/text.py",
+        'return kind[0] in "LM" or kind in',
+        'return kind[0] in "L" or kind in',
+        "tests/data/test_label.py",
+    ),
+    "names: the dot of an i makes another class": Mutant(
+        "skindx/core/text.py",
+        '_DOTS.sub("i", unicodedata.normalize("NFKC", small))',
+        'unicodedata.normalize("NFKC", small)',
+        "tests/data/test_label.py",
+    ),
+    "groups: a placeholder is a patient": Mutant(
+        "skindx/data/splits/groups.py",
+        "        return is_placeholder(plain)",
+        "        return False",
+        "tests/data/test_placeholders.py",
+    ),
+    "groups: zeros are never an id": Mutant(
+        "skindx/data/splits/groups.py",
+        "return (source, len(plain)) not in self._counted",
+        "return True",
+        "tests/data/test_placeholders.py",
+    ),
+    "groups: ids that fold alike are strangers": Mutant(
+        "skindx/data/splits/groups.py",
+        "{key: folded_name(key) for key in named}",
+        "{key: key for key in named}",
+        "tests/data/test_placeholders.py",
+    ),
+    "groups: an id that bears half of the images is passed over": Mutant(
+        "skindx/data/placeholders.py",
+        "or 2 * images > total",
+        "or 2 * images > 9 * total",
+        "tests/data/test_placeholders.py",
+    ),
+    "labels: nan is a class": Mutant(
+        "skindx/data/labels.py",
+        "    return not is_no_label(label) or",
+        "    return True or",
+        "tests/data/test_placeholders.py",
+    ),
+    "DICOM: ANONYMOUS is a patient": Mutant(
+        "skindx/data/sources/dicom.py",
+        'patient = "" if is_nobody(patient) else patient',
+        "patient = patient",
+        "tests/data/test_dicom_source.py",
+    ),
+    "tables: cells beyond the header are dropped": Mutant(
+        "skindx/data/sources/columns.py",
+        "if any(cells[len(names) :]):",
+        "if False:",
+        "tests/data/test_files_source.py",
+    ),
+    "tables: of two columns of a name one counts": Mutant(
+        "skindx/data/sources/columns.py",
+        "if known.count(name) > 1:",
+        "if False:",
+        "tests/data/test_files_source.py",
+    ),
     "labels: one word is compared by its stem": Mutant(
         "skindx/taxonomy/lexicon.py",
         "if len(key - {_BOTH}) > 1))",

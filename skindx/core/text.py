@@ -37,6 +37,15 @@ def folded_name(text: str) -> str:
     return " ".join(_DOTS.sub("i", unicodedata.normalize("NFKC", small)).split())
 
 
+def is_word_sign(char: str) -> bool:
+    """Tell whether a character is a letter, a mark on one, or a digit.
+
+    Not `str.isalnum`, which drops the vowels of Hindi and Thai and takes ⅓ for a digit.
+    """
+    kind = unicodedata.category(char)
+    return kind[0] in "LM" or kind in ("Nd", "Nl")
+
+
 _DOTS = re.compile("i\u0307|\u0131")
 
 

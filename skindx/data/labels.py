@@ -2,10 +2,13 @@
 
 import difflib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from skindx.core.errors import UserError
+from skindx.core.text import is_word_sign
+from skindx.data.placeholders import is_no_label
 from skindx.taxonomy import Taxonomy, Urgency, normalise
 from skindx.taxonomy.label_matches import (
     check_urgencies,
@@ -27,28 +30,70 @@ def taxonomy_of(
     one class. Raises UserError for a label without a letter or digit, and for a class that looks
     like a cancer or an emergency and has no urgency.
     """
+    labels = sorted(set(labels))
     named = keys_of(labels)
     classes = described(named)
     raw = {"name": name, "title": name, "classes": [each.model_dump() for each in classes]}
     taxonomy = with_urgencies(Taxonomy.parse(raw, "the labels of the sources"), urgencies or {})
     check_urgencies(taxonomy)
-    return taxonomy, match_lines(named, taxonomy)
+    return taxonomy, alike_notes(labels) + match_lines(named, taxonomy)
 
 
 def keys_of(labels: Iterable[str]) -> dict[str, str]:
     """Return the key of each class that labels name, and the label as its name.
 
-    Raises UserError for a label without a letter or digit.
+    Raises UserError for a label that cannot name a folder.
     """
     keys: dict[str, str] = {}
     named: dict[str, str] = {}
     for label in sorted(set(labels)):
-        key = re.sub(r"[^\w-]+", "_", label).strip("_-")
-        if not key:
+        plain = unicodedata.normalize("NFKC", label)
+        seen = (char for char in plain if unicodedata.category(char) != "Cf")
+        signs = (char if char in "_-" or is_word_sign(char) else "\0" for char in seen)
+        key = re.sub("\0+", "_", "".join(signs)).strip("_-")
+        if not normalise(key):
             raise UserError(f"the label {label!r} holds no letter or digit; rename its folder.")
+        if len(key.encode()) > _LONGEST_KEY:
+            raise UserError(
+                f"the label {label[:60]!r}… is too long for the name of a folder; shorten it to "
+                f"{_LONGEST_KEY} bytes, or give a column that names classes."
+            )
         if keys.setdefault(normalise(label), key) == key:
-            named.setdefault(key, label.replace("_", " ").strip())
+            named.setdefault(key, " ".join(plain.replace("_", " ").split()))
     return named
+
+
+_LONGEST_KEY = 240
+"""Bytes of UTF-8; file systems take 255."""
+
+
+def alike_notes(labels: Iterable[str]) -> list[str]:
+    """Name the labels that are one class, since they differ in case, blanks and signs alone."""
+    spellings: dict[str, list[str]] = {}
+    for label in sorted(set(labels)):
+        spellings.setdefault(normalise(label), []).append(label)
+    return [
+        f"labels {' and '.join(map(repr, same))} are one class: they differ in case, blanks, "
+        "signs or the form of letters alone."
+        for same in spellings.values()
+        if len(same) > 1
+    ]
+
+
+def is_label(label: str, taxonomy: Taxonomy | None) -> bool:
+    """Tell whether a label names a class; *nan* and *unknown* do where the taxonomy has them."""
+    return not is_no_label(label) or (taxonomy is not None and taxonomy.find(label) is not None)
+
+
+def no_label_notes(counts: Mapping[str, int]) -> list[str]:
+    """Say how many images have a label that names no class; `counts` are images by label."""
+    if not counts:
+        return []
+    named = ", ".join(f"{label[:40]!r} ({n})" for label, n in sorted(counts.items())[:5])
+    return [
+        f"images are left out whose label names no class: {named}; rename a label that does, such "
+        "as none to normal and unknown to other."
+    ]
 
 
 def match_notes(known: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:

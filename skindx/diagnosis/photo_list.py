@@ -11,14 +11,14 @@ from typing import Any, Literal
 from skindx.core.atomic_files import is_clutter, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_file
+from skindx.data.placeholders import is_placeholder
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.sources.columns import (
-    SEXES,
     SUFFIXES,
-    UNKNOWN,
     age_years,
     cell,
     read_table,
+    sex,
     skin_type,
 )
 from skindx.diagnosis.case import Patient
@@ -132,7 +132,7 @@ def _may_be_photo(path: str) -> bool:
 class _TableColumns:
     """What is read of a table: its column of files, and those of facts that it has."""
 
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = (FILE, *FACTS)
     unused: tuple[str, ...] = ()
 
     def check(self, path: Path, existing: object) -> None:
@@ -185,7 +185,7 @@ def _patient(line: Mapping[str, Any], where: str) -> Patient:
     given: dict[str, Any] = {}
     for name in FACTS:
         text = " ".join(cell(line.get(name)).split())
-        if text.casefold() not in UNKNOWN:
+        if not is_placeholder(text):
             given[name] = _plain(name, text)
     return Patient.parse(given, where, expand=False) if given else Patient()
 
@@ -198,7 +198,7 @@ def _plain(name: str, text: str) -> object:
     if name == "skin_type":
         return skin_type(text) or text
     plain = text.casefold()
-    return SEXES.get(plain, plain) if name == "sex" else plain
+    return sex(text) or plain if name == "sex" else plain
 
 
 ChallengeName = Literal["isic2018", "isic2019", "isic2020", "milk10k"]

@@ -20,6 +20,7 @@ from skindx.core.machine import cpu_count, missing_modules
 from skindx.core.progress import Progress, silent
 from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
+from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources.folder import NOT_OPENED, FolderFile, FolderSource, look_at_folder
 from skindx.imaging.decode import decode
@@ -63,8 +64,9 @@ class ImageFolder:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """Class folder -> images."""
-        return Counter(file.label for file in self.files if file.status == "stored")
+        """Class folder -> images; a folder such as *unknown* is no class."""
+        stored = (file.label for file in self.files if file.status == "stored")
+        return Counter(label for label in stored if not is_no_label(label))
 
     @property
     def images(self) -> int:

@@ -1,6 +1,7 @@
 """The classes of a dataset: names, codes, synonyms, urgency; five lists come along."""
 
 import difflib
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -8,10 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.text import is_word_sign
 from skindx.core.untrusted import read_plain_yaml
 from skindx.taxonomy.lexicon import (
     LEXICON,
@@ -21,6 +23,7 @@ from skindx.taxonomy.lexicon import (
     heading_of,
     is_one_name,
     normalise,
+    older_form,
 )
 
 __all__ = [
@@ -46,7 +49,7 @@ URGENCY_ADVICE: dict[Urgency, str] = {
 class SkinClass(Settings):
     """One class; `key` is its label in manifests and bundles and its folder's name."""
 
-    key: str = Field(pattern=r"^[^\W_][\w-]*$")
+    key: str
     name: str = Field(min_length=1)
     """As shown to a person."""
     icd10: str = Field("", pattern=r"^([A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?)?$")
@@ -57,10 +60,28 @@ class SkinClass(Settings):
     synonyms: tuple[str, ...] = ()
     """Labels of other data sets that mean this class."""
 
+    @field_validator("key")
+    @classmethod
+    def _is_a_name(cls, key: str) -> str:
+        if not key or key[0] in "_-" or any(not _fits_a_key(char) for char in key):
+            raise ValueError(
+                "write a key of letters, digits, _ and -, which begins with a letter or digit; "
+                "other signs may stand in `name`"
+            )
+        return key
+
     @property
     def advice(self) -> str:
         """The next step in a sentence."""
         return URGENCY_ADVICE[self.urgency]
+
+
+def _fits_a_key(char: str) -> bool:
+    # Joiners and other connectors than _ were allowed by older versions.
+    return char == "-" or is_word_sign(char) or unicodedata.category(char) == "Pc" or char in _JOIN
+
+
+_JOIN = "\u200c\u200d"
 
 
 def _labels(skin_class: SkinClass) -> tuple[str, ...]:
@@ -103,14 +124,15 @@ class Taxonomy(Settings):
                     raise ValueError(
                         f"the label {label!r} of {skin_class.key} has no letter or digit"
                     )
-                other = owner.setdefault(normalise(label), skin_class.key)
+                # Not `normalise`: a dataset of an older version may have both DERİ and deri.
+                other = owner.setdefault(older_form(label), skin_class.key)
                 if other != skin_class.key:
                     raise ValueError(
                         f"the label {label!r} belongs to both {other} and {skin_class.key}; "
                         "remove it from one of them"
                     )
         for label, reason in self.unmapped.items():
-            claimant = owner.get(normalise(label))
+            claimant = owner.get(older_form(label))
             if claimant:
                 raise ValueError(
                     f"the label {label!r} is unmapped and yet belongs to {claimant}; "
@@ -136,7 +158,7 @@ class Taxonomy(Settings):
 
         Case, spaces, hyphens, underscores and other punctuation do not count.
         """
-        return self._by_label.get(normalise(label))
+        return self._by_label.get(label) or self._by_label.get(normalise(label))
 
     def recognise(self, label: str) -> SkinClass | None:
         """Return the class that a label means, None for none, for several and for an unmapped one.
@@ -194,7 +216,8 @@ class Taxonomy(Settings):
 
     @cached_property
     def _by_label(self) -> dict[str, SkinClass]:
-        return {normalise(label): skin_class for label, skin_class in self._labels}
+        exact = dict(self._labels)
+        return {normalise(label): each for label, each in reversed(self._labels)} | exact
 
     @cached_property
     def _names(self) -> NameIndex:

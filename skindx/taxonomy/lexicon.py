@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from skindx.core.settings_base import Settings
-from skindx.core.text import folded_name
+from skindx.core.text import folded_name, is_word_sign
 from skindx.core.untrusted import read_plain_yaml
 
 _NO_MEANING = re.compile(
@@ -85,9 +85,14 @@ def is_one_name(label: str) -> bool:
 
 
 def parts(text: str) -> list[str]:
-    """Return the runs of letters, their marks (vowels in Hindi and Thai) and digits."""
-    signs = ((char if unicodedata.category(char)[0] in "LMN" else " ") for char in text)
-    return "".join(signs).split()
+    """Return the runs of letters, their marks and digits."""
+    return "".join(char if is_word_sign(char) else " " for char in text).split()
+
+
+def older_form(label: str) -> str:
+    """Return the letters and digits by which versions up to 1.0 told classes apart."""
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    return "".join(char for char in folded if unicodedata.category(char)[0] in "LMN")
 
 
 def plain_letters(text: str) -> str:

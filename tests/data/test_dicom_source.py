@@ -134,6 +134,21 @@ def test_a_patient_of_two_clinics_is_one_group(tmp_path: Path) -> None:
     assert len(groups) == 1
 
 
+@pytest.mark.parametrize("patient", ["ANONYMOUS", "0000", "unknown"])
+def test_a_dicom_photo_of_nobody_is_grouped_by_its_study(tmp_path: Path, patient: str) -> None:
+    photos = {
+        f"IM{n}": vl_photo(paint(n), patient=patient, study=f"S{n // 2}", StudyDescription="nevus")
+        for n in range(4)
+    }
+    folder = written(tmp_path / "medium", photos)
+    found = gathered(tmp_path, path=str(folder), label="StudyDescription")
+    keys = [GroupKeys(GroupSettings()).of(row) for row in sorted(found, key=lambda row: row.group)]
+    assert [len(each) for each in keys] == [1, 1, 1, 1]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    assert {row.patient for row in found} == {""}
+    assert {row.group.partition("\n")[0] for row in found} == {patient}  # so that it is counted
+
+
 def test_each_file_of_a_folder_has_its_reason(tmp_path: Path) -> None:
     good = vl_photo(paint(1), patient="P", study="S", ImageComments="naevus")
     files = {

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.data.sources.columns import Columns
+from skindx.data.sources.columns import Columns, read_table
 from skindx.data.sources.files import FilesSource
 from skindx.data.splits.groups import GroupKeys, GroupSettings
 
@@ -89,3 +92,40 @@ def test_old_settings_and_manifests_stay_as_they_were(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "manifest.parquet")
     (old,) = read_manifest(tmp_path)
     assert (old.age, old.sex, old.site) == (None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id,label,label\na,mel,nv\n", "has the column 'label' twice"),
+        ("id,label\na,mel\nb,nv,x\n", "line 3, has 3 cells and the header has 2"),
+        ("id,label\na,n\xe4vus\n", "save it as `CSV UTF-8`"),
+    ],
+)
+def test_a_table_whose_values_would_stand_in_wrong_columns_is_refused(
+    folder: Path, text: str, why: str
+) -> None:
+    files = source(folder, "id,label")
+    (folder / "index.csv").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=why):
+        files.lines()
+
+
+def test_what_excel_writes_is_read(folder: Path) -> None:
+    files = source(folder, "")
+    for text in ("ID;Label;age\r\na;mel;62,5\r\n", "\ufeffid\tlabel\na\tmel\t\t\n"):
+        (folder / "index.csv").write_text(text, encoding="utf-8")
+        (row,) = files.lines()
+        assert (row["id"], row["label"]) == ("a", "mel")
+    assert Columns(age="age").known({"age": "62,5"})["age"] == 62.5
+
+
+def test_a_column_twice_is_refused_in_every_kind_of_table(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"label": "a", "x": {"y": 1}, "label": "b"}\n')
+    names = ["label", "label"]
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=names), tmp_path / "t.parquet")
+    for name in ("t.jsonl", "t.parquet"):
+        with pytest.raises(UserError, match="has the column 'label' twice"):
+            list(read_table(tmp_path / name, Columns()))
+    (tmp_path / "t.jsonl").write_text('{"LABEL": {"y": [{"z": 1}]}}\n')
+    assert list(read_table(tmp_path / "t.jsonl", Columns())) == [{"label": {"y": [{"z": 1}]}}]

@@ -1,8 +1,11 @@
+import unicodedata
+
 import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.labels import left_out_notes, map_labels, match_notes, taxonomy_of, unmapped_label
-from skindx.taxonomy import load_taxonomy
+from skindx.taxonomy import Taxonomy, load_taxonomy
+from skindx.taxonomy.lexicon import words
 
 ISIC = load_taxonomy("isic9")
 
@@ -44,6 +47,8 @@ def test_labels_make_a_taxonomy_of_their_own() -> None:
     assert [each.urgency for each in taxonomy.classes] == ["unknown", "routine", "unknown"]
     assert map_labels(["ACNE MILD", "Ичтиоз"], taxonomy).keys() == {"ACNE MILD", "Ичтиоз"}
     assert lines == [
+        "labels 'Acne (mild)' and 'acne mild' are one class: they differ in case, blanks, signs or "
+        "the form of letters alone.",
         "class 'tinea pedis' is taken for Tinea pedis (skin100), ICD-10 B35.3, routine, by its "
         "name.",
         "no shipped taxonomy knows 'Acne (mild)' (urgency unknown), 'Ичтиоз' (urgency unknown): no "
@@ -88,3 +93,45 @@ def test_cancers_that_a_chosen_taxonomy_leaves_out_are_named() -> None:
 def test_a_label_of_punctuation_is_refused() -> None:
     with pytest.raises(UserError, match=r"'\+\+' holds no letter or digit"):
         taxonomy_of(["a", "++"], "mine")
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys"),
+    [
+        (["①色素性母斑", "②酒さ", "lesion 5cm²"], {"1色素性母斑", "2酒さ", "lesion_5cm2"}),
+        (["DERİ", "deri", "Der\u0131"], {"DERİ"}),
+        (["na\u0308vus", "n\u00e4vus", "NÄVUS"], {"NÄVUS"}),
+        (["ｎｅｖｕｓ", "nevus", "ne\u00advus"], {"nevus"}),
+        (["चर्म रोग", "चर्म  रोग", "फोड़ा"], {"चर्म_रोग", "फोड़ा"}),
+        (["ไฝ", "ฝ"], {"ไฝ", "ฝ"}),
+        (["half ½", "৴ x"], {"half_1_2", "x"}),
+    ],
+)
+def test_labels_of_all_scripts_make_keys_and_those_that_fold_alike_are_one(
+    labels: list[str], keys: set[str]
+) -> None:
+    taxonomy, lines = taxonomy_of([*labels, "other"], "mine")
+    assert set(taxonomy.keys) == {unicodedata.normalize("NFC", key) for key in keys} | {"other"}
+    assert all(taxonomy.find(label) for label in labels)
+    assert any("are one class" in line for line in lines) == (len(labels) > len(keys))
+
+
+def test_the_words_of_indic_and_thai_names_stay_whole() -> None:
+    assert words("चर्म_रोग") == ["चर्म", "रोग"]
+    assert words("ฝีที่ผิวหนัง") == ["ฝีที่ผิวหนัง"]
+
+
+def test_a_label_that_cannot_name_a_class_is_refused_in_our_words() -> None:
+    for label, why in (("!?", "holds no letter or digit"), ("क" * 100, "shorten it to 240 bytes")):
+        with pytest.raises(UserError, match=why) as caught:
+            taxonomy_of([label], "mine")
+        assert label[:10] in str(caught.value)
+    raw = {"name": "m", "title": "m", "classes": [{"key": "cm²", "name": "x"}]}
+    with pytest.raises(UserError, match=r"'cm²'.*write a key of letters, digits, _ and -"):
+        Taxonomy.parse(raw)
+
+
+def test_a_taxonomy_of_an_older_version_may_have_names_that_now_fold_alike() -> None:
+    classes = [{"key": "DERİ", "name": "DERİ"}, {"key": "deri", "name": "deri"}]
+    older = Taxonomy.parse({"name": "m", "title": "m", "classes": classes})
+    assert [older.find(key).key for key in older.keys] == ["DERİ", "deri"]

@@ -30,6 +30,7 @@ from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.copies.deduplicate import Distinct, LabelledImage
 from skindx.data.copies.verified import COPIES, CopyRecord, keep_stored, write_copies
 from skindx.data.decisions import Flag, Reason, stage_flags
+from skindx.data.labels import is_label
 from skindx.data.layout import (
     BLOCKLIST,
     MANIFEST,
@@ -302,7 +303,8 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     colours = count_colours(run, records, by_sha)
     run.report("split", len(cleaned.kept), len(cleaned.kept))
     run.report("write", 0, len(rows))
-    names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
+    labels = [row.label for row in rows if is_label(row.label, run.taxonomy)]
+    names = ClassNames(taxonomy, labels, closed=run.taxonomy is not None)
     funnel = count_funnel(
         names,
         rows=rows,

@@ -18,7 +18,7 @@ from skindx.data.build.acquire import web_sources
 from skindx.data.copies.hash_links import import_kernels
 from skindx.data.crawl.crawl_process import check_sources
 from skindx.data.decisions import Flag
-from skindx.data.labels import map_labels, taxonomy_of
+from skindx.data.labels import is_label, map_labels, taxonomy_of
 from skindx.data.layout import MANIFEST, RECIPE
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
@@ -96,7 +96,8 @@ def look_at_labels(run: BuildRun) -> None:
     for source in sources:
         if source.knows_labels or not run.taxonomy:
             preview = source.preview()
-            labels += [one for one in preview.labels if source.knows_labels or normalise(one)]
+            given = [one for one in preview.labels if is_label(one, run.taxonomy)]
+            labels += [one for one in given if source.knows_labels or normalise(one)]
             run.notes += preview.notes
     if not run.taxonomy:
         _look_at_classes(run, labels, whole=whole)

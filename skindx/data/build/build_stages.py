@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,11 @@ from skindx.data.copies.hash_links import near_links_by_chunks
 from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions, relabelled
 from skindx.data.labels import (
     UNMAPPED,
+    is_label,
     left_out_notes,
     map_labels,
     match_notes,
+    no_label_notes,
     taxonomy_of,
     unmapped_label,
 )
@@ -30,6 +32,7 @@ from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record, decoding_of
 from skindx.data.screening.screen import Screened, screen
+from skindx.data.sources.image_source import NO_LABEL
 from skindx.imaging.skin_content import DESCRIPTIONS, LIMIT
 from skindx.imaging.stored_colours import AS_STORED
 from skindx.taxonomy import Taxonomy
@@ -109,13 +112,21 @@ def label_rows(
     An image that a person relabelled has that class under every label.
     """
     taxonomy = run.taxonomy
+    nameless = Counter(row.label for row, _ in sound if not is_label(row.label, taxonomy))
+    run.notes += no_label_notes(nameless)
+    if len(sound) == nameless.total():
+        raise UserError(
+            f"no image of {run.settings.name} has a label that names a class, but such as "
+            f"{next(iter(nameless))!r}; correct the sources' labels."
+        )
     if taxonomy is None:
-        labels = [row.label for row, _ in sound]
+        labels = [row.label for row, _ in sound if row.label not in nameless]
         taxonomy, lines = taxonomy_of(labels, run.settings.name, run.settings.urgency)
         run.notes += lines
-    known = _known_labels(run, sound, taxonomy)
+    known = _known_labels(run, sound, taxonomy, nameless)
     run.notes += match_notes(known, taxonomy)
-    strange = Counter(row.label for row, _ in sound if row.label not in known)
+    left = (row.label for row, _ in sound if row.label not in known)
+    strange = Counter(label for label in left if label not in nameless)
     run.notes += left_out_notes(strange, taxonomy)
     corrected = relabelled(run.out)
     if strangers := sorted(set(corrected.values()) - set(taxonomy.keys)):
@@ -130,17 +141,23 @@ def label_rows(
             images.append(LabelledImage(row, corrected[row.sha256], screened))
         elif row.label in known:
             images.append(LabelledImage(row, known[row.label], screened))
+        elif row.label in nameless:
+            run.issues.append(_issue(row, NO_LABEL[0], f"{row.label!r} names no class"))
         else:
             run.issues.append(_issue(row, *unmapped_label(row.label, taxonomy)))
     return taxonomy, distinct(images)
 
 
 def _known_labels(
-    run: BuildRun, sound: Sequence[tuple[LedgerRow, Screened]], taxonomy: Taxonomy
+    run: BuildRun,
+    sound: Sequence[tuple[LedgerRow, Screened]],
+    taxonomy: Taxonomy,
+    nameless: Collection[str],
 ) -> dict[str, str]:
     """Map labels to keys; those that were not even fetched count as unknown. Raises UserError."""
-    labels = [row.label for row, _ in sound]
-    labels += [issue.label for issue in run.issues if issue.reason in UNMAPPED]
+    labels = [row.label for row, _ in sound if row.label not in nameless]
+    unfetched = (issue.label for issue in run.issues if issue.reason in UNMAPPED)
+    labels += [label for label in unfetched if is_label(label, taxonomy)]
     return map_labels(labels, taxonomy, run.settings.min_known)
 
 
@@ -154,6 +171,7 @@ def clean(run: BuildRun, images: Distinct) -> Grouped:
     links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.runner, report)
     cleaned = deduplicate(images, links_L3, settings.dedup.radius)
     run.keys.check(images)
+    run.notes += run.keys.notes(images)
     grouped = group_images(run, images, cleaned, links_L3)
     run.issues += grouped.cleaned.issues
     run.report("compare", len(images), len(images))

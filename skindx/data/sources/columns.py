@@ -1,10 +1,11 @@
 """Tables as files: lines of CSV, JSON lines or Parquet, and which column holds what."""
 
 import csv
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +13,11 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.text import folded_name
 from skindx.data.origin import Modality
+from skindx.data.placeholders import is_placeholder
 from skindx.taxonomy.body_sites import site_of
+from skindx.taxonomy.lexicon import plain_letters
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""
@@ -52,9 +56,18 @@ _CONFIRMED = {
 """What data sets say of their labels (HAM10000's dx_type, the ISIC archive), in plain words."""
 CONFIRMATIONS = tuple(dict.fromkeys(_CONFIRMED.values()))
 
-UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
-SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}
-SEXES |= {"man": "male", "other": "other", "diverse": "other", "intersex": "other"}
+_TYPE = re.compile(
+    r"(?!-)(?:fst|fitzpatrick|fototipo|phototype?|hauttyp|skin|type?|[ _-])*"
+    r"([1-6]|[IV]+)(?:[.,]0+)?",
+    re.IGNORECASE,
+)
+_SEXES = {
+    "female": "f female females woman women girl w weiblich frau fem feminin femme femenino mujer",
+    "male": "m male males man men boy mannlich maennlich mann masculin homme masculino hombre",
+    "other": "other diverse divers intersex nonbinary non-binary non binary x o",
+}
+_SEX_OF = {word: name for name, words in _SEXES.items() for word in words.split()}
+_DECIMAL_COMMA = re.compile(r"^(\d+),(\d+)$")
 OLDEST = 120
 """Years."""
 
@@ -111,17 +124,19 @@ class Columns(Settings):
         """Return the ledger's fields that a line gives; an empty cell leaves the default."""
         known: dict[str, Any] = dict(defaults)
         for field in ("licence", "creator", "attribution"):
-            column = getattr(self, field)
-            known[field] = cell(line.get(column)) or defaults.get(field, "")
+            text = cell(line.get(getattr(self, field)))
+            # Of a licence only nothing is nothing: *none* and *unknown* are no permission.
+            nothing = not text if field == "licence" else is_placeholder(text)
+            known[field] = defaults.get(field, "") if nothing else text
         known["group"] = self._groups(line)
         known["caption"] = described(cell(line.get(self.caption)))
         known["page_url"] = cell(line.get(self.page))
         known["confirmed_by"] = confirmation(cell(line.get(self.confirmed)))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
         known["age"] = age_years(cell(line.get(self.age)))
-        known["sex"] = SEXES.get(cell(line.get(self.sex)).casefold(), "")
+        known["sex"] = sex(cell(line.get(self.sex)))
         site = site_of(cell(line.get(self.site)))
-        known["site"] = "" if site in UNKNOWN else site
+        known["site"] = "" if is_placeholder(site) else site
         return known
 
     def _groups(self, line: Mapping[str, Any]) -> str:
@@ -131,10 +146,22 @@ class Columns(Settings):
         cells = ((column, " ".join(cell(line.get(column)).split())) for column in self.group)
         return "\n".join(f"{column}={text}" for column, text in cells if text)
 
-    def odd_ages(self, lines: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return the ages that are no number of years, which count as unknown."""
-        cells = (cell(line.get(self.age)) for line in lines)
-        return [a for a in cells if a.casefold() not in UNKNOWN and age_years(a) is None]
+    def odd_facts(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+        """Return the cells that say nothing that is known, and count as unknown, by what is odd."""
+        known = {
+            f"ages are no years from 0 to {OLDEST}": (self.age, age_years),
+            "skin types are none of I to VI": (self.skin_type, skin_type),
+            "sexes are none of female, male and other": (self.sex, sex),
+        }
+        odd = {}
+        for what, (column, read) in known.items():
+            cells = [cell(line.get(column)) for line in lines]
+            odd[f"{what} and count as unknown"] = [
+                text
+                for text in cells
+                if not is_placeholder(text) and text != "-1" and read(text) in {None, ""}
+            ]
+        return odd
 
 
 def described(*texts: str) -> str:
@@ -148,14 +175,20 @@ def described(*texts: str) -> str:
 
 
 def skin_type(text: str) -> int | None:
-    """Return a Fitzpatrick type 1..6 written as number or Roman numeral, None for all else."""
-    return _TYPES.get(text.strip().upper())
+    """Return a Fitzpatrick type 1..6, as in III, 3, 3.0, `FST III` and `Type 3`; else None."""
+    match = _TYPE.fullmatch(text.strip())
+    return _TYPES.get(match[1].upper()) if match else None
+
+
+def sex(text: str) -> str:
+    """Return female, male or other; "" for all else."""
+    return _SEX_OF.get(plain_letters(text).strip(), "")
 
 
 def age_years(text: str) -> float | None:
-    """Return an age of 0 to 120 years, None for all else."""
+    """Return an age of 0 to 120 years, also with a decimal comma; None for all else."""
     try:
-        age = float(text)
+        age = float(_DECIMAL_COMMA.sub(r"\1.\2", text.strip()))
     except ValueError:
         return None
     return age if 0 <= age <= OLDEST else None
@@ -196,10 +229,32 @@ class WantedColumns(Protocol):
     """Looks at the columns that a table has, and then says which are read."""
 
     @property
-    def wanted(self) -> tuple[str, ...]: ...
+    def wanted(self) -> tuple[str, ...]:
+        """The columns that are read if they are there."""
 
     def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a table without a column that is needed."""
+
+
+def _renamed(path: Path, existing: Sequence[Any], wanted: Sequence[str]) -> list[str]:
+    """Return a table's columns by the names that are wanted, where these fold alike.
+
+    Raises UserError for a wanted column that stands there twice.
+    """
+    names = ["" if name is None else str(name) for name in existing]
+    alike = {folded_name(name): name for name in reversed(wanted)}
+    there = set(names)
+    known = []
+    for name in names:
+        meant = alike.get(folded_name(name), name)
+        known.append(name if meant in there else meant)
+    for name in wanted:
+        if known.count(name) > 1:
+            raise UserError(
+                f"{path} has the column {name!r} twice, and only one would count; delete or rename "
+                "one of them."
+            )
+    return known
 
 
 def read_table(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
@@ -222,26 +277,72 @@ def read_table(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
 
 def _read_csv(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns.check(path, reader.fieldnames or [])
-        yield from reader
+        try:
+            head = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=_delimiter(head, columns.wanted))
+            names = _renamed(path, next(reader, []), columns.wanted)
+            columns.check(path, names)
+            for cells in reader:
+                if any(cells[len(names) :]):
+                    raise UserError(
+                        f"{path}, line {reader.line_num}, has {len(cells)} cells and the header "
+                        f"has {len(names)}, so its values would stand in wrong columns; put "
+                        "quotation marks around a text that holds the separator."
+                    )
+                if cells:
+                    yield dict(itertools.zip_longest(names, cells[: len(names)]))
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{path} cannot be read as a table (it is not written in UTF-8); save it as `CSV "
+                "UTF-8` in Excel, or with the encoding UTF-8 in any other program."
+            ) from None
+
+
+def _delimiter(head: str, wanted: Sequence[str]) -> str:
+    """Return the separator with which a header has most of the wanted columns: `,`, `;` or a tab.
+
+    Excel writes semicolons where the decimal point is a comma.
+    """
+    names = set(map(folded_name, wanted))
+
+    def known(sign: str) -> int:
+        cells = next(csv.reader([head], delimiter=sign), [])
+        return len(names & set(map(folded_name, cells)))
+
+    return max(",;\t", key=known)
 
 
 def _read_jsonl(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8-sig") as file:
         for number, text in enumerate(file, 1):
-            line = json.loads(text) if text.strip() else None
-            if text.strip() and not isinstance(line, dict):
+            pairs = json.loads(text, object_pairs_hook=_Pairs) if text.strip() else None
+            if text.strip() and not isinstance(pairs, _Pairs):
                 raise UserError(f"{path}, line {number}, is no JSON object; correct the table.")
-            if line is not None:
-                columns.check(path, list(line))
-                yield line
+            if pairs is not None:
+                names = _renamed(path, [name for name, _ in pairs], columns.wanted)
+                columns.check(path, names)
+                yield dict(zip(names, (_plain(value) for _, value in pairs), strict=True))
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The keys and values of a JSON object, of which a key may stand twice."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Pairs):
+        return {key: _plain(inner) for key, inner in value}
+    return list(map(_plain, value)) if isinstance(value, list) else value
 
 
 def _read_parquet(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        columns.check(path, file.schema_arrow.names)
-        for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(columns.wanted)):
-            yield from batch.to_pylist()
+        there = file.schema_arrow.names
+        names = _renamed(path, there, columns.wanted)
+        columns.check(path, names)
+        read = {old: new for old, new in zip(there, names, strict=True) if new in columns.wanted}
+        for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(read)):
+            for row in batch.to_pylist():
+                yield {read[name]: value for name, value in row.items()}

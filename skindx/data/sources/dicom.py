@@ -22,6 +22,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.layout import is_inside
 from skindx.data.ledger import FROM, LedgerRow, held_ledger, open_ledger, read_lines, row_of
 from skindx.data.origin import Modality
+from skindx.data.placeholders import is_nobody
 from skindx.data.sources.columns import Columns, cell, confirmation, read_table
 from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWebServer
 from skindx.data.sources.folder import FolderFile, FolderWalk, look_at
@@ -309,6 +310,7 @@ class DicomImporter:
                 detail = f"the server gave {what} than the one asked for; tell its administrator"
                 return replace(self._refused(file, status, detail), retrieved="")
         patient, study, shown = self.codes(identity)
+        nobody = identity["patient_id"] if is_nobody(identity["patient_id"]) else ""  # is counted
         label, confirmed_by = self.label_of({**identity, **file.requested})
         label = label or facts.descriptions.get(source.label, "") or file.label
         status, detail = ("stored", "") if label else NO_LABEL
@@ -329,7 +331,7 @@ class DicomImporter:
             modality=source.modality or _KINDS.get(facts.kind, ""),
             patient=patient,
             study=study,
-            group=patient or study or shown,
+            group=f"{nobody}\n{study or shown}" if nobody else patient or study or shown,
             **self._given(),
         )
 
@@ -337,6 +339,7 @@ class DicomImporter:
         """Return what stands for patient, study and image; "" of an id that is not known."""
         ids = [identity.get(name, "") for name in ("patient_id", "study_uid", "instance_uid")]
         patient, study, image = ids
+        patient = "" if is_nobody(patient) else patient
         if self.source.identifiers == "pseudonyms":
             patient = pseudonym(self._key, "patient", patient)
             study = pseudonym(self._key, "study", study)

@@ -14,7 +14,8 @@ from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
-from skindx.data.sources.columns import OLDEST, Columns, cell, read_table, stated_modality
+from skindx.data.placeholders import is_placeholder
+from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview, WebSource
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
@@ -89,7 +90,7 @@ class TableOfFiles(LocalSource):
                 file for file in files if not _is_there(self.root / file)
             ],
             "files beside it stand in no line of it and are left out": self._unlisted(lines),
-            f"ages are no years from 0 to {OLDEST} and count as unknown": columns.odd_ages(lines),
+            **columns.odd_facts(lines),
         }
         notes = [
             f"{self.table}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
@@ -127,6 +128,7 @@ class TableOfFiles(LocalSource):
             dataset, file, label, data, status=status, detail=detail, **self.known(line)
         )
         origin = cell(line.get(columns.origin))
+        origin = "" if is_placeholder(origin) else origin
         host = urlsplit(origin).netloc if "://" in origin else origin
         return replace(row, source=f"{row.source}{FROM}{host}") if host else row
 

@@ -19,6 +19,7 @@ from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
 from skindx.data.name_patterns import first_groups
+from skindx.data.placeholders import is_no_label
 from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
@@ -291,7 +292,7 @@ def _check_classes(root: Path, classes: list[str], files: list[FolderFile]) -> N
     # A file that cannot be opened may well be an image: it counts here and becomes an issue.
     counts = Counter(normalise(f.label) for f in files if f.status in ("stored", "unreadable"))
     for folded, label in sorted(shown.items()):
-        if counts[folded] < MIN_PER_CLASS:
+        if not is_no_label(label) and counts[folded] < MIN_PER_CLASS:
             raise UserError(
                 f"the class {label!r} in {root} has {counts[folded]} readable images "
                 f"and needs at least {MIN_PER_CLASS}{_why_unread(folded, files)}; add images or "

@@ -18,6 +18,7 @@ from pydantic import Field, PrivateAttr
 
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
+from skindx.data.placeholders import is_placeholder
 from skindx.data.sources.api import ApiSource, Endpoint, text
 from skindx.data.sources.columns import (
     Columns,
@@ -63,6 +64,7 @@ class IsicSource(ApiSource):
         diagnoses = [text(result, *clinical, level) for level in _LEVELS]
         code = text(result, "copyright_license")
         attribution = text(result, "attribution")
+        ids = (text(result, *clinical, "patient_id"), text(result, *clinical, "lesion_id"))
         yield self.row(
             text(result, "files", "full", "url"),
             label if self.label == "search" else next(filter(None, diagnoses), ""),
@@ -71,7 +73,7 @@ class IsicSource(ApiSource):
             licence=_LICENCES.get(code, code),
             creator=attribution,
             attribution=attribution,
-            group=text(result, *clinical, "patient_id") or text(result, *clinical, "lesion_id"),
+            group=next((each for each in ids if not is_placeholder(each)), ""),
             confirmed_by=confirmation(text(result, *clinical, "diagnosis_confirm_type")),
             caption=described(_clinical(result)),
             skin_type=skin_type(text(result, *clinical, "fitzpatrick_skin_type")),
@@ -251,7 +253,7 @@ def _label_chooser(
         return known.get(diagnosis, False)
 
     def label_of(line: Mapping[str, Any]) -> str:
-        named = [line[column] for column in columns if line.get(column)]
+        named = [line[column] for column in columns if not is_placeholder(line.get(column) or "")]
         for diagnosis in named:
             if normalise(diagnosis) in given:
                 return given[normalise(diagnosis)]

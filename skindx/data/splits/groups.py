@@ -4,7 +4,7 @@ Verified copies become one group too, unless earlier builds placed them in diffe
 """
 
 import csv
-import unicodedata
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,17 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import NamePattern, Settings
+from skindx.core.text import folded_name
 from skindx.data.copies.deduplicate import Distinct
 from skindx.data.copies.hash_links import connected
 from skindx.data.ledger import FROM, LedgerRow, file_name
 from skindx.data.manifest import SPLITS, Split
 from skindx.data.name_patterns import first_groups
+from skindx.data.placeholders import crowded_ids, is_placeholder, is_zero, placeholder_notes
 
 # L = links
+
+_ONE = re.compile("0*1")
 
 
 class GroupTable(Settings):
@@ -53,11 +57,13 @@ class GroupKeys:
         self._by_page = settings.by_page
         self._tables = [(_read_table(table), dict[str, str | None]()) for table in settings.tables]
         self._settings = settings
+        self._counted: set[tuple[str, int]] = set()
+        """Sources whose ids count up from zero, with the digits of such an id."""
 
     def of(self, row: LedgerRow) -> list[str]:
         """Return the names that tie a row to others; the same name is the same group."""
-        source = row.source.partition(FROM)[0]
-        keys = [f"{source}/{group}" for group in row.group.split("\n") if group]
+        source, groups = self._ids(row)
+        keys = [f"{source}/{group}" for group in groups if not self._is_none(source, group)]
         if self._by_page and row.page_url:
             keys.append(row.page_url)
         for table in range(len(self._tables)):
@@ -65,13 +71,42 @@ class GroupKeys:
             keys += [group] if group else []
         return keys
 
+    @staticmethod
+    def _ids(row: LedgerRow) -> tuple[str, list[str]]:
+        return row.source.partition(FROM)[0], list(filter(None, row.group.split("\n")))
+
+    def _is_none(self, source: str, group: str) -> bool:
+        """Tell whether an id stands for nobody; of several columns it follows a name and =."""
+        plain = group.partition("=")[2].strip() or group.strip()
+        if is_zero(plain):
+            return (source, len(plain)) not in self._counted
+        return is_placeholder(plain)
+
+    def notes(self, images: Distinct) -> list[str]:
+        """Say which ids are placeholders, and which bear more images than is plausible.
+
+        An id of zeros is one of its own where its source has the next number too.
+        """
+        rows = [same[0].row for same in images]
+        for source, groups in map(self._ids, rows):
+            plain = (group.partition("=")[2].strip() or group.strip() for group in groups)
+            self._counted |= {(source, len(each)) for each in plain if _ONE.fullmatch(each)}
+        empty: dict[str, list[str]] = defaultdict(list)
+        borne: dict[str, Counter[str]] = defaultdict(Counter)
+        for source, groups in map(self._ids, rows):
+            none = [group for group in groups if self._is_none(source, group)]
+            empty[source] += none[:1]
+            borne[source].update({group for group in groups if group not in none})
+        by_source = {source: counts for source, counts in borne.items() if counts}
+        return placeholder_notes({k: v for k, v in empty.items() if v}) + crowded_ids(by_source)
+
     def _look_up(self, table: int, row: LedgerRow) -> str:
         groups, keys = self._tables[table]
         name = file_name(row.url)
         if name not in keys:
             keys |= first_groups(self._settings.tables[table].key_pattern, [name])
         key = keys[name]
-        return "" if key is None else groups.get(_composed(key), "")
+        return "" if key is None else groups.get(folded_name(key), "")
 
     def check(self, images: Distinct) -> None:
         """Raise UserError for a table that ties no image at all: its columns must be wrong."""
@@ -92,28 +127,26 @@ def group_names(
 ) -> dict[str, str]:
     """Return the group of each SHA-256: connected by near links, shared keys, or both.
 
-    A group is named by its smallest key, or else by its smallest SHA-256.
+    Keys that fold alike are one. A group is named by its smallest key, or else by its smallest
+    SHA-256.
     """
     owner: dict[str, int] = {}
+    spelt: dict[str, str] = {}
     tied: list[tuple[int, int]] = []
     for i, same in enumerate(images):
         named = {key for image in same for key in keys.of(image.row)}
-        tied += [(owner.setdefault(key, i), i) for key in named]
+        spelt |= {key: folded_name(key) for key in named}
+        tied += [(owner.setdefault(spelt[key], i), i) for key in named]
     near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
     tied_L2 = np.array(tied, np.int64).reshape(-1, 2)
     component = connected(len(images), np.concatenate([near_L2, tied_L2]))
     names: dict[int, str] = {}
-    for key in sorted(owner):
-        names.setdefault(component[owner[key]], key)
+    for key in sorted(spelt):
+        names.setdefault(component[owner[spelt[key]]], key)
     for i, same in enumerate(images):
         # Images come in the order of their SHA-256, so the first one is the smallest.
         names.setdefault(component[i], same[0].row.sha256)
     return {same[0].row.sha256: names[component[i]] for i, same in enumerate(images)}
-
-
-def _composed(text: str) -> str:
-    """Return text with its letters composed: macOS names files with letters and marks apart."""
-    return unicodedata.normalize("NFC", text)
 
 
 def _read_table(table: GroupTable) -> dict[str, str]:
@@ -126,10 +159,13 @@ def _read_table(table: GroupTable) -> dict[str, str]:
                     raise UserError(
                         f"{table.path} has no column {column!r}; it has {', '.join(columns)}."
                     )
+            rows = [(row[table.key_column] or "", row[table.group_column] or "") for row in reader]
+            counts = {len(group) for _, group in rows if _ONE.fullmatch(group)}
             return {
-                _composed(row[table.key_column]): row[table.group_column]
-                for row in reader
-                if row[table.key_column] and row[table.group_column]
+                folded_name(key): group
+                for key, group in rows
+                if key and not is_placeholder(group)
+                if not is_zero(group) or len(group) in counts
             }
     except FileNotFoundError:
         raise UserError(f"{table.path} does not exist; correct groups.tables.") from None
