@@ -450,6 +450,36 @@ MUTANTS = {
         "(away_N > _LEAST_COLOUR) | (away_N",
         "tests/scan/test_scan_compare.py",
     ),
+    "frame: heat of the bars is kept": Mutant(
+        "skindx/diagnosis/heat_maps.py",
+        "over[max(-top, 0) :, max(-left, 0) :][:height, :width]",
+        "cv2.resize(over, (width, height)) if top < 0 or left < 0 else over",
+        "tests/diagnosis/test_gradcam.py",
+    ),
+    "frame: heat is scaled by that of the bars": Mutant(
+        "skindx/diagnosis/heat_maps.py",
+        "inside = inside / inside.max()",
+        "pass",
+        "tests/diagnosis/test_gradcam.py",
+    ),
+    "frame: the square changes the hashes of older bundles": Mutant(
+        "skindx/models/classifier/preprocess.py",
+        'del fields["frame"]',
+        "pass",
+        "tests/models/test_preprocess.py",
+    ),
+    "frame: training shows whole images at their centre alone": Mutant(
+        "skindx/training/tasks/image_sets.py",
+        "fill_random_crops(*drawn, bars=bars, out_TSS3=out_TSS3)",
+        "fill_random_crops(*drawn, out_TSS3=out_TSS3)",
+        "tests/training/test_images.py -k whole",
+    ),
+    "frame: a mixed ensemble is shown as whole": Mutant(
+        "skindx/models/bundle/bundle_index.py",
+        "return max(squares or seen,",
+        "return max(seen[::-1],",
+        "tests/ui/test_answer_texts.py -k whole",
+    ),
     "int8: a layer that makes no numbers hurts least": Mutant(
         "skindx/models/exports/bundle_export.py",
         "nan=np.inf",

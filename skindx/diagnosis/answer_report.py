@@ -17,7 +17,6 @@ from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
     NEAREST_FIRST,
-    SEES_SQUARE,
     CaseAnswer,
     Diagnosis,
     LesionBox,
@@ -126,8 +125,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
     images, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
         images.append(_outlined(photo, view))
-        seen = SEES_SQUARE if photo.square else ""
-        words = (f"Photo {place + 1}.", photo.boxes_found, seen, *photo.remarks)
+        words = (f"Photo {place + 1}.", photo.boxes_found, photo.seen_part, *photo.remarks)
         captions.append(" ".join(filter(None, words)))
         if view.heat:
             images.append(_heated(view))
@@ -201,8 +199,8 @@ def _outlined(photo: Photo, view: PhotoView) -> "Image.Image":
     scale = image.width / photo.width
     draw = ImageDraw.Draw(image)
     thick = max(1, image.width // 250)
-    if photo.square:
-        square = [edge * scale for edge in photo.square]
+    if photo.cut_out:
+        square = [edge * scale for edge in photo.cut_out]
         draw.rectangle(square, outline=_OUTLINE_RIM, width=max(2, thick))
         draw.rectangle([edge + 1 for edge in square], outline=_OUTLINE, width=1)
     for box in photo.boxes or ():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.models.classifier.classifier import Classifier
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import Ensemble, Member
 
 # N = photos, S = side, T = tokens, D = channels, h, w = places of a map, H, W = height, width
@@ -151,7 +151,7 @@ def heat_maps(
             heat_Nhw = _token_heat(member, photos_N, classes_N, heat_Nhw)
         for canvas, cam_hw in zip(canvases, heat_Nhw, strict=True):
             if cam_hw.max() > 0:
-                _add(canvas, weight * cam_hw / cam_hw.max(), member.preprocess)
+                _add(canvas, cam_hw / cam_hw.max(), weight, member.preprocess)
     return [canvas / canvas.max() if canvas.max() > 0 else None for canvas in canvases]
 
 
@@ -179,7 +179,7 @@ def _token_heat(
 ) -> NDArray[np.float32]:
     """Return the heat of a member whose last map has none; `cold_Nhw` where it finds none too."""
     device = next(member.classifier.parameters()).device
-    squares_NSS3 = np.stack([centre_square(photo, member.preprocess) for photo in photos_N])
+    squares_NSS3 = np.stack([framed_square(photo, member.preprocess) for photo in photos_N])
     heat_Nhw = token_heat(member.classifier, torch.from_numpy(squares_NSS3).to(device), classes_N)
     return cold_Nhw if heat_Nhw is None else heat_Nhw
 
@@ -204,12 +204,22 @@ def _canvas(height: int, width: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def _add(canvas: NDArray[np.float32], cam_hw: NDArray[np.float32], preprocess: Preprocess) -> None:
-    """Add a member's heat over the central square that it saw, as `centre_square` cuts it."""
+def _add(
+    canvas: NDArray[np.float32], cam_hw: NDArray[np.float32], weight: float, preprocess: Preprocess
+) -> None:
+    """Add a member's heat over the part that it saw, as `framed_square` cuts or fills it.
+
+    What lies in the bars beside an image is no place of it, and is left out.
+    """
     import cv2
 
     height, width = canvas.shape
-    side = max(1, round(min(height, width) * preprocess.crop))
-    top, left = (height - side) // 2, (width - side) // 2
+    side = max(1, round(preprocess.square_of(height, width)[2]))
     over = cv2.resize(cam_hw, (side, side), interpolation=cv2.INTER_LINEAR)
-    canvas[top : top + side, left : left + side] += over
+    top, left = (height - side) // 2, (width - side) // 2
+    inside = over[max(-top, 0) :, max(-left, 0) :][:height, :width]
+    if preprocess.frame == "whole" and inside.max() > 0:
+        inside = inside / inside.max()
+    rows, columns = inside.shape
+    top, left = max(top, 0), max(left, 0)
+    canvas[top : top + rows, left : left + columns] += weight * inside

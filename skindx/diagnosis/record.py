@@ -33,6 +33,7 @@ NEAREST_FIRST = "What the networks find most alike comes first. Alike is not the
 """Above similar cases: how near they are has no unit that means anything to a reader."""
 
 
+SEES_WHOLE = "The networks that name conditions see the whole photo."
 SEES_SQUARE = (
     "The networks that name conditions see the central square alone; what lies outside of it does "
     "not count."
@@ -101,13 +102,25 @@ class Photo(_Part):
     """Highest score first; None: no detector ran, and `no_boxes` says why."""
     no_boxes: str = ""
     square: tuple[float, float, float, float] | None = None
-    """Left, top, right and bottom of the central square that the classifiers see, in pixels of the
-    upright photo; None in a record of an older version."""
+    """Left, top, right and bottom of the part that the classifiers see, in pixels of the upright
+    photo: the central square, or all of it; None in a record of an older version."""
     remarks: tuple[str, ...] = ()
     """Limits of its quality, though it is good enough for an answer; that the model knows it."""
     colours: tuple[str, ...] = ()
     """What came of the file's colours: `colours-converted` to sRGB, `profile-ignored`, and
     `images-left-out`, for example a gain map; empty for a plain file."""
+
+    @property
+    def cut_out(self) -> tuple[float, float, float, float] | None:
+        """The square, where there is more of the photo than the classifiers see."""
+        return None if self.square == (0, 0, self.width, self.height) else self.square
+
+    @property
+    def seen_part(self) -> str:
+        """What of the photo the classifiers see, in a sentence; of an older record nothing."""
+        if self.square is None:
+            return ""
+        return SEES_SQUARE if self.cut_out else SEES_WHOLE
 
     @property
     def boxes_found(self) -> str:

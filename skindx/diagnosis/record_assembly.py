@@ -29,7 +29,7 @@ from skindx.diagnosis.record import (
 )
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
-from skindx.models.bundle.bundle_index import EXPORTS, largest_crop
+from skindx.models.bundle.bundle_index import EXPORTS, shown_frame
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import TIERS, Question
 from skindx.taxonomy.urgent import unknown_to
@@ -293,10 +293,10 @@ def bundle_version(bundle: Bundle) -> str:
 
 
 def _square(bundle: Bundle, opened: Opened) -> tuple[float, float, float, float]:
-    """Return the central square of the member that sees most, as `centre_square` cuts it."""
-    side = largest_crop(bundle.spec) * min(opened.width, opened.height)
-    left, top = (opened.width - side) / 2, (opened.height - side) / 2
-    return left, top, left + side, top + side
+    """Return the part of a photo that the member sees which sees most, as it is framed."""
+    top, left, side = shown_frame(bundle.spec).square_of(opened.height, opened.width)
+    right, bottom = min(left + side, opened.width), min(top + side, opened.height)
+    return max(left, 0), max(top, 0), right, bottom
 
 
 def _boxes(prediction: Prediction, opened: Opened) -> tuple[LesionBox, ...] | None:

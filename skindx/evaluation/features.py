@@ -36,7 +36,7 @@ from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, fitted_network
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
-from skindx.models.classifier.preprocess import centre_square
+from skindx.models.classifier.preprocess import framed_square
 from skindx.models.classifier.pretrained import Trunk, open_trunk
 from skindx.models.combination import apply_temperature, fit_temperature
 from skindx.models.embedded import (
@@ -249,7 +249,7 @@ def compare_tower(
     classifier, parts = tower.trunk.classifier, []
     with torch.inference_mode():
         for images in decoded(dataset, sample):
-            squares = np.stack([centre_square(image, tower.network.preprocess) for image in images])
+            squares = np.stack([framed_square(image, tower.network.preprocess) for image in images])
             map_ = classifier.forward_features(torch.from_numpy(squares))
             parts.append(classifier.forward_pooled(map_).float().numpy())
     mean_D = rows.embeddings_PD.mean(axis=0)
@@ -269,10 +269,12 @@ def compare_tower(
 
 def _prepared(network: ClassifierSettings) -> str:
     preprocess = network.preprocess
-    return (
-        f"the central {preprocess.crop:.0%} of the shorter side, {preprocess.size} px, mean "
-        f"{list(preprocess.mean)}, std {list(preprocess.std)}"
+    part = (
+        "the whole image"
+        if preprocess.frame == "whole"
+        else (f"the central {preprocess.crop:.0%} of the shorter side")
     )
+    return f"{part}, {preprocess.size} px, mean {list(preprocess.mean)}, std {list(preprocess.std)}"
 
 
 def plain_figures(heads: Sequence[EmbeddedHead], **others: Any) -> Mapping[str, Any]:

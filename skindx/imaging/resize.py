@@ -123,3 +123,23 @@ def shrink(image_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
     interpolation = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
     resized: NDArray[np.uint8] = cv2.resize(image_HW3, (columns, rows), interpolation=interpolation)
     return resized
+
+
+def letterbox(
+    image_HW3: NDArray[np.uint8], side: int, colour: tuple[int, int, int]
+) -> NDArray[np.uint8]:
+    """Resize so that the longer side measures `side` pixels; bars make it a square, S x S x 3."""
+    import cv2
+
+    height, width = image_HW3.shape[:2]
+    longest = max(height, width)
+    rows, columns = (max(1, round(side * extent / longest)) for extent in (height, width))
+    square_SS3 = np.full((side, side, 3), colour, np.uint8)
+    top, left = (side - rows) // 2, (side - columns) // 2
+    interpolation = cv2.INTER_AREA if side < longest else cv2.INTER_LINEAR
+    square_SS3[top : top + rows, left : left + columns] = (
+        cv2.resize(image_HW3, (columns, rows), interpolation=interpolation)
+        if (rows, columns) != (height, width)
+        else image_HW3
+    )
+    return square_SS3

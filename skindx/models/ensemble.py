@@ -21,7 +21,7 @@ from skindx.data.manifest import Record
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
-from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.classifier.preprocess import Preprocess, Views, framed_square, views_of
 from skindx.models.combination import EQUAL, Combination, apply_temperature, combine, log, shifted
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
@@ -89,7 +89,7 @@ class Member:
     def log_probabilities_of_squares(
         self, batches: Iterable[NDArray[np.uint8]]
     ) -> NDArray[np.float64]:
-        """Return uncalibrated log-probabilities N x C of central squares, B x S x S x 3 uint8."""
+        """Return uncalibrated log-probabilities N x C of images' squares, B x S x S x 3 uint8."""
         return np.concatenate([self._forward(squares_BSS3)[0] for squares_BSS3 in batches])
 
     @torch.inference_mode()
@@ -116,10 +116,10 @@ class Member:
             yield self._forward(self._squares(images[at : at + size], part), part)
 
     def _squares(self, images: Sequence[NDArray[np.uint8]], memo: Memo) -> NDArray[np.uint8]:
-        """Return the central squares; members of one preprocessing cut them once."""
+        """Return the images' squares; members of one preprocessing make them once."""
         key = ("squares", self.preprocess)
         if key not in memo:
-            memo[key] = np.stack([centre_square(image, self.preprocess) for image in images])
+            memo[key] = np.stack([framed_square(image, self.preprocess) for image in images])
         squares_BSS3: NDArray[np.uint8] = memo[key]
         return squares_BSS3
 

@@ -30,7 +30,7 @@ from skindx.models.classifier.classifier import (
     build_classifier,
     load_weights,
 )
-from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.classifier.preprocess import Preprocess, Views, framed_square, views_of
 from skindx.models.ood.ood_detectors import unusual_scores
 
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
@@ -209,7 +209,7 @@ def _embed(dataset: Path, frozen: _Frozen, out: Path, progress: _Done | None) ->
 
 
 def _squares(preprocess: Preprocess, dataset: Path, records: Sequence[Record]) -> torch.Tensor:
-    squares = [centre_square(read_image(dataset, record), preprocess) for record in records]
+    squares = [framed_square(read_image(dataset, record), preprocess) for record in records]
     return torch.from_numpy(np.stack(squares))
 
 

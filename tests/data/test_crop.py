@@ -133,7 +133,7 @@ def test_a_crop_decoded_small_looks_as_one_of_the_whole(height: int, width: int,
     rng = np.random.default_rng(seed)
     window = random_window(height, width, (0.3, 1.0), (0.8, 1.25), rng)
     ours = np.empty((96, 96, 3), np.uint8)
-    resize_into(window.of(decode(data, at_least=window.needs(96))), ours)
+    resize_into(window.of(decode(data, at_least=window.needs(96, 96))), ours)
     theirs = cv2.resize(window.of(decode(data)), (96, 96), interpolation=cv2.INTER_AREA)
     error = np.square(ours.astype(float) - theirs).mean()
     assert 10 * np.log10(255**2 / max(error, 1e-9)) > 28

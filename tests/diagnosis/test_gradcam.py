@@ -12,7 +12,7 @@ from skin_photo import skin_pixels
 
 from skindx.diagnosis.heat_maps import grad_cam, heat_maps, heat_png, token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member
 from skindx_bench.honesty.heat import plant, train_reader
@@ -44,7 +44,7 @@ def maps_of(*members: Member) -> tuple[torch.Tensor, ...]:
 def test_a_cnns_heat_is_captums(cnn: Member) -> None:
     (map_,) = maps_of(cnn)
     ours_Nhw = grad_cam(cnn, map_, CLASSES)
-    squares = torch.from_numpy(np.stack([centre_square(photo, cnn.preprocess) for photo in PHOTOS]))
+    squares = torch.from_numpy(np.stack([framed_square(photo, cnn.preprocess) for photo in PHOTOS]))
     theirs = LayerGradCam(cnn.classifier, cnn.classifier.net.layer4).attribute(
         squares.float(), torch.tensor(CLASSES), relu_attributions=True
     )
@@ -164,6 +164,44 @@ def test_heat_lies_where_the_network_looked(cnn: Member) -> None:
         rows, columns = np.nonzero(heat_HW)
         assert abs(rows - 79.5).max() <= side / 2
         assert abs(columns - 159.5).max() <= side / 2
+
+
+def test_heat_of_a_whole_photo_lies_in_its_pixels_and_not_in_the_bars(
+    cnn: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map of 8 x 8 places over a photo of 2 : 1: rows 0, 1, 6 and 7 are bars."""
+    whole = replace(cnn, preprocess=Preprocess(size=64, frame="whole"))
+    photo = skin_pixels(180, 90)
+    places_8 = np.arange(8)
+    for row, column, heats in ((2, 7, True), (0, 3, False), (5, 0, True)):
+        cam_188 = np.zeros((1, 8, 8), np.float32)
+        cam_188[0, row, column] = 1.0
+        cam_188[0, 7] = 5 * (places_8 == 4)  # the hottest place of all is a bar
+        monkeypatch.setattr("skindx.diagnosis.heat_maps.grad_cam", lambda *_, cam=cam_188: cam)
+        (heat_HW,) = heat_maps(Ensemble((whole,)), maps_of(whole), [0], [photo])
+        if not heats:
+            assert heat_HW is None
+            continue
+        assert heat_HW is not None
+        assert heat_HW.shape == (160, 320)
+        hottest = np.unravel_index(heat_HW.argmax(), heat_HW.shape)
+        assert hottest[0] == pytest.approx((row + 0.5) * 40 - 80, abs=20)
+        assert hottest[1] == pytest.approx((column + 0.5) * 40, abs=20)
+        assert heat_HW.max() == 1
+
+
+def test_heat_in_the_bars_takes_none_of_a_members_weight(
+    cnn: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(cnn, preprocess=Preprocess(size=64, frame="whole"))
+    cams = [np.zeros((1, 8, 8), np.float32) for _ in range(2)]
+    cams[0][0, 3, 2], cams[0][0, 0, 0], cams[1][0, 3, 5] = 1, 5, 1  # of the first, 5 in a bar
+    given = iter(cams)
+    monkeypatch.setattr("skindx.diagnosis.heat_maps.grad_cam", lambda *_: next(given))
+    ensemble = Ensemble((whole, whole))
+    (heat_HW,) = heat_maps(ensemble, maps_of(whole, whole), [0], [skin_pixels(180, 90)])
+    assert heat_HW is not None
+    assert heat_HW[:, :160].max() == pytest.approx(heat_HW[:, 160:].max(), rel=1e-3)
 
 
 def test_the_image_is_clear_where_it_is_cold_and_lets_skin_through() -> None:

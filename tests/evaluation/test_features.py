@@ -26,7 +26,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.features import FeaturesResult, evaluate_embeddings, find_tower, fit_heads
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.classifier.preprocess import centre_square
+from skindx.models.classifier.preprocess import framed_square
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training import state
 from skindx.training.deepspeed import ranks
@@ -351,7 +351,7 @@ def test_with_its_tower_the_same_file_is_a_bundle_that_diagnoses(
     name = f"local-dir:{tmp_path / 'tower'}"
     tower = find_tower(name)
     images = [decode((embedded.folder / record.path).read_bytes()) for record in embedded.records]
-    squares = np.stack([centre_square(image, tower.network.preprocess) for image in images])
+    squares = np.stack([framed_square(image, tower.network.preprocess) for image in images])
     with torch.inference_mode():
         classifier = tower.trunk.classifier
         map_ = classifier.forward_features(torch.from_numpy(squares))

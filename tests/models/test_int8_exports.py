@@ -17,7 +17,7 @@ from tiny_bundle import pack_tiny, pack_whole
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.classifier.preprocess import centre_square
+from skindx.models.classifier.preprocess import framed_square
 from skindx.models.exports import bundle_export, runtimes
 from skindx.models.exports.bundle_export import export_bundle, rank_layers
 from skindx.models.exports.export_record import Gain, PairedAccuracy, Parity
@@ -70,7 +70,7 @@ def sabotaged(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         block.bn1.bias[0] *= 1000
         block.conv2.weight[:, 0] /= 1000
     write_onnx(folder / "exact.onnx", member.classifier, 64)
-    samples = [centre_square(export_image(n), member.preprocess) for n in range(4)]
+    samples = [framed_square(export_image(n), member.preprocess) for n in range(4)]
     return prepare(folder / "exact.onnx", samples, folder)
 
 
@@ -132,7 +132,7 @@ def test_layers_go_back_to_fp32_until_the_answers_are_right(
         bundle_export, "quantise", lambda prepared, file, to, kept=(): layers.append(len(kept))
     )
     monkeypatch.setattr(bundle_export, "load_body", lambda *_: None)
-    samples = [centre_square(export_image(n), members[0].preprocess) for n in range(2)]
+    samples = [framed_square(export_image(n), members[0].preprocess) for n in range(2)]
 
     def check(_: int, __: object) -> Parity:
         return _parity(1000 if layers[-1] >= 4 else 990)

@@ -21,12 +21,13 @@ from skindx.data.loader.augment import (
     squares_changer,
     turned,
 )
-from skindx.data.loader.load import Reading, threads_for
+from skindx.data.loader.crops import sample_seeds
+from skindx.data.loader.load import Reading, fill_random_crops, threads_for
 from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.imaging.decode import decode
-from skindx.models.classifier.preprocess import centre_square
+from skindx.models.classifier.preprocess import framed_square
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
@@ -166,7 +167,7 @@ def test_validation_sees_what_evaluation_sees(small_dataset: Path, kind: str) ->
             assert len(squares) == len(own) == len(validation)
             for record, square in zip(own, squares, strict=True):
                 image = decode((small_dataset / record.path).read_bytes())
-                assert (square == centre_square(image, MEMBER.preprocess)).all()
+                assert (square == framed_square(image, MEMBER.preprocess)).all()
         assert [CLASSES[label] for label in validation.labels_N] == [
             held_out.label for held_out in own
         ]
@@ -296,6 +297,61 @@ def test_batches_are_the_same_on_any_threads(
 
 
 _REFERENCE: dict[str, np.ndarray] = {}
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "disk"])
+def test_whole_images_are_learned_between_bars(small_dataset: Path, kind: str) -> None:
+    member = MEMBER.model_copy(
+        update={"preprocess": MEMBER.preprocess.model_copy(update={"frame": "whole"})}
+    )
+    data = data_of(small_dataset)
+    training, validation = open_sets(
+        data, member, settings_of(cache={"kind": kind}), rank_of(0, 1), print
+    )
+    bars = member.preprocess.bars
+    assert bars is not None
+    everything = Augment(scale=(1.0, 1.0))
+    files = Files(small_dataset, data.train)
+    ((images, _),) = training_batches(
+        training, [np.arange(8)], everything, bars, side=32, seed=0, epoch=0
+    )
+    for number, image in enumerate(images.numpy()):
+        height, width = files.size(number)
+        seen = (image != bars).any(axis=2)
+        # A window of all of the area is no square: its aspect is drawn.
+        assert seen.mean() == pytest.approx(min(height, width) / max(height, width), abs=0.3)
+    for square in next(iter(validation.squares())):
+        assert square.shape == (member.preprocess.size,) * 2 + (3,)
+
+
+def test_a_random_window_of_a_whole_image_shows_it_in_its_aspect() -> None:
+    """Of a photo of 2 : 1 with four colours: all of it, at any place, or a part without bars."""
+    image = np.zeros((60, 120, 3), np.uint8)
+    image[:30, :60], image[:30, 60:], image[30:, :60], image[30:, 60:] = 60, 120, 180, 240
+
+    class One:
+        def size(self, index):
+            return 60, 120
+
+        def image(self, index, at_least=None):
+            return image
+
+    out = np.empty((40, 64, 64, 3), np.uint8)
+    seeds = sample_seeds((0, 0), range(40))
+    fill_random_crops(One(), range(40), seeds, (1.0, 1.0), (1.0, 1.0), bars=(1, 2, 3), out_TSS3=out)
+    for square in out:
+        rows = np.flatnonzero((square != (1, 2, 3)).any(axis=(1, 2)))
+        assert len(rows) == 32
+        shown = square[rows[0] : rows[-1] + 1]
+        assert {int(shown[r, c, 0]) for r in (4, 28) for c in (4, 60)} == {60, 120, 180, 240}
+    bars_too = TrainingSet(One(), np.zeros(40, np.int64), False, Reading(1, 1, Pool()))
+    everything = Augment(scale=(1.0, 1.0), flip=False, colour=0)
+    ((images, _),) = training_batches(
+        bars_too, [np.arange(8)], everything, (1, 2, 3), side=64, seed=0, epoch=0
+    )
+    assert (images.numpy() == (1, 2, 3)).all(axis=3).mean() >= 0.4
+    fill_random_crops(One(), range(40), seeds, (0.1, 0.2), (1.0, 1.0), bars=(1, 2, 3), out_TSS3=out)
+    assert (out[..., 0] >= 60).all(), "a small window lies within the image"
 
 
 def test_tensors_share_the_loaders_memory(small_dataset: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from skindx.diagnosis.guarantees import (
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import (
     SEES_SQUARE,
+    SEES_WHOLE,
     CaseAnswer,
     LesionBox,
     MeasuredSets,
@@ -218,6 +220,31 @@ def test_tips_intake_and_answers_follow_the_modality(monkeypatch: pytest.MonkeyP
         for text in (in_terminal(answer), on_paper(answer, monkeypatch), result_html(answer, None)):
             assert images.expects in text
     assert "sx-expects" not in intake_html(64, ImageOrigin())
+
+
+def test_where_networks_see_whole_photos_no_square_is_drawn(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor.load(tiny_bundle)
+    frames = {"square": SEES_SQUARE, "whole": SEES_WHOLE}
+    members = predictor.bundle.spec.members
+    for kinds in ("whole", "whole"), ("square", "whole"):
+        framed = tuple(
+            member.model_copy(update={"classifier": member.classifier.model_copy(update={
+                "preprocess": member.classifier.preprocess.model_copy(update={"frame": kind})})})
+            for member, kind in zip(members, itertools.cycle(kinds))
+        )  # fmt: skip
+        spec = predictor.bundle.spec.model_copy(update={"members": framed})
+        shown = replace(predictor, bundle=replace(predictor.bundle, spec=spec))
+        answer = diagnosed(shown, Case((skin_photo(),)))
+        (photo,) = answer.diagnosis.photos
+        html, paper = result_html(answer, None), on_paper(answer, monkeypatch)
+        assert frames[kinds[0]] in html
+        assert frames[kinds[0]][:40] in paper
+        assert ("sx-square" in html) == (kinds[0] == "square")
+        assert (photo.square == (0, 0, photo.width, photo.height)) == (kinds[0] == "whole")
+    assert "NaN" not in intake_html(64, crop=None)
+    assert 'data-crop=""' in intake_html(64, crop=None)
 
 
 def test_the_square_that_the_networks_see_is_drawn(

@@ -33,7 +33,7 @@ from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.skin_content import LIMIT, Content, content_of
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ood.ood_detectors import unusual_scores
 from skindx.review.image_embeddings import THRESHOLD
 from skindx_bench.honesty.gates_study import darkened, files_of, source_of
@@ -97,7 +97,7 @@ def embedded(images: Iterable[Pixels], weights: Path) -> NDArray[np.float32]:
     net.eval().net.reset_classifier(0)  # type: ignore[operator]
     rows = []
     with torch.inference_mode():
-        squares = (centre_square(image, _VIEW) for image in images)
+        squares = (framed_square(image, _VIEW) for image in images)
         while batch := list(islice(squares, _BATCH)):
             rows.append(net(torch.from_numpy(np.stack(batch))).float().flatten(1).numpy())
     features_ND = np.concatenate(rows)

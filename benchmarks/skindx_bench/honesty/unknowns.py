@@ -24,7 +24,7 @@ from skindx.imaging.decode import decode
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ood.ood_check import OodCheck, combine, fit_check, p_values
 from skindx.models.ood.ood_features import Features, Learned, Singles, image_statistics
 from skindx_bench.harness.result import Figure, Result
@@ -104,7 +104,7 @@ def frozen(name: str, weights: Path, side: int) -> Embed:
     load_weights(net, weights / file)
 
     def embed(images: Sequence[Pixels]) -> Singles:
-        squares = torch.from_numpy(np.stack([centre_square(image, view) for image in images]))
+        squares = torch.from_numpy(np.stack([framed_square(image, view) for image in images]))
         with torch.inference_mode():
             pooled_ND: Singles = net.forward_pooled(net.forward_features(squares)).float().numpy()
         return pooled_ND

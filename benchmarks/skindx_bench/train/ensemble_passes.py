@@ -15,7 +15,7 @@ from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.evaluation.answers import Answers
 from skindx.models.bundle.bundle import Bundle, trunk_file
-from skindx.models.classifier.preprocess import Views, centre_square, views_of
+from skindx.models.classifier.preprocess import Views, framed_square, views_of
 from skindx.models.combination import apply_temperature
 from skindx.models.ensemble import Member, decoded
 from skindx.training.checkpoint.fingerprints import fingerprint_of
@@ -150,7 +150,7 @@ def predict_views(member: Member, dataset: Path, records: Sequence[Record], view
 
 
 def _views_of_one(member: Member, images: Sequence[NDArray[np.uint8]], views: Views) -> Floats:
-    squares_BSS3 = np.stack([centre_square(image, member.preprocess) for image in images])
+    squares_BSS3 = np.stack([framed_square(image, member.preprocess) for image in images])
     seen = views_of(torch.from_numpy(squares_BSS3), views)
     return np.stack(
         [member.log_probabilities_of_squares([view.contiguous().numpy()]) for view in seen]

@@ -23,7 +23,7 @@ from skindx.models.classifier.classifier import (
     load_weights,
 )
 from skindx.models.classifier.head_kinds import LinearHead
-from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.classifier.preprocess import Preprocess, Views, framed_square, views_of
 from skindx.models.combination import apply_temperature, fit_temperature
 from skindx.models.embedded import EMBEDDINGS, PLACE
 from skindx.models.ensemble import decoded
@@ -203,7 +203,7 @@ def pooled_features(
     parts = []
     with torch.inference_mode():
         for images in decoded(settings.dataset, records):
-            squares = [centre_square(image, preprocess) for image in images]
+            squares = [framed_square(image, preprocess) for image in images]
             batch_BSS3 = views_of(torch.from_numpy(np.stack(squares)), settings.views)[view]
             map_ = classifier.forward_features(batch_BSS3)
             parts.append(classifier.forward_pooled(map_).float().numpy())

@@ -47,9 +47,9 @@ class Window:
         left = min(round(self.left * width), width - columns)
         return top, left, rows, columns
 
-    def needs(self, side: int) -> tuple[int, int]:
-        """Return (height, width) of the smallest image whose window has `side` pixels a side."""
-        return math.ceil(side / self.height), math.ceil(side / self.width)
+    def needs(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return (height, width) of the smallest image whose window has so many pixels."""
+        return math.ceil(rows / self.height), math.ceil(columns / self.width)
 
 
 def random_window(

@@ -60,21 +60,21 @@ class Pixels:
 
         Nothing is done image by image: the interpreter would take as long as the pixels.
         """
-        side = out_TSS3.shape[1]
+        rows, columns = out_TSS3.shape[1:3]
         sizes_T2 = self._sizes_N2[indices]
         top_T, left_T, rows_T, columns_T = window_places(windows_T4, sizes_T2).T
         stride_T = 3 * sizes_T2[:, 1]
         start_T = self._starts_N[indices] + top_T * stride_T + 3 * left_T
         views_T4 = np.stack([start_T, rows_T, columns_T, stride_T], axis=1)
-        small = (rows_T <= 2 * side) & (columns_T <= 2 * side)
+        small = (rows_T <= 2 * rows) & (columns_T <= 2 * columns)
         if small.all():
             resize_views(self._flat, views_T4, out_TSS3)
             return
         for index, place, out_SS3 in zip(
             indices, window_places(windows_T4, sizes_T2).tolist(), out_TSS3, strict=True
         ):
-            top, left, rows, columns = place
-            view_HW3 = self.image(index)[top : top + rows, left : left + columns]
+            top, left, high, wide = place
+            view_HW3 = self.image(index)[top : top + high, left : left + wide]
             resize_into(view_HW3, out_SS3)
 
 

@@ -21,7 +21,7 @@ from skindx.imaging.stored_colours import AS_STORED, Decoding
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
 from skindx.models.classifier.classifier import ClassifierSettings
-from skindx.models.classifier.preprocess import Views
+from skindx.models.classifier.preprocess import Preprocess, Views
 from skindx.models.combination import EQUAL, Combination, FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorRecall, DetectorSpec
@@ -124,9 +124,15 @@ def origin_of_bundle(spec: BundleSpec) -> ImageOrigin:
     return spec.images or ImageOrigin()
 
 
-def largest_crop(spec: BundleSpec) -> float:
-    """Return the share of a photo's shorter side that the member sees which sees most."""
-    return max(member.classifier.preprocess.crop for member in spec.members)
+def shown_frame(spec: BundleSpec) -> Preprocess:
+    """Return what a photo's part in the answer is drawn by: the member that sees most.
+
+    Where some members see whole photos and others squares, what is outside of the square counts
+    less than an answer promises, so the square is shown.
+    """
+    seen = [member.classifier.preprocess for member in spec.members]
+    squares = [preprocess for preprocess in seen if preprocess.frame == "square"]
+    return max(squares or seen, key=lambda preprocess: preprocess.crop)
 
 
 MANIFEST_SHA256 = "manifest_sha256"

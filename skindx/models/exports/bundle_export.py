@@ -20,7 +20,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_changes import put_folder
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import Ensemble, Member, predict_members
 from skindx.models.exports.backend_choice import with_temperatures
 from skindx.models.exports.export_record import SPEC, ExportSpec, Gain, Parity, folder_of
@@ -181,7 +181,7 @@ def _coarse(
 def _samples(files: Files, preprocess: Preprocess) -> list[NDArray[np.uint8]]:
     count = len(files.records)
     chosen = range(0, count, max(1, count // _SAMPLES))[:_SAMPLES]
-    return [centre_square(files.image(at), preprocess) for at in chosen]
+    return [framed_square(files.image(at), preprocess) for at in chosen]
 
 
 _IMAGES = 8

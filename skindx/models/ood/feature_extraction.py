@@ -33,11 +33,12 @@ def features_of(
     places: slice = slice(None),
 ) -> Features:
     """Return what `needs` names of decoded photos that `output` holds at `places`."""
+    whole = all(member.preprocess.frame == "whole" for member in ensemble.members)
     nothing_N0 = np.zeros((len(photos), 0), dtype=np.float32)
     return Features(
         tuple(part[places] for part in output.pooled_MND) if "pooled" in needs else (),
         _logits(ensemble, output, places) if "logits" in needs else (),
-        image_statistics(photos) if "image" in needs else nothing_N0,
+        image_statistics(photos, whole=whole) if "image" in needs else nothing_N0,
     )
 
 

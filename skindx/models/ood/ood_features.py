@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.settings_base import Settings
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 
 # N = images, M = members, D = dimensions of one member's pooled features, E = of all members',
 # C = classes, F = image statistics, S = side, B = band
@@ -140,15 +140,23 @@ _OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [0.5, 0.5, -1]], dtype=np.float32).
 """Brightness, red against green, yellow against blue."""
 
 
-def image_statistics(photos: Sequence[NDArray[np.uint8]]) -> Singles:
+def image_statistics(photos: Sequence[NDArray[np.uint8]], *, whole: bool = False) -> Singles:
     """Return F statistics of each decoded photo (H x W x 3 RGB uint8), N x F; at least one.
+
+    They are of its central square, or of the `whole` photo, which is squeezed: bars beside it would
+    tell its aspect alone.
 
     Colour, and contrast in bands of detail: another camera, lens, lamp or software changes these,
     which deep features are trained to ignore. The bands follow the statistics of natural scenes by
     which image quality is judged without a reference (Mittal et al. 2013, NIQE): here of Haar
     wavelets (Mallat 1989). They need the pixels alone, so every runtime delivers them.
     """
-    return np.stack([_statistics(centre_square(photo, _VIEW)) for photo in photos])
+    if not whole:
+        return np.stack([_statistics(framed_square(photo, _VIEW)) for photo in photos])
+    import cv2
+
+    squeezed = [cv2.resize(photo, (SIDE, SIDE), interpolation=cv2.INTER_AREA) for photo in photos]
+    return np.stack([_statistics(square_SS3.astype(np.uint8)) for square_SS3 in squeezed])
 
 
 def _statistics(square_SS3: NDArray[np.uint8]) -> Singles:

@@ -161,6 +161,7 @@ class ClassifierTask:
                 for shares, mixture in zip(plan, mixtures, strict=True)
             ],
             self.recipe.augment,
+            self.member.preprocess.bars,
             side=side_at(self.recipe, self.member.preprocess.size, epoch),
             seed=self.seed,
             epoch=epoch,

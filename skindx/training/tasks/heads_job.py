@@ -19,7 +19,7 @@ from skindx.data.loader.batches import learning, partition, steps_of
 from skindx.data.loader.cache import cache_folder
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
-from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.classifier.preprocess import Preprocess, Views, framed_square, views_of
 from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
 from skindx.models.ensemble import decoded
 from skindx.training.callbacks import CallbackList, TrainingBar, member_callbacks
@@ -103,7 +103,7 @@ class FeatureFiles:
     def _squares(self, records: Sequence[Record]) -> Iterator[NDArray[np.uint8]]:
         if records:
             for images in decoded(self.dataset, records):
-                yield np.stack([centre_square(image, self.preprocess) for image in images])
+                yield np.stack([framed_square(image, self.preprocess) for image in images])
 
     def _halved(self, pooled_BD: NDArray[np.float32]) -> Halves:
         if not np.isfinite(pooled_BD).all() or np.abs(pooled_BD).max(initial=0) > 65000:

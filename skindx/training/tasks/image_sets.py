@@ -19,12 +19,18 @@ from skindx.data.loader.augment import squares_changer
 from skindx.data.loader.batches import epoch_plan
 from skindx.data.loader.cache import CacheContext, Say, node_of, open_cached
 from skindx.data.loader.crops import sample_seeds
-from skindx.data.loader.load import Reading, fill_random_crops, load, memory_for, threads_for
+from skindx.data.loader.load import (
+    Reading,
+    fill_random_crops,
+    load,
+    memory_for,
+    threads_for,
+)
 from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.shuffler import ShardShuffler
 from skindx.data.loader.source import Files, ImageSource
 from skindx.data.manifest import Record
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.training.config.run import MemberSettings
 from skindx.training.parallel.mesh import Mesh
 
@@ -91,7 +97,7 @@ class ValidationSet:
         return len(self.labels_N)
 
     def squares(self) -> Iterable[NDArray[np.uint8]]:
-        """Return batches of central squares, B x S x S x 3, in order."""
+        """Return batches of the images' squares, B x S x S x 3, in order."""
         if not self.keep or self.known is not None:
             return self._load()
         if not self._kept:
@@ -116,10 +122,10 @@ class ValidationSet:
 
     def _square(self, index: int) -> NDArray[np.uint8]:
         if not self.keep or self.known is None:
-            return centre_square(self.source.image(index), self.preprocess)
+            return framed_square(self.source.image(index), self.preprocess)
         name = self.hashes[index]
         if name not in self.known:
-            self.known[name] = centre_square(self.source.image(index), self.preprocess)
+            self.known[name] = framed_square(self.source.image(index), self.preprocess)
         return self.known[name]
 
 
@@ -144,6 +150,7 @@ def training_batches(
     data: TrainingSet,
     shares: Sequence[NDArray[np.int64]],
     augment: Augment,
+    bars: tuple[int, int, int] | None = None,
     *,
     side: int,
     seed: int,
@@ -151,13 +158,15 @@ def training_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield augmented images (B x S x S x 3 uint8) and their labels for each index array.
 
+    `bars` is the colour of what is beside a whole image in its square (`Preprocess.bars`).
     Raises UserError for an image that is gone or damaged.
     """
     change = squares_changer(augment)
 
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
         seeds = sample_seeds((seed, epoch), indices)
-        fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
+        drawn = data.source, indices, seeds, augment.scale, RATIO
+        fill_random_crops(*drawn, bars=bars, out_TSS3=out_TSS3)
         change(out_TSS3, seeds)
 
     with closing(data.reading.load(fill, shares, side)) as batches:

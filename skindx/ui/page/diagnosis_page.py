@@ -25,7 +25,7 @@ from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
+from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.taxonomy.body_sites import SITES, Laterality
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
@@ -88,14 +88,14 @@ def intake_html(
     least_side: int,
     images: ImageOrigin | None = None,
     *,
-    crop: float = 1.0,
+    crop: float | None = 1.0,
     fields: Sequence[str] = (),
 ) -> str:
     """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
 
     `images` are those that the model learned from: the form says which photos it is for. `crop` is
-    the share of the shorter side that the networks see; the form draws that square. `fields` are
-    the facts about the person that change an answer.
+    the share of the shorter side that the networks see, a square that the form draws; None: all of
+    a photo. `fields` are the facts about the person that change an answer.
     """
     return render(
         "intake.html.jinja",
@@ -234,7 +234,7 @@ def _add_diagnosis(
     import gradio as gr
 
     metrics = bundle.metrics()
-    least = max(MIN_SIDE, least_side(bundle.spec))
+    least, frame = max(MIN_SIDE, least_side(bundle.spec)), shown_frame(bundle.spec)
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
             gr.HTML(
@@ -248,7 +248,7 @@ def _add_diagnosis(
                 html_template=intake_html(
                     least,
                     bundle.images,
-                    crop=largest_crop(bundle.spec),
+                    crop=frame.crop if frame.frame == "square" else None,
                     fields=used_fields(bundle.spec),
                 ),
                 js_on_load=script("intake"),

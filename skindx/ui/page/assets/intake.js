@@ -62,7 +62,7 @@ function show() {
     // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
     preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot preview this photo; it can still be sent"));
     const frame = make("span", { className: "sx-preview" }, preview);
-    preview.onload = () => { // the part that the networks will see
+    if (crop) preview.onload = () => { // the part that the networks will see
       const { naturalWidth: width, naturalHeight: height } = preview;
       const rem = Math.min(7.5 / width, 5.6 / height) * crop * Math.min(width, height);
       const central = make("i", { className: "sx-central" });
