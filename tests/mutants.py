@@ -162,6 +162,36 @@ MUTANTS = {
         "return True",
         "tests/comm/test_factored.py",
     ),
+    "secrets: a host may have any once it has one": Mutant(
+        "skindx/core/secret_hosts.py",
+        "if what == name and where.lower()",
+        "if where.lower()",
+        "tests/data/test_secret_hosts.py tests/data/test_dicom_source.py -k secret",
+    ),
+    "secrets: what follows a variable that names its host": Mutant(
+        "skindx/core/secret_hosts.py",
+        "names[_names_its_host(value) :]",
+        "([] if _names_its_host(value) else names)",
+        "tests/data/test_secret_hosts.py",
+    ),
+    "secrets: a secret of DICOMweb needs no word": Mutant(
+        "skindx/data/sources/dicomweb.py",
+        '        check_secret(name, self.host, "the recipe")\n',
+        "",
+        "tests/data/test_dicom_source.py -k server_alone",
+    ),
+    "secrets: a tracker gets settings": Mutant(
+        "skindx/training/config/run.py",
+        "check_sent(plain, [host for host in hosts if host], origin)",
+        "check_sent(plain, [], origin)",
+        "tests/data/test_secret_hosts.py -k tracker",
+    ),
+    "DICOMweb: a search without an end": Mutant(
+        "skindx/data/sources/dicomweb.py",
+        "for _ in range(self._server.max_pages):",
+        "for _ in range(400):",
+        "tests/data/test_dicom_source.py -k never_ends",
+    ),
     "patterns of users: letters by the idea of RE2": Mutant(
         "skindx/data/name_patterns.py",
         r'r"\p{L}\p{N}_"',

@@ -3,7 +3,6 @@
 import copy
 import difflib
 import math
-import os
 import re
 import types
 import warnings
@@ -25,6 +24,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
+from skindx.core.secret_hosts import expanded
 
 _MOST_ERRORS, _MOST_VALUES = 100, 1_000_000
 
@@ -103,12 +103,15 @@ class Settings(BaseModel):
     ) -> Self:
         """Read a YAML file (none: `start`, or the defaults), apply `a.b=value`, validate.
 
-        `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError.
+        `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError, also
+        where its value would go to a host that the user has not named (core/secret_hosts.py).
         """
         raw = read_yaml(path) if path else copy.deepcopy(start or {})
         assigned = [_assign(raw, assignment) for assignment in sets]
         origin = str(path) if path else "--set" if assigned else "settings"
-        return cls._parse(_expand(raw, origin), origin, assigned)
+        settings = cls._parse(expanded(raw, origin), origin, assigned)
+        settings.check_sent(raw, origin)
+        return settings
 
     @classmethod
     def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:
@@ -116,7 +119,22 @@ class Settings(BaseModel):
 
         Untrusted input must not `expand` environment variables: an error would reveal them.
         """
-        return cls._parse(_expand(raw, origin) if expand else raw, origin)
+        if not expand:
+            return cls._parse(raw, origin)
+        settings = cls._parse(expanded(raw, origin), origin)
+        settings.check_sent(raw, origin)
+        return settings
+
+    @classmethod
+    def saved(cls, path: Path) -> Self:
+        """Read what `save` wrote; no variable is replaced in it. Raises UserError."""
+        return cls._parse(read_yaml(path), str(path))
+
+    def check_sent(self, raw: Mapping[str, Any], origin: str) -> None:
+        """Raise UserError where a variable in `raw` would go to a host not named for it.
+
+        URLs are checked already; a class whose other values are sent somewhere checks them here.
+        """
 
     @classmethod
     def _parse(cls, raw: dict[str, Any], origin: str, assigned: Sequence[str] = ()) -> Self:
@@ -255,26 +273,6 @@ def _index(node: Sequence[Any], part: str, assignment: str) -> int:
             f"--set {assignment!r}: {part!r} must be a position from 0 to {len(node) - 1}."
         )
     return int(part)
-
-
-def _expand(value: Any, origin: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _expand(item, origin) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expand(item, origin) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def variable(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in os.environ:
-            raise UserError(
-                f"{origin} uses the environment variable {name}, which is not set; "
-                f"export {name}=VALUE and try again."
-            )
-        return os.environ[name]
-
-    return re.sub(r"\$\{(\w+)\}", variable, value)
 
 
 def _sentence(

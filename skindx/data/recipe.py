@@ -3,11 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, Field
+import yaml
+from pydantic import AfterValidator, Field, PrivateAttr
 
+from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
+from skindx.core.secret_hosts import ANY_HOST, check_sent, host_of, variables, without_values
 from skindx.core.settings_base import Settings
 from skindx.data.boxes.box_formats import BoxSource
 from skindx.data.copies.deduplicate import DedupSettings
@@ -54,6 +57,39 @@ class BuildSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=2**63)
     workers: int = Field(default=0, ge=0, le=4096)
     """Processes that screen images on this machine; 0 takes all cores that this one may use."""
+
+    _sent: frozenset[str] = PrivateAttr(frozenset())
+    """Variables whose values stand in the URLs."""
+
+    def check_sent(self, raw: Mapping[str, Any], origin: str) -> None:
+        """Raise UserError for a variable that a source sends to a host not named for it."""
+        given = raw.get("sources")
+        for number, source in enumerate(self.sources):
+            part = given[number] if isinstance(given, list | tuple) else {}
+            check_sent(_sent(part, source), source.hosts(), origin)
+        fetch = raw.get("fetch")
+        contact = fetch.get("contact") if isinstance(fetch, Mapping) else None
+        if set(variables(contact)) - {"SKINDX_CONTACT"}:
+            check_sent(contact, [ANY_HOST], origin)
+        self._sent = frozenset(variables(raw, of_urls=True))
+
+    def save(self, path: Path) -> None:
+        """Write the settings as YAML; a variable in a URL stays one: it may be a secret."""
+        values = without_values(self.model_dump(mode="json"), self._sent)
+        write_text(path, yaml.safe_dump(values, sort_keys=False))
+
+
+def _sent(raw: Any, value: object) -> Any:
+    """Return what of a source's plain values may be sent; `value` is what became of them.
+
+    Paths of this machine are sent nowhere, and a URL is checked for its own host already.
+    """
+    if isinstance(value, Path) or (isinstance(value, str) and host_of(value)):
+        return None
+    if isinstance(raw, Mapping):
+        inner = value if isinstance(value, Mapping) else vars(value)
+        return {key: _sent(one, inner.get(key)) for key, one in raw.items()}
+    return raw
 
 
 def load_build_settings(

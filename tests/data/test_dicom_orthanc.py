@@ -12,6 +12,7 @@ from orthanc import PASSWORD, USER, VARIABLE, Orthanc, orthanc, tool
 from paint_images import paint
 from vl_photos import vl_photo
 
+from skindx.core.secret_hosts import ALLOWED
 from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest
@@ -48,6 +49,7 @@ def pacs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
     paths = photos(folder)
     with pytest.MonkeyPatch.context() as patch, orthanc(folder) as server:
         patch.setenv(VARIABLE, PASSWORD)
+        patch.setenv(ALLOWED, f"{VARIABLE}@*")
         # Of C-STORE, Debian's dcmtk does not know the class of dermoscopy.
         sent = [path for number, path in enumerate(paths) if number % 3 == 0 and number % 4]
         server.store(sent)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 from vl_photos import vl_photo
 
 from skindx.core.errors import UserError
+from skindx.core.secret_hosts import ALLOWED
 from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_manifest
@@ -331,11 +333,41 @@ def test_a_server_that_sends_elsewhere_gets_no_further(tmp_path: Path) -> None:
         assert not other.asked
 
 
+def test_a_search_that_never_ends_ends_the_build(tmp_path: Path) -> None:
+    with Pacs() as pacs:
+        new = iter(range(1, 10**6))
+
+        def endless(request: BaseHTTPRequestHandler) -> None:
+            results = [{"0020000D": f"1.2.{next(new)}", "00080061": "CT"} for _ in range(3)]
+            body = json.dumps(list(map(as_json, results))).encode()
+            request.send_response(200)
+            request.send_header("Content-Length", str(len(body)))
+            request.end_headers()
+            request.wfile.write(body)
+
+        pacs.default = endless
+        server = {**pacs.server, "max_pages": 7, "query": {"StudyDate": "2025"}}
+        with pytest.raises(UserError, match=r"more than server\.max_pages = 7 answers"):
+            gathered(tmp_path, server=server, label="ImageComments")
+        assert len(pacs.asked) == len(set(pacs.asked)) == 7
+
+
 def test_a_secret_goes_to_the_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACS_TOKEN", "topsecret")
     with Pacs() as pacs:
-        server = {**pacs.server, "secret": "env:PACS_TOKEN"}
-        gathered(tmp_path, server=server, label="ImageComments")
+        key = tmp_path / "pacs key"
+        key.write_text("topsecret\n")
+        named = {"env:PACS_TOKEN": "PACS_TOKEN", f"file:{key}": str(key)}
+        for secret, name in named.items():
+            wanted = {"server": {**pacs.server, "secret": secret}, "label": "ImageComments"}
+            line = f"{name}@{pacs.netloc}"
+            monkeypatch.setenv(ALLOWED, f"{name}@127.0.0.1")  # another port may be another's
+            with pytest.raises(UserError, match=f"sends {name} .* to {pacs.netloc}, .*,{line}'"):
+                gathered(tmp_path, **wanted)
+            assert not pacs.asked
+            monkeypatch.setenv(ALLOWED, line)
+            gathered(tmp_path, **wanted)
+            pacs.asked.clear()
         assert {headers["authorization"] for headers in pacs.headers} == {"Bearer topsecret"}
     assert b"topsecret" not in (tmp_path / "out" / "ledger.jsonl").read_bytes()
 

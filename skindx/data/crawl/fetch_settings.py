@@ -177,6 +177,8 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
         "REMOTE_CONTROL_ENABLED": False,
         "MEMUSAGE_ENABLED": False,
         "COOKIES_ENABLED": False,
+        # A path or a query, which may hold a key of an API, is nobody else's business.
+        "REFERRER_POLICY": "strict-origin",
         "HTTPPROXY_ENABLED": False,
         "URLLENGTH_LIMIT": 0,
         "HTTPERROR_ALLOW_ALL": True,

@@ -182,7 +182,7 @@ def publish(
     UserError for a dataset without an audit, and when no image at all may be published.
     """
     records = read_manifest(dataset)
-    recipe = BuildSettings.load(dataset / RECIPE)
+    recipe = BuildSettings.saved(dataset / RECIPE)
     facts = PublishedFacts.of(recipe, settings)
     import_mlcroissant()
     check_place(out, dataset)

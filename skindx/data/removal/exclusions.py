@@ -72,7 +72,7 @@ def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str,
 def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str, str]:
     """Return the SHA-256 of the dataset's near copies of `roots` -> the root of each."""
     recipe = dataset / RECIPE
-    dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
+    dedup = BuildSettings.saved(recipe).dedup if recipe.exists() else DedupSettings()
     files = sorted(stored_files(dataset))
     matches = near_files(files, roots, dedup, progress)
     return {sha256: entry.sha256 for sha256, entry in matches.items()}

@@ -141,7 +141,7 @@ def source_copies(planned: RemovalPlan) -> list[Path]:
     copies: dict[Path, None] = {}
     for dataset in planned.datasets:
         recipe = dataset / RECIPE
-        sources = BuildSettings.load(recipe).sources if recipe.exists() else ()
+        sources = BuildSettings.saved(recipe).sources if recipe.exists() else ()
         for source in sources:
             if isinstance(source, FolderSource | TableOfFiles):
                 root = source.path if isinstance(source, FolderSource) else source.root
@@ -177,7 +177,7 @@ def _known(dataset: Path) -> list[KnownImage]:
 def _lists(dataset: Path) -> list[Path]:
     """Return the dataset's block list, and the one that its recipe shares with others."""
     recipe = dataset / RECIPE
-    shared = BuildSettings.load(recipe).blocklist if recipe.exists() else None
+    shared = BuildSettings.saved(recipe).blocklist if recipe.exists() else None
     return [dataset / BLOCKLIST, *([shared] if shared else [])]
 
 

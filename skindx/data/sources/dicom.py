@@ -6,7 +6,7 @@ under a key (HMAC), which lies outside the dataset; names, dates and UIDs are dr
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -137,6 +137,9 @@ class DicomSource(LocalSource):
     def folder(self) -> Path | None:
         """The folder; None for a DICOMDIR or a server."""
         return self.path if self.path and self.path.is_dir() else None
+
+    def hosts(self) -> Collection[str]:
+        return [self.server.host] if self.server else ()
 
     def preview(self) -> SourcePreview:
         """Return the labels of the table or of the class folders. Raises UserError."""

@@ -26,6 +26,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import Field
 
 from skindx.core.errors import UserError
+from skindx.core.secret_hosts import check_secret
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_plain
 
@@ -50,7 +51,9 @@ class DicomWebError(Exception):
     @property
     def hopeless(self) -> bool:
         """Tell whether nothing else of the server will be answered either."""
-        return self.status in {"login", "redirect", "untrusted", "private-address"}
+        return self.status in {
+            "login", "redirect", "untrusted", "private-address", "too-many-pages"
+        }  # fmt: skip
 
 
 class DicomWebServer(Settings):
@@ -73,6 +76,8 @@ class DicomWebServer(Settings):
     """What studies must match, such as {StudyDate: 20250101-20251231}; keywords of DICOM."""
     page: int = Field(100, ge=1, le=5000)
     """Results that one answer is asked for."""
+    max_pages: int = Field(1000, ge=1, le=10**9, exclude_if=lambda pages: pages == 1000)
+    """Most answers to one search; a server that has more to say stops the build."""
     timeout_s: float = Field(60.0, gt=0, le=3600)
     """Of one answer, from the connection to its last byte."""
     max_bytes: int = Field(200_000_000, ge=1, le=10**10)
@@ -82,7 +87,7 @@ class DicomWebServer(Settings):
     @property
     def host(self) -> str:
         """host:port, as messages name the server."""
-        return urlsplit(self.url).netloc
+        return urlsplit(self.url).netloc.lower()
 
     def authorization(self) -> str:
         """Return the header that logs in, "" for none. Raises UserError, without the secret."""
@@ -110,6 +115,7 @@ class DicomWebServer(Settings):
             raise UserError(
                 f"{self.host} would get its secret unencrypted; write server.url with https."
             )
+        check_secret(name, self.host, "the recipe")
         if self.user:
             return "Basic " + base64.b64encode(f"{self.user}:{secret}".encode()).decode()
         return f"Bearer {secret}"
@@ -180,11 +186,12 @@ class DicomWebClient:
         """Yield the results of a search, page after page, each once.
 
         A page ends the search where it is empty or brings nothing new: servers may give fewer
-        results than `limit`, and some know no `offset`.
+        results than `limit`, and some know no `offset`. Raises DicomWebError for a server that
+        brings something new for ever.
         """
         seen: set[str] = set()
         offset = 0
-        while True:
+        for _ in range(self._server.max_pages):
             words = {**(matching or {}), "limit": self._server.page, "offset": offset}
             results = self._page(f"{path}?{urlencode(words)}", first=not offset)
             new = {text(one, identity): one for one in results if text(one, identity) not in seen}
@@ -193,6 +200,11 @@ class DicomWebClient:
                 return
             seen.update(new)
             offset += len(results)
+        raise DicomWebError(
+            "too-many-pages",
+            f"{self._server.host} gives more than server.max_pages = {self._server.max_pages} "
+            "answers to one search; narrow server.query, or set a larger number",
+        )
 
     def _page(self, path: str, *, first: bool) -> list["Result"]:
         try:

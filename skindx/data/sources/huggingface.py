@@ -6,7 +6,7 @@ Layouts: https://huggingface.co/docs/hub/datasets-image
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
+from skindx.core.secret_hosts import HUB
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
 from skindx.data.sources.image_source import LocalSource, SourcePreview
@@ -177,6 +178,9 @@ class HuggingFaceSource(LocalSource):
     def folder(self) -> Path | None:
         """The folder, None for a dataset on the hub."""
         return self.path
+
+    def hosts(self) -> Collection[str]:
+        return [HUB] if self.repo else ()
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row an image. Raises UserError."""

@@ -15,6 +15,7 @@ from urllib.parse import urldefrag, urlsplit
 from pydantic import BeforeValidator, Field
 
 from skindx.core.kinds import Family
+from skindx.core.secret_hosts import hosts_in
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
@@ -86,6 +87,10 @@ class SourceSettings(Settings):
     @abstractmethod
     def preview(self) -> SourcePreview:
         """Return the labels that are known without copying or asking anything. Raises UserError."""
+
+    def hosts(self) -> Collection[str]:
+        """Return the hosts that get values of these settings."""
+        return ()
 
     def stated_modality(self) -> Modality:
         """Return the modality that the settings or the source's table state."""
@@ -161,6 +166,9 @@ class WebSource(SourceSettings):
     def request_delay_s(self) -> float | None:
         """Seconds between two requests to the endpoint, None for the delay of any other host."""
         return None
+
+    def hosts(self) -> Collection[str]:
+        return set(hosts_in(self.model_dump(mode="json")))
 
     @abstractmethod
     def check(self) -> Collection[str]:

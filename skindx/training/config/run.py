@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import EXCHANGES, AnyExchange
+from skindx.core.secret_hosts import check_sent, host_of
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -71,6 +72,18 @@ MonitorSettings = Annotated[
     Annotated[TensorBoardSettings | WandbSettings | MlflowSettings, Field(discriminator="kind")],
     BeforeValidator(_by_name),
 ]
+
+
+def _host(monitor: TensorBoardSettings | WandbSettings | MlflowSettings) -> str:
+    """Return where a tracker sends what it gets; "": it stays on this machine."""
+    if isinstance(monitor, WandbSettings):
+        return "api.wandb.ai" if monitor.mode == "online" else ""
+    return host_of(monitor.uri or "") if isinstance(monitor, MlflowSettings) else ""
+
+
+def _without_uri(raw: Any) -> Any:
+    """Return a tracker's plain values but for its address, which is checked as a URL."""
+    return {key: raw[key] for key in raw if key != "uri"} if isinstance(raw, Mapping) else raw
 
 
 class MemberSettings(ClassifierSettings):
@@ -163,6 +176,12 @@ class TrainSettings(Settings):
         "soups": f"{_NO_FIGURE}; keep the members themselves, or take recipe.ema",
         "distil": f"{_NO_FIGURE}; train the small network as a member of its own",
     }
+
+    def check_sent(self, raw: Mapping[str, Any], origin: str) -> None:
+        """Raise UserError for a variable that a tracker, which gets every setting, sends away."""
+        hosts = [_host(monitor) for monitor in self.monitors]
+        plain = {**raw, "monitors": [_without_uri(one) for one in raw.get("monitors") or ()]}
+        check_sent(plain, [host for host in hosts if host], origin)
 
     @model_validator(mode="before")
     @classmethod
