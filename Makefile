@@ -13,7 +13,7 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
 endif
 
-.PHONY: demo test test-lab test-long check docs docs-links sbom licences advisories dist release lock install clean screenshots
+.PHONY: demo test test-lab test-long test-mutants check docs docs-links sbom licences advisories dist release lock install clean screenshots
 
 demo: $(DEMO_READY)
 	$(BIN)/skindx demo --out runs/demo
@@ -31,6 +31,10 @@ test-lab: install browser network proxies clinic
 
 test-long: install browser network proxies clinic launchers
 	$(BIN)/python -m pytest -m long --timeout 3600
+
+# Plants faults that tests must notice, one after the other, in half an hour; for some: MUTANTS="NAME".
+test-mutants: install
+	$(BIN)/python tests/mutants.py $(if $(MUTANTS),"$(MUTANTS)")
 
 # The guide as a website in build/docs; a warning is an error, and so is a stale figure.
 docs: install

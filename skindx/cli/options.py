@@ -7,11 +7,12 @@ which takes longer than all the rest of it.
 
 import functools
 import inspect
+import itertools
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +21,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from skindx import __version__
 from skindx.core.errors import UserError
+from skindx.core.removed_names import (
+    refuse_removed_key,
+    refuse_removed_options,
+    refuse_removed_verb,
+)
 from skindx.core.startup import STOPPED
 from skindx.core.text import printable
 
@@ -95,6 +101,15 @@ class _PlainHelp:
     """Help in which a flag stands without a type: it takes no value; errors know their verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after a verb; those that are gone answer before anything is missing."""
+        words = args
+        if hasattr(self, "commands"):  # of a group: its verb reads the rest
+            words = list(itertools.takewhile(lambda word: word.startswith("-"), args))
+        parameters = self.get_params(ctx)  # type: ignore[attr-defined]
+        has = {option for one in parameters for option in (*one.opts, *one.secondary_opts)}
+        refuse_removed_options(_verb(ctx), words, has)
+        if "--set" in has:
+            _heed_sets(_verb(ctx), words)
         try:
             return list(super().parse_args(ctx, args))  # type: ignore[misc]
         except _UNREADABLE as error:
@@ -112,8 +127,50 @@ class PlainCommand(_PlainHelp, TyperCommand):
     """A verb."""
 
 
+def _verb(ctx: Any) -> str:
+    """Return the words that name a verb, `plan make`; python -m skindx is skindx too."""
+    return str(ctx.command_path.removeprefix(ctx.find_root().info_name).strip())
+
+
+_SETTINGS = {
+    "build": ("recipe", "skindx.data.recipe:BuildSettings"),
+    "train": ("train", "skindx.training.config.run:TrainSettings"),
+    "plan make": ("train", "skindx.training.config.run:TrainSettings"),
+    "plan measure": ("train", "skindx.training.config.run:TrainSettings"),
+}
+"""Verb -> what `--set` changes: as `removed_names` calls it, and its class."""
+
+
+def _heed_sets(verb: str, words: Sequence[str]) -> None:
+    """Refuse keys that are gone, and list the keys for `--set help=1`, before a path is missing."""
+    for place, word in enumerate(words):
+        if verb not in _SETTINGS or word == "--":
+            return
+        option, equals, value = word.partition("=")
+        if option != "--set":
+            continue
+        assignment = value if equals else words[place + 1] if place + 1 < len(words) else ""
+        root, settings = _SETTINGS[verb]
+        key, _, chosen = assignment.partition("=")
+        if key == "help":
+            from skindx.core.kinds import load_object
+
+            keys = load_object(settings).model_fields
+            raise UserError(
+                f"--set help=1 lists the keys. Valid: {', '.join(keys)}. With --set KEY.help=1 it "
+                "lists those below one of them."
+            )
+        refuse_removed_key(root, key, chosen)
+
+
 class PlainGroup(_PlainHelp, TyperGroup):
     """A group of verbs; a command line that cannot be read is one sentence, without a box."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that `args` name; raises UserError for one that is gone."""
+        if args and args[0] not in self.commands:
+            refuse_removed_verb(_verb(ctx), args[0])
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -146,30 +203,7 @@ _NO_INTEGER = "a valid integer, unable to parse string as an integer"
 _NO_NUMBER = "a valid number, unable to parse string as a number"
 
 
-GONE = {
-    "gallery": "`skindx review DATASET` shows the images that were kept and those left out, with "
-    "the reasons; delete galleries that older versions wrote",
-    "annotate": "use `skindx review --reason box`, and `skindx boxes propose` for --bundle",
-    "screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review page "
-    "shows what was left out, with the reasons",
-    **dict.fromkeys(
-        ("audit --weights", "audit --bundle"),
-        "`skindx dedup embed` with it first writes the table that the audit reads",
-    ),
-    "--diff": "compare the columns sha256, label and split of both manifest.parquet",
-    "--gallery": "delete galleries that older versions wrote; DATASET/gallery goes by itself",
-    "--quality": "the build leaves out dark, blurred and blank images by the recipe's `screen`",
-    "--plant": "`skindx bench honesty labels` plants wrong labels and scores the ranking",
-    "--combine": "the ranking always combines all evidence; leave it out",
-}
-"""Verbs and options of versions before 1.0, and what to do instead."""
-
-
 def _sentence(error: Any) -> str:
-    name = getattr(error, "option_name", "")
-    of_verb = f"{error.ctx.info_name} {name}" if error.ctx else ""
-    for gone in GONE.keys() & {name, of_verb}:
-        return f"{name} is gone since 1.0: {GONE[gone]}."
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message.replace("Value error, ", "").replace("Input should be", "it must be")
     message = message.replace(_NO_INTEGER, "a whole number").replace(_NO_NUMBER, "a number")
@@ -291,8 +325,6 @@ class VerbGroup(PlainGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb that `args` name; raises UserError for one that cannot be imported."""
         name = args[0] if args else ""
-        if name in GONE:
-            raise UserError(f"skindx {name} is gone since 1.0: {GONE[name]}.")
         if name in KNOWN or name not in self.commands:
             complete(self, name)
         return super().resolve_command(ctx, args)

@@ -30,7 +30,7 @@ class Family:
     def __init__(
         self, noun: str, group: str, kinds: Mapping[str, str], gone: Mapping[str, str] | None = None
     ) -> None:
-        """`noun` names one kind in messages; `gone` maps a former kind to what to do instead."""
+        """`noun` names one kind in messages; `gone` maps a former kind to what is said of it."""
         self.noun, self.group = noun, group
         self._kinds, self._gone = dict(kinds), dict(gone or {})
         self._loaded: dict[str, Any] = {}
@@ -78,7 +78,7 @@ class Family:
 
     def _unknown(self, kind: str) -> str:
         if kind in self._gone:
-            return f"{self.noun} {kind!r} is gone; {self._gone[kind]}."
+            return f"{self._gone[kind]}."
         near = difflib.get_close_matches(kind, self.names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"{kind!r} is no {self.noun}; {hint}Valid: {', '.join(self.names)}."
@@ -113,7 +113,7 @@ class Family:
         return Annotated[tagged, BeforeValidator(self._refuse)]
 
     def _refuse(self, raw: Any) -> Any:
-        kind = raw.get("kind") if isinstance(raw, dict) else None
+        kind = raw.get("kind") if isinstance(raw, dict) else raw
         if isinstance(kind, str) and (kind in self._gone or kind in self.added):
             try:
                 self.load(kind)

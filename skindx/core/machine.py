@@ -271,8 +271,15 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets as Linux lists them; none on other systems."""
-    return frozenset(_first("flags").split())
+    """Return the names of the CPU's instruction sets as Linux lists them; none on other systems.
+
+    Without those that ONEDNN_MAX_CPU_ISA keeps torch and OpenVINO from.
+    """
+    flags = _first("flags").split()
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    if not most.startswith(("SSE", "AVX")) or most.startswith(("AVX512", "AVX10")):
+        return frozenset(flags)
+    return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx", "avx_vnni")))
 
 
 @cache

@@ -1,14 +1,12 @@
 """Frozen settings from YAML and `--set a.b=v`; a typo is refused with the nearest valid key."""
 
 import copy
-import difflib
 import math
 import re
-import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -24,9 +22,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
+from skindx.core.removed_names import REMOVED, removed_keys
 from skindx.core.secret_hosts import expanded
+from skindx.core.settings_errors import removed_error, what_is_wrong
 
-_MOST_ERRORS, _MOST_VALUES = 100, 1_000_000
+_MOST_VALUES = 1_000_000
 
 
 def _word_off(value: Any) -> Any:
@@ -65,18 +65,21 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
 
-    gone: ClassVar[Mapping[str, str]] = {}
-    """Former settings -> what to do instead; where one was empty or zero, it changed nothing."""
+    removed_from: ClassVar[str] = ""
+    """Where the settings stand in `removed_names`, as `train members[].`; "": none of them went."""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_former_settings(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict) or not (former := cls.gone.keys() & raw.keys()):
+    def _without_removed_keys(cls, raw: Any) -> Any:
+        if not cls.removed_from or not isinstance(raw, dict):
             return raw
-        for key in sorted(former):
-            if raw[key]:
-                raise ValueError(f"{key} is gone; {cls.gone[key]}")
-        return {key: value for key, value in raw.items() if key not in former}
+        if gone := list(removed_keys(cls.removed_from, raw)):
+            errors = [
+                InitErrorDetails(type=removed_error(said), loc=(key,), input=raw[key])
+                for key, said in gone
+            ]
+            raise ValidationError.from_exception_data(cls.__name__, errors)
+        return {k: v for k, v in raw.items() if f"{cls.removed_from}{k}" not in REMOVED}
 
     @model_validator(mode="before")
     @classmethod
@@ -142,7 +145,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            raise UserError(_sentence(cls, error, origin, assigned)) from None
+            raise UserError(what_is_wrong(cls, error, origin, assigned)) from None
 
     def save(self, path: Path) -> None:
         """Write the resolved settings as YAML that `load` reads back to an equal object."""
@@ -273,122 +276,3 @@ def _index(node: Sequence[Any], part: str, assignment: str) -> int:
             f"--set {assignment!r}: {part!r} must be a position from 0 to {len(node) - 1}."
         )
     return int(part)
-
-
-def _sentence(
-    cls: type[BaseModel], error: ValidationError, origin: str, assigned: Sequence[str]
-) -> str:
-    # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
-    # A file that is wrong in each of its lines need not have all of them compared.
-    errors = error.errors(include_url=False)[:_MOST_ERRORS]
-    causes = [item for item in errors if not _follows(item, errors)]
-    first, *remaining = sorted(causes, key=lambda item: item["type"] != "extra_forbidden")
-    loc = first["loc"]
-    where = _where(loc)
-    if any(f"{where}.".startswith(f"{key}.") for key in assigned):
-        origin = "--set"
-    alternatives = [item for item in remaining if _where(item["loc"]) == where]
-    remaining = [item for item in remaining if _where(item["loc"]) != where]
-    more = f" ({len(remaining)} more after this one)" if remaining else ""
-    if first["type"] == "extra_forbidden":
-        unknown = {item["loc"] for item in errors if item["type"] == "extra_forbidden"}
-        if other := next((file for key, file in _FILES.items() if (key,) in unknown), ""):
-            needed = next((file for key, file in _FILES.items() if key in cls.model_fields), "")
-            return f"{origin} holds {other}; give {needed or 'another file'}."
-        valid = _keys(cls, loc[:-1])
-        below = [f"{key}.{loc[-1]}" for key in valid if loc[-1] in _keys(cls, (*loc[:-1], key))]
-        hint = f"did you mean {below[0]!r}? " if below else _nearest(str(loc[-1]), valid)
-        return f"{origin}: unknown key {where!r}; {hint}Valid: {', '.join(valid)}.{more}"
-    if first["type"] == "missing":
-        return f"{origin}: {where!r} is missing; add it.{more}"
-    if first["type"] == "union_tag_invalid":
-        valid = re.findall(r"'([^']+)'", first["ctx"]["expected_tags"])
-        hint = _nearest(str(first["ctx"]["tag"]), valid)
-        name = first["ctx"]["discriminator"].strip("'")
-        tag = f"{first['ctx']['tag']!r} is no {name}"
-        return f"{origin}: {where!r}: {tag}; {hint}Valid: {', '.join(valid)}.{more}"
-    message = ", or ".join(dict.fromkeys(map(_plainly, [first, *alternatives])))
-    if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
-        return f"{origin}: {message}.{more}"
-    shown = repr(first["input"])
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
-
-
-def _where(loc: Sequence[str | int]) -> str:
-    """Return the place of an error without the names that pydantic gives to a union's members."""
-    return ".".join(str(part) for part in loc if not _MEMBER.fullmatch(str(part)))
-
-
-_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]|int|float|str|bool|function-.*")
-
-
-def _follows(error: Any, errors: Sequence[Any]) -> bool:
-    """Tell whether a list is too short only because what stands in it is wrong."""
-    loc = error["loc"]
-    inside = (other["loc"] for other in errors if len(other["loc"]) > len(loc))
-    return error["type"] == "too_short" and any(other[: len(loc)] == loc for other in inside)
-
-
-def _nearest(word: str, valid: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}? " if near else ""
-
-
-_FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
-"""The key by which each is known."""
-_LIST = "it must be a list: [a, b], or lines that begin with `- `"
-_MAPPING = "it must hold `key: value` lines"
-_SENTENCES = {
-    "int_parsing": "it must be a whole number",
-    "int_from_float": "it must be a whole number",
-    "float_parsing": "it must be a number",
-    "bool_parsing": "it must be true or false",
-    "int_parsing_size": "it is larger than any number that is allowed",
-    "tuple_type": _LIST,
-    "list_type": _LIST,
-    "dict_type": _MAPPING,
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-}
-
-
-def _plainly(error: Any) -> str:
-    """Return pydantic's message in the words of who writes YAML."""
-    if error["type"] == "too_short":
-        least = error["ctx"]["min_length"]
-        return f"give at least {least} item{'s' if least > 1 else ''}"
-    if error["type"] in _SENTENCES:
-        return _SENTENCES[error["type"]]
-    if error["type"] == "union_tag_not_found":
-        return f"it needs the key {error['ctx']['discriminator']}, which says what it is"
-    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(
-        "^https?:"
-    ):
-        return "write a URL, as in https://host/path"
-    message: str = error["msg"]
-    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
-
-
-def _keys(annotation: Any, loc: tuple[str | int, ...]) -> list[str]:
-    """Return the keys allowed at `loc`, a pydantic error location below `annotation`."""
-    for model in _models(annotation):
-        if not loc:
-            return list(model.model_fields)
-        head, rest = loc[0], loc[1:]
-        if isinstance(head, str) and head in model.model_fields:
-            return _keys(model.model_fields[head].annotation, rest)
-        # A tagged union puts the tag into the location, a list the position.
-        kind = model.model_fields.get("kind")
-        if isinstance(head, int) or (kind and head in get_args(kind.annotation)):
-            return _keys(model, rest) if not isinstance(head, int) else _keys(annotation, rest)
-    return []
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Flatten lists, unions and Annotated into the settings classes they hold."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) in (Annotated, Union, types.UnionType, list, tuple, dict):
-        return [model for part in get_args(annotation) for model in _models(part)]
-    return []

@@ -24,8 +24,14 @@ class Optimizer(Settings):
     learning_rate: float = Field(0.1, gt=0)
 
 
+class NoKeys(Settings):
+    kind: Literal["path"] = "path"  # as a key of another kind is called
+
+
 class Run(Settings):
     name: str = "run"
+    policies: dict[str, Optimizer] = Field({})
+    files: tuple[Annotated[Folder | NoKeys, Field(discriminator="kind")], ...] = ()
     optimizer: Optimizer = Optimizer()
     sources: tuple[Annotated[Folder | Atlas, Field(discriminator="kind")], ...] = ()
     wanted: tuple[str, ...] = Field(("a",), min_length=1)
@@ -84,6 +90,20 @@ def test_settings_are_frozen() -> None:
         ("name: a", ["learning_rate=1"], "^--set: .*did you mean 'optimizer.learning_rate'"),
         ("members: []\nfolds: 2", [], "holds settings of `skindx train`; give a recipe of `skindx"),
         ("optimizer: {learning_rate: -1}", [], "'optimizer.learning_rate' = -1: .*greater than 0"),
+        (
+            "zzz: 1\noptimizer: {learning_rate: -1}",
+            [],
+            r"'zzz'; .* Also .*'optimizer.learning_rate' = ",
+        ),
+        ("a1: 1\nb1: 1", [], r"'a1'; Valid: .*\. Also .*: unknown key 'b1'; take it out\.$"),
+        ("\n".join(f"q{n}: 1" for n in range(9)), [], r"'q5'; .*\. 3 more mistakes come after"),
+        ("policies: {eu: {zzz: 1}}", [], r"unknown key 'policies.eu.zzz'; Valid: learning_rate\.$"),
+        ("files: [{kind: path, zzz: 1}]", [], r"unknown key 'files.0.zzz'; Valid: kind\.$"),
+        (
+            "sources: [{kind: folder, path: a}]",
+            ["sources.0.zzz=1"],
+            r"^--set: unknown key 'sources.0.zzz'; Valid: kind, path\.$",
+        ),
         ("", ["name"], "must look like a.b=value"),
         ("name: a", ["optimizer.learning_rat=1"], "^--set: unknown key 'optimizer.learning_rat'"),
         ("optimizer: {learning_rat: 1}", ["name=a"], "^[^-].*: unknown key"),

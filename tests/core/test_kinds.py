@@ -34,12 +34,17 @@ def test_names_are_known_without_an_import_and_objects_on_demand() -> None:
 
 
 def test_an_unknown_kind_lists_the_valid_ones_and_a_former_one_says_what_to_do() -> None:
-    family = Family("fruit", "skindx.no_fruits", {"apple": FRUIT + "Apple"}, {"plum": "take apple"})
+    family = Family(
+        "fruit",
+        "skindx.no_fruits",
+        {"apple": FRUIT + "Apple"},
+        {"plum": "plum is gone: take apple"},
+    )
     with pytest.raises(UserError, match=r"'aple' is no fruit; did you mean 'apple'\? Valid: apple"):
         family.load("aple")
-    with pytest.raises(UserError, match=r"fruit 'plum' is gone; take apple\."):
+    with pytest.raises(UserError, match=r"plum is gone: take apple\."):
         family.load("plum")
-    with pytest.raises(ValidationError, match="fruit 'plum' is gone; take apple"):
+    with pytest.raises(ValidationError, match="plum is gone: take apple"):
         TypeAdapter(family.union()).validate_python({"kind": "plum"})
     assert family.summaries() == {"apple": "Grows on trees."}
 

@@ -47,7 +47,7 @@ def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
 
 @pytest.mark.parametrize("kind", ["weighted", "greedy"])
 def test_a_retired_combiner_is_refused_in_a_sentence(kind: str) -> None:
-    with pytest.raises(UserError, match=f"kind {kind} is no more.*take kind mean or vote"):
+    with pytest.raises(UserError, match=f"combine={kind} is gone .*take kind mean or vote"):
         EnsembleSettings.parse({"combine": {"kind": kind, "space": "logit"}})
 
 

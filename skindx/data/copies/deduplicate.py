@@ -8,11 +8,11 @@ is kept.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from skindx.core.settings_base import OFF, Settings
 from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph
@@ -81,24 +81,14 @@ class DedupSettings(Settings):
     the middle of smooth skin they look alike to 64 bits. One hash alone joins many more.
     """
 
+    removed_from: ClassVar[str] = "recipe dedup."
+
     hashes: tuple[HashKind, ...] = Field(default=("perceptual", "difference"), min_length=1)
     radius: int = Field(default=4, ge=0, le=32)
     copies: Annotated[Literal["group", "drop", "off"], OFF] = "group"
     """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
     second photo): one group, so that no split divides them; dropped but for the best; not looked
     for. `skindx.data.copies` says how they are found."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_older(cls, raw: Any) -> Any:
-        """Read recipes that older versions saved, with a second stage that there is not."""
-        if not isinstance(raw, dict):
-            return raw
-        if raw.get("embeddings") is not None:
-            raise ValueError(
-                "embeddings is gone since 1.0: `copies` finds what hashes miss, and verifies it"
-            )
-        return {key: raw[key] for key in raw if key != "embeddings"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """How the crawl behaves towards other servers: our settings, and Scrapy's that follow from them."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -63,6 +63,8 @@ class FetchSettings(Settings):
     exactly, is treated otherwise.
     """
 
+    removed_from: ClassVar[str] = "recipe fetch."
+
     contact: str = Field("", max_length=200, pattern=r"^[\x20-\x7e]*$")
     """A URL or mail address where a site's owner reaches you; it stands in the user agent."""
     concurrency: int = Field(1, ge=1, le=2)
@@ -87,14 +89,12 @@ class FetchSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read_older(cls, raw: Any) -> Any:
-        """Read recipes that older versions saved: with a cap and a part that do nothing."""
+        """Read recipes that older versions saved: with a cap that does nothing."""
         if not isinstance(raw, dict):
             return raw
         if raw.get("max_pixels", _OLD_MAX_PIXELS) != _OLD_MAX_PIXELS:
             raise ValueError("the cap on pixels is screen.max_pixels, set it there")
-        if raw.get("partition") is not None:
-            raise ValueError("partition is gone since 1.0: one crawl asks all hosts; leave it out")
-        return {key: raw[key] for key in raw if key not in ("max_pixels", "partition")}
+        return {key: raw[key] for key in raw if key != "max_pixels"}
 
     @property
     def user_agent(self) -> str:

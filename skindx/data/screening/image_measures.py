@@ -6,7 +6,7 @@ and contrast, and an enlargement holds nothing above the limit of its original, 
 the same. A sharpened copy is worth more: to a spectrum, sharpening looks like detail.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class ScreenSettings(Settings):
     3.3 separates all 3,198 sound images from all 892 copies.
     """
 
+    removed_from: ClassVar[str] = "recipe screen."
+
     min_side: int = Field(default=64, ge=8, le=10**6, description="pixels")
     max_aspect: float = Field(default=4.0, ge=1, le=1e12, description="longer side / shorter side")
     min_luminance: float = Field(default=20.0, ge=0, le=255)
@@ -62,16 +64,6 @@ class ScreenSettings(Settings):
     def limits(self) -> SandboxLimits:
         """Return what a decoding process may use."""
         return SandboxLimits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_older(cls, raw: Any) -> Any:
-        """Read recipes that older versions saved, with a table of scores that there is not."""
-        if not isinstance(raw, dict):
-            return raw
-        if raw.get("ood") is not None:
-            raise ValueError("ood is gone since 1.0: run `skindx audit --off-topic` instead")
-        return {key: raw[key] for key in raw if key != "ood"}
 
     @model_validator(mode="after")
     def _dark_below_bright(self) -> Self:

@@ -1,7 +1,7 @@
 """What stands in a bundle: combiners, members of other runs, the detector."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -26,11 +26,12 @@ class MajorityVote(Settings):
 
 
 Combiner = Annotated[Mean | MajorityVote, Field(discriminator="kind")]
-_RETIRED = ("weighted", "greedy")
 
 
 class EnsembleSettings(Settings):
     """How the members are combined."""
+
+    removed_from: ClassVar[str] = "train ensemble."
 
     combine: Combiner = Mean()
     metadata: Annotated[Literal["auto", "off"], OFF] = Field(
@@ -44,11 +45,6 @@ class EnsembleSettings(Settings):
     def _older(cls, combine: Any) -> Any:
         """Read what 0.2 took: `auto` chose the mean on all images of skin that were tried."""
         kind = combine.get("kind") if isinstance(combine, dict) else combine
-        if kind in _RETIRED:
-            raise ValueError(
-                f"kind {kind} is no more, since fitted weights did worse than the plain mean on "
-                "images that they were not fitted on; take kind mean or vote"
-            )
         return {"kind": "mean"} if kind == "auto" else combine
 
 

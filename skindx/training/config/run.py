@@ -1,6 +1,5 @@
 """Settings of a training run: members, engine, detector, trackers."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -60,9 +59,6 @@ class MlflowSettings(Settings):
     experiment: str = "skindx"
 
 
-_NO_FIGURE = "no figure showed a gain of it"
-
-
 def _by_name(value: Any) -> Any:
     """Let `tensorboard` stand for its settings as they are."""
     return {"kind": value} if isinstance(value, str) else value
@@ -114,18 +110,14 @@ class MemberSettings(ClassifierSettings):
     """
     views: Views = 1
     """Test-time augmentation: the number of flips and turns of each image."""
-    gone: ClassVar[Mapping[str, str]] = {
-        "snapshots": f"{_NO_FIGURE}; leave it out",
-        "targets": f"{_NO_FIGURE}; leave it out",
-    }
+    removed_from: ClassVar[str] = "train members[]."
 
     @model_validator(mode="before")
     @classmethod
     def _no_low_rank(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict):
+        """Read what older runs saved of each member, whether its trunk was `lora` or not."""
+        if not isinstance(raw, dict) or raw.get("trunk") == "lora":
             return raw
-        if raw.get("trunk") == "lora":
-            raise ValueError(f"trunk=lora is gone: {_NO_FIGURE}; take trained, or frozen")
         return {key: value for key, value in raw.items() if key != "lora"}
 
     @model_validator(mode="after")
@@ -172,10 +164,7 @@ class TrainSettings(Settings):
     """
     checkpoint: CheckpointSettings = CheckpointSettings()
 
-    gone: ClassVar[Mapping[str, str]] = {
-        "soups": f"{_NO_FIGURE}; keep the members themselves, or take recipe.ema",
-        "distil": f"{_NO_FIGURE}; train the small network as a member of its own",
-    }
+    removed_from: ClassVar[str] = "train "
 
     def check_sent(self, raw: Mapping[str, Any], origin: str) -> None:
         """Raise UserError for a variable that a tracker, which gets every setting, sends away."""

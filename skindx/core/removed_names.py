@@ -1,0 +1,164 @@
+"""Every stable name that versions before had and this one has not, and what to do instead.
+
+One table: the command line and the settings answer by it, so that whoever follows an older guide
+reads one sentence, and a test holds it beside the changelog. Names are written as in
+docs/reference/stable-names.txt, with `=` before a value. A name that still warns stands in
+DEPRECATED of skindx/core/errors.py first.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skindx.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What to do instead of using a name, and the first version that lacks it."""
+
+    instead: str
+    since: str = "1.0"
+
+    def sentence(self, name: str) -> str:
+        """Return what is said of the name, without a full stop."""
+        return f"{name} is gone since {self.since}: {self.instead}"
+
+
+_NO_FIGURE = "no figure showed a gain of it"
+_FITS = "take owt, or engine.zero=3 for a network that is too large for one GPU"
+_FITTED = (
+    "fitted weights did worse than the plain mean on images that they were not fitted on; take "
+    "kind mean or vote"
+)
+_TABLE = "`skindx dedup embed` with it first writes the table that the audit reads"
+
+REMOVED = {
+    name: Removal(instead)
+    for name, instead in {
+        "verb gallery": "`skindx review DATASET` shows the images that were kept and those left "
+        "out, with the reasons; delete galleries that older versions wrote",
+        "verb annotate": "use `skindx review DATASET --reason box`, and `skindx boxes propose` "
+        "for --bundle",
+        "verb screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review "
+        "page shows what was left out, with the reasons",
+        "verb dedup sweep": "`dedup.copies` verifies what hashes find, and `skindx bench data "
+        "threshold` measures what a threshold costs",
+        "verb plan network": "`skindx bench network` measures the network between ranks",
+        "verb audit --weights": _TABLE,
+        "verb audit --bundle": _TABLE,
+        "verb audit --quality": "the build leaves out dark, blurred and blank images by the "
+        "recipe's `screen`",
+        "verb audit --plant": "`skindx bench honesty labels` plants wrong labels and scores the "
+        "ranking",
+        "verb audit --combine": "the ranking always combines all evidence; leave it out",
+        "verb build --diff": "compare the columns sha256, label and split of both manifest.parquet",
+        "verb remove --gallery": "delete galleries that older versions wrote; DATASET/gallery goes "
+        "by itself",
+        "verb train --suggest": f"{_NO_FIGURE}; train members with `trunk: frozen`, which say the "
+        "same",
+        "verb plan --html": "the terminal shows the plan, and --json writes every candidate",
+        "verb plan make --devices": "measure on the other device with `skindx plan measure`",
+        "verb plan make --one-rank-s": "`skindx plan measure` times a step; give its file by "
+        "--trace",
+        "verb plan check --nodes": "a plan is checked against a run, which knows its nodes; leave "
+        "it out",
+        "verb publish --format=webdataset": "the hub's Parquet files stream as well; take hub or "
+        "imagefolder",
+        "verb export --to=sparse": f"{_NO_FIGURE}; take onnx or openvino, with --precision int8 "
+        "for speed",
+        "train soups": f"{_NO_FIGURE}; keep the members themselves, or take recipe.ema",
+        "train distil": f"{_NO_FIGURE}; train the small network as a member of its own",
+        "train members[].snapshots": f"{_NO_FIGURE}; leave it out",
+        "train members[].targets": f"{_NO_FIGURE}; leave it out",
+        "train members[].trunk=lora": f"{_NO_FIGURE}; take trained, or frozen",
+        "train ensemble.combine=weighted": _FITTED,
+        "train ensemble.combine=greedy": _FITTED,
+        "train engine.parallel=tensor": f"no figure showed a gain: {_FITS}",
+        "train engine.parallel=tensor3d": "no figure shows a gain, so skindx-bench has it: install "
+        f"that, or {_FITS}",
+        "train engine.parallel=model": "a pipeline of stages was slower than owt wherever it was "
+        f"measured: {_FITS}",
+        "train engine.parallel=operators": "it was no faster than one weird trick; take owt",
+        "recipe dedup.embeddings": "`copies` finds what hashes miss, and verifies it",
+        "recipe fetch.partition": "one crawl asks all hosts; leave it out",
+        "recipe screen.ood": "run `skindx audit --off-topic` after the build instead",
+    }.items()
+}
+"""A verb, `verb VERB --option` (also of the verbs below it), `verb VERB --option=value`, and keys
+of recipes and of trainings; `[]` is each item of a list, `=` a value or the `kind` below it."""
+
+
+def removed_kinds(family: str) -> dict[str, str]:
+    """Return the former kinds of a setting such as `train engine.parallel`, with their sentence."""
+    start = f"{family}="
+    return {
+        name.removeprefix(start): removal.sentence(name.removeprefix("train "))
+        for name, removal in REMOVED.items()
+        if name.startswith(start)
+    }
+
+
+def removed_keys(place: str, raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a mapping that are gone, or whose value is, each with its sentence.
+
+    `place` is that of the mapping, such as `train members[].`. A key that holds nothing changed
+    nothing in versions that had it.
+    """
+    for key, value in raw.items():
+        kind = value.get("kind") if isinstance(value, dict) else value
+        shown = place.partition(" ")[2].replace("[]", "")
+        if (removal := REMOVED.get(f"{place}{key}")) and value:
+            yield key, removal.sentence(f"{shown}{key}")
+        elif isinstance(kind, str) and (removal := REMOVED.get(f"{place}{key}={kind}")):
+            yield key, removal.sentence(f"{shown}{key}={kind}")
+
+
+def refuse_removed_verb(verb: str, name: str) -> None:
+    """Raise UserError for a verb below `verb` (empty: the first word) that is gone."""
+    called = f"{verb} {name}".strip()
+    if removal := REMOVED.get(f"verb {called}"):
+        raise UserError(f"{removal.sentence(f'skindx {called}')}.")
+
+
+def refuse_removed_options(verb: str, words: Sequence[str], options: Iterable[str]) -> None:
+    """Raise UserError where the words after a verb name an option, or its value, that is gone.
+
+    It is said before anything else is wrong with them. `options` are those that the verb has.
+    """
+    known, parents = set(options), verb.split()
+    for place, word in enumerate(words):
+        if word == "--":
+            return
+        option, equals, value = word.partition("=")
+        if not option.startswith("--"):
+            continue
+        if not equals:
+            value = words[place + 1] if place + 1 < len(words) else ""
+        if removal := REMOVED.get(f"verb {verb} {option}={value.lower()}"):
+            raise UserError(f"{removal.sentence(f'{option} {value}')}.")
+        if option in known:
+            continue
+        for depth in range(len(parents), 0, -1):
+            if removal := REMOVED.get(f"verb {' '.join(parents[:depth])} {option}"):
+                raise UserError(f"{removal.sentence(option)}.")
+
+
+_NOTHING = {"", "[]", "{}", "0", "null", "~", "false"}
+
+
+def refuse_removed_key(root: str, key: str, value: str) -> None:
+    """Raise UserError for a `key=value` of `--set` that is gone; `root` is `train` or `recipe`.
+
+    A kind that another distribution may bring is left to the settings.
+    """
+    parts = ["[]" if part.isdigit() else part for part in key.split(".")]
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth]).replace(".[]", "[]")
+        removal = REMOVED.get(f"{root} {name}")
+        if removal and not (depth == len(parts) and value.lower() in _NOTHING):
+            raise UserError(f"{removal.sentence(name.replace('[]', ''))}.")
+    name = ".".join(parts).replace(".[]", "[]").removesuffix(".kind")
+    removal = REMOVED.get(f"{root} {name}={value}")
+    if removal and "skindx-bench" not in removal.instead:
+        raise UserError(f"{removal.sentence(f'{name}={value}'.replace('[]', ''))}.")

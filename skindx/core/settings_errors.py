@@ -1,0 +1,203 @@
+"""What is wrong with settings, in the words of who writes YAML: pydantic's errors as sentences."""
+
+import difflib
+import re
+import types
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
+
+_MOST_ERRORS, _MOST_SHOWN = 100, 6
+_UNKNOWN, _REMOVED = "extra_forbidden", "removed"
+
+
+def removed_error(said: str) -> PydanticCustomError:
+    """Return the error of a key that is gone; `said` is all that is told of it."""
+    return PydanticCustomError(_REMOVED, "{said}", {"said": said})
+
+
+def what_is_wrong(
+    cls: type[BaseModel], error: ValidationError, origin: str, assigned: Sequence[str] = ()
+) -> str:
+    """Return all that is wrong, the causes first; of many mistakes the first and their number.
+
+    `origin` names the file; what is wrong at or below an `assigned` key came from --set.
+    """
+    # A file that is wrong in each of its lines need not have all of them compared.
+    errors = error.errors(include_url=False)[:_MOST_ERRORS]
+    unknown = {item["loc"] for item in errors if item["type"] == _UNKNOWN}
+    if other := next((file for key, file in _FILES.items() if (key,) in unknown), ""):
+        needed = next((file for key, file in _FILES.items() if key in cls.model_fields), "")
+        return f"{origin} holds {other}; give {needed or 'another file'}."
+    causes = [item for item in errors if not _follows(item, errors)]
+    causes.sort(key=lambda item: (item["type"] != _REMOVED, item["type"] != _UNKNOWN))
+    places: dict[
+        str, list[Any]
+    ] = {}  # a value that fits none of several types has an error of each
+    for item in causes:
+        places.setdefault(".".join(_place(cls, item["loc"])[0]), []).append(item)
+    told: list[str] = []
+    listed: set[str] = set()
+    for where, items in list(places.items())[:_MOST_SHOWN]:
+        by_hand = any(f"{where}.".startswith(f"{key}.") for key in assigned)
+        told.append(f"{'--set' if by_hand else origin}: {_at(cls, where, items, listed)}")
+    more = len(places) - len(told)
+    return " Also ".join(told) + (f" {more} more mistakes come after these." if more else "")
+
+
+def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]) -> str:
+    """Return what is wrong at one place; valid keys of a mapping are `listed` once."""
+    first = items[0]
+    loc = first["loc"]
+    if first["type"] == _REMOVED:
+        return f"{first['msg']}."
+    if first["type"] == _UNKNOWN:
+        return _unknown_key(cls, where, loc, listed)
+    if first["type"] == "missing":
+        return f"{where!r} is missing; add it."
+    if first["type"] == "union_tag_invalid":
+        valid = re.findall(r"'([^']+)'", first["ctx"]["expected_tags"])
+        hint = _nearest(str(first["ctx"]["tag"]), valid)
+        name = first["ctx"]["discriminator"].strip("'")
+        tag = f"{first['ctx']['tag']!r} is no {name}"
+        return f"{where!r}: {tag}; {hint}Valid: {', '.join(valid)}."
+    message = ", or ".join(dict.fromkeys(map(_plainly, items)))
+    if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
+        return f"{message}."
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return f"{where or 'value'!r} = {shown}: {message}."
+
+
+def _unknown_key(
+    cls: type[BaseModel], where: str, loc: tuple[str | int, ...], listed: set[str]
+) -> str:
+    classes = _place(cls, loc[:-1])[1]
+    valid = [key for one in classes for key in one.model_fields]
+    below = [
+        f"{key}.{loc[-1]}"
+        for one in classes
+        for key, field in one.model_fields.items()
+        if any(loc[-1] in model.model_fields for model in _models(_members(field.annotation)))
+    ]
+    hint = f"did you mean {below[0]!r}? " if below else _nearest(str(loc[-1]), valid)
+    parent = where.rpartition(".")[0]
+    if not valid:
+        return f"unknown key {where!r}; nothing can stand below {parent!r}, take it out."
+    if parent in listed:
+        return f"unknown key {where!r}; {hint or 'take it out'}".rstrip("? ") + (
+            "?" if hint else "."
+        )
+    listed.add(parent)
+    return f"unknown key {where!r}; {hint}Valid: {', '.join(dict.fromkeys(valid))}."
+
+
+_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]|int|float|str|bool|function-.*")
+"""What pydantic calls the members of a union of plain types."""
+
+
+def _place(
+    cls: type[BaseModel], loc: Sequence[str | int]
+) -> tuple[list[str], list[type[BaseModel]]]:
+    """Return a place as a user writes it, and the settings classes that may stand there.
+
+    pydantic puts the kinds and names of a union's members into the location.
+    """
+    place: list[str] = []
+    here: list[Any] = [cls]
+    for part in loc:
+        classes = _models(here)
+        kinds = [one for one in classes if part in _kinds_of(one)]
+        named = [one for one in classes if one.__name__ == part]
+        if len(classes) > 1 and (kinds or named):
+            here = list(kinds or named)
+            continue
+        if isinstance(part, str) and _MEMBER.fullmatch(part):
+            continue
+        place.append(str(part))
+        boxes = [one for one in here if get_origin(one) in _BOXES]
+        fields = [one.model_fields[part].annotation for one in classes if part in one.model_fields]
+        inside = [get_args(one)[-1 if get_origin(one) is dict else 0] for one in boxes]
+        here = [member for one in fields or inside for member in _members(one)]
+    return place, _models(here)
+
+
+_BOXES = (list, tuple, dict)
+
+
+def _kinds_of(cls: type[BaseModel]) -> tuple[Any, ...]:
+    kind = cls.model_fields.get("kind")
+    return get_args(kind.annotation) if kind else ()
+
+
+def _members(annotation: Any) -> list[Any]:
+    """Return the types of a union, and the type itself of anything else."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for part in get_args(annotation) for member in _members(part)]
+    return [annotation]
+
+
+def _models(members: Iterable[Any]) -> list[type[BaseModel]]:
+    """Return the settings classes among types."""
+    return [one for one in members if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def _follows(error: Any, errors: Sequence[Any]) -> bool:
+    """Tell whether an error is there only because of another one.
+
+    A list is too short where what stands in it is wrong, and a key is missing where it is misspelt.
+    """
+    loc = error["loc"]
+    if error["type"] == "missing":
+        beside = [
+            str(other["loc"][-1])
+            for other in errors
+            if other["type"] == _UNKNOWN and other["loc"][:-1] == loc[:-1]
+        ]
+        return bool(difflib.get_close_matches(str(loc[-1]), beside, n=1, cutoff=0.5))
+    inside = (other["loc"] for other in errors if len(other["loc"]) > len(loc))
+    return error["type"] == "too_short" and any(other[: len(loc)] == loc for other in inside)
+
+
+def _nearest(word: str, valid: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+_FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
+"""The key by which each is known."""
+_LIST = "it must be a list: [a, b], or lines that begin with `- `"
+_MAPPING = "it must hold `key: value` lines"
+_SENTENCES = {
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_parsing": "it must be a number",
+    "bool_parsing": "it must be true or false",
+    "int_parsing_size": "it is larger than any number that is allowed",
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+}
+
+
+def _plainly(error: Any) -> str:
+    """Return pydantic's message in the words of who writes YAML."""
+    if error["type"] == "too_short":
+        least = error["ctx"]["min_length"]
+        return f"give at least {least} item{'s' if least > 1 else ''}"
+    if error["type"] in _SENTENCES:
+        return _SENTENCES[error["type"]]
+    if error["type"] == "union_tag_not_found":
+        return f"it needs the key {error['ctx']['discriminator']}, which says what it is"
+    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(
+        "^https?:"
+    ):
+        return "write a URL, as in https://host/path"
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
