@@ -366,6 +366,24 @@ MUTANTS = {
         "betainc(rank, self.lesions + 2 - rank, self.miss_rate)",
         "tests/models/test_urgent_risk.py",
     ),
+    "answers: photos side by side in one batch": Mutant(
+        "skindx/models/ensemble.py",
+        'size = 1 if self.classifier.scale.device.type == "cpu" else batch',
+        "size = batch",
+        "tests/api/test_predictions.py tests/diagnosis/test_cases.py",
+    ),
+    "removed names: an option of a group of verbs": Mutant(
+        "skindx/core/removed_names.py",
+        "range(len(parents), 0, -1)",
+        "range(len(parents), len(parents) - 1, -1)",
+        "tests/core/test_removed_names.py",
+    ),
+    "settings: only the first mistake is told": Mutant(
+        "skindx/core/settings_errors.py",
+        "_MOST_ERRORS, _MOST_SHOWN = 100, 6",
+        "_MOST_ERRORS, _MOST_SHOWN = 100, 1",
+        "tests/core/test_config.py",
+    ),
     "prevalence: weighed the wrong way round": Mutant(
         "skindx/models/combination.py",
         "np.array(self.shares_C) / np.array(self.calibration_C)",

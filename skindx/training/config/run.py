@@ -1,5 +1,6 @@
 """Settings of a training run: members, engine, detector, trackers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
