@@ -7,7 +7,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.copies.deduplicate import DedupSettings
-from skindx.data.copies.hash_links import with_pairs
+from skindx.data.copies.hash_links import EQUAL, centres, near_graph, with_pairs
 from skindx.data.embedding_files import (
     Embeddings,
     read_embeddings,
@@ -50,6 +50,13 @@ def test_what_is_no_table_is_reported(tmp_path: Path) -> None:
     pq.write_table(table, path)
     with pytest.raises(UserError, match="of 2 models"):
         read_embeddings(path)
+
+
+def test_the_best_of_equal_images_stands_for_them_and_for_their_neighbours() -> None:
+    links = np.array([[0, 1, EQUAL], [0, 2, EQUAL], [0, 3, 5], [3, 4, 6]])
+    near = near_graph(5, links, radius=5)
+    assert centres(near, np.array([2, 4, 3, 1, 0])).tolist() == [2, 2, 2, 2, 4]
+    assert centres(near, np.array([3, 4, 0, 1, 2])).tolist() == [3, 3, 3, 3, 4]
 
 
 def test_links_stand_once_and_the_nearer_wins() -> None:

@@ -77,6 +77,23 @@ def test_a_changed_image_is_a_copy(change: str) -> None:
     assert copy.covered > 0.9
 
 
+def test_what_is_measured_of_a_correlation_is_its_mean_its_low_end_and_how_much_is_high(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ramp(*fields: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Correlations from 0 to 0.8, each as often as any other."""
+        shape = fields[2].shape
+        levels = np.linspace(0, 0.8, fields[2].size, dtype=np.float32)
+        return levels.reshape(shape), np.ones(shape, np.float32)
+
+    monkeypatch.setattr(verify, "local_correlation", ramp)
+    original = painted(2)
+    pair = [describe(grey(pixels)) for pixels in (original, crop(original))]
+    evidence = verify.evidence_of(*pair)[0]
+    measured = [evidence[name] for name in ("ncc", "low", "agree", "fine")]
+    assert measured == pytest.approx([0.4, 0.15 * 0.8, 0.3 / 0.8, 0.4], abs=0.01)
+
+
 def test_the_transform_says_where_the_first_lies_in_the_second() -> None:
     original = cv2.resize(painted(4), (256, 192))
     framed = np.full((256, 256, 3), 255, np.uint8)
