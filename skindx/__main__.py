@@ -1,3 +1,10 @@
+import os
+import sys
+
+# `python -m` looks for modules in the current folder first, where anybody's may lie.
+if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 (no further import)
+    del sys.path[0]
+
 from skindx.core.startup import heed_interrupts
 
 

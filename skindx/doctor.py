@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.child_python import python_command
 from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import how_to_install
 from skindx.data.loader.crops import SOURCE as CROPS
@@ -100,7 +101,7 @@ class TorchFacts:
 def torch_facts() -> TorchFacts:
     """Ask torch, in a child process."""
     try:
-        done = run([sys.executable, "-c", _TORCH_PROBE], timeout_s=300)
+        done = run(python_command("-c", _TORCH_PROBE), timeout_s=300)
     except subprocess.TimeoutExpired:
         return TorchFacts(error="importing torch took more than 300 s")
     _, mark, facts = done.stdout.partition("FACTS")

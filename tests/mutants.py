@@ -210,6 +210,18 @@ MUTANTS = {
         "if time.monotonic() < 0:",
         "tests/data/test_name_patterns.py",
     ),
+    "children: a grandchild imports from the current folder": Mutant(
+        "skindx/core/child_python.py",
+        'return environment | {_VARIABLE: "1"}',
+        "return environment",
+        "tests/cli/test_current_folder.py::test_no_child_of_a_program_imports_from_its_folder",
+    ),
+    "children: one of multiprocessing imports from the current folder": Mutant(
+        "skindx/core/child_python.py",
+        'before = os.environ.get(_VARIABLE)\n    os.environ[_VARIABLE] = "1"',
+        "before = os.environ.get(_VARIABLE)",
+        "tests/cli/test_current_folder.py::test_no_child_of_a_program_imports_from_its_folder",
+    ),
     "JPEG: a run of fill bytes is read anew from each of them, for its cost": Mutant(
         "skindx/imaging/decode_cost.py",
         r"""rb"\xff([^\x00\x01""",

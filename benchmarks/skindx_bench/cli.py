@@ -174,4 +174,4 @@ def main() -> None:
 
     lay_out(app)
     refuse_special_files(app)
-    run_app(app)
+    run_app(app, "skindx_bench")

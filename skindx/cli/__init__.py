@@ -22,6 +22,7 @@ from skindx.cli.plan import plan
 from skindx.cli.remove import publish, remove
 from skindx.cli.serve import monitor, serve, user
 from skindx.cli.train import train
+from skindx.core.child_python import keep_folder_out
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely, heed_interrupts
 
@@ -114,12 +115,13 @@ refuse_special_files(app)
 
 def main() -> None:
     """Run the command line."""
-    run_app(app)
+    run_app(app, "skindx")
 
 
-def run_app(commands: typer.Typer) -> None:
-    """Run commands as skindx runs its own: offline, on a guarded terminal, errors in a sentence."""
+def run_app(commands: typer.Typer, package: str) -> None:
+    """Run the commands of a package: offline, on a guarded terminal, errors in a sentence."""
     heed_interrupts()
+    keep_folder_out(package)
     go_offline()
     collect_rarely()
     guard_terminal()

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from skindx.core.child_python import python_command
 from skindx.core.machine import cache_folder, cpu_flags
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class CppSource:
                 timeout=_WAIT_S,
             )
             checked = subprocess.run(
-                [sys.executable, "-I", "-c", _CHECK, str(made)],
+                python_command("-c", _CHECK, str(made), isolated=True),
                 capture_output=True,
                 check=False,
                 timeout=_WAIT_S,

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from skindx.core.atomic_files import FolderKind, write_text
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.data.manifest import read_manifest
 from skindx.data.synthetic.site import make_site
@@ -91,6 +92,6 @@ def _near(path: Path) -> Path:
 
 def _verb(*arguments: str) -> None:
     print(f"$ {_shown(*arguments)}", flush=True)
-    finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
+    finished = subprocess.run(python_command("-m", "skindx", *arguments), check=False)
     if finished.returncode:
         raise JobError(f"the demo stopped at `skindx {arguments[0]}`; see the error above.")

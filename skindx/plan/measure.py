@@ -15,6 +15,7 @@ from typing import Any
 from skindx import __version__
 from skindx.core import measurement
 from skindx.core.atomic_files import sha256_file
+from skindx.core.child_python import spawn_context
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import cpu_count
@@ -132,7 +133,7 @@ def _on_ranks(work: _Work) -> tuple[Profile, int]:
     They are no forks of this process, which has read weights: OpenMP's threads do not survive a
     fork, and a rank that waits for them waits for ever.
     """
-    context: Any = multiprocessing.get_context("spawn")
+    context: Any = spawn_context()
     workers = []
     try:
         for rank in range(work.ranks):

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from skindx.core.child_python import spawn_context
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, require_extra
 from skindx.core.progress import Progress, silent
@@ -381,7 +381,7 @@ class _Examiner:
     """A process that examines images; it answers in JSON, and nothing of it is unpickled."""
 
     def __init__(self, settings: PrivacySettings) -> None:
-        context = get_context("spawn")
+        context = spawn_context()
         self._ours, theirs = context.Pipe()
         self.process = context.Process(target=_examine, args=(settings, theirs), daemon=True)
         self.process.start()

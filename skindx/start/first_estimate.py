@@ -8,12 +8,12 @@ took. `skindx plan make` measures on the dataset itself.
 
 import json
 import math
-import multiprocessing
 import os
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from skindx.core.child_python import spawn_context
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
@@ -79,7 +79,7 @@ def time_network(
     With `fetch` the training will fetch the weights of `network`, or of the usual one. Raises
     UserError for a name that timm does not have, and for a network that cannot be trained.
     """
-    context = multiprocessing.get_context("spawn")
+    context = spawn_context()
     ours, theirs = context.Pipe()
     task = (network, side, batch, classes, fetch, BUDGET_S)
     process = context.Process(target=_time, args=(theirs, *task), daemon=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from skindx.core.child_python import spawn_context
 from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder
 from skindx.core.startup import light_imports
@@ -141,7 +142,7 @@ def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int)
         return _run_here(tasks, classes)
     # A fork is ready at once, and computes on one thread as torch's own loader processes do.
     linux = sys.platform == "linux"
-    context: Any = multiprocessing.get_context("fork" if linux else "spawn")
+    context: Any = multiprocessing.get_context("fork") if linux else spawn_context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_try_all, args=(tasks, classes, theirs), daemon=True)
     with warnings.catch_warnings():

@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO
 
+from skindx.core.child_python import child_environment
 from skindx.core.machine import ONE_THREAD
 from skindx.workers.worker_process import module_command, start
 
@@ -156,7 +157,7 @@ def _interpreter() -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    return dict(os.environ) | ONE_THREAD
+    return child_environment(ONE_THREAD)
 
 
 def _umask() -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
 from skindx.core.machine import ONE_THREAD
 
@@ -140,7 +141,7 @@ _PARENT_IS_GONE = 3
 
 def module_command(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a module of this installation."""
-    return (sys.executable, "-m", module, *arguments)
+    return tuple(python_command("-m", module, *arguments))
 
 
 def start(
@@ -150,7 +151,9 @@ def start(
 
     `environment` is added to this process's own, `options` are those of `subprocess.Popen`.
     """
-    return subprocess.Popen(command, env=os.environ | ONE_THREAD | (environment or {}), **options)
+    return subprocess.Popen(
+        command, env=child_environment(ONE_THREAD, environment or {}), **options
+    )
 
 
 @dataclass(frozen=True, slots=True)

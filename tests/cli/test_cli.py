@@ -202,9 +202,10 @@ def test_ctrl_c_in_a_verb_says_how_to_go_on(
     commands.command("work", help="Work.")(interrupted)
     commands.command("ask", help="Ask.")(asked)
     lay_out(commands)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # which it sets, and others shall not keep
     for verb in ("work", "ask"):
         monkeypatch.setattr(sys, "argv", ["skindx", verb])
         with pytest.raises(SystemExit) as stopped:
-            cli.run_app(commands)
+            cli.run_app(commands, "skindx")
         assert stopped.value.code == 130
         assert capsys.readouterr().err.endswith("stopped; run the same command again to go on\n")

@@ -4,7 +4,6 @@ import heapq
 import os
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import yaml
 from pydantic import Field
 
 from skindx.core.atomic_files import write_text
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
@@ -186,7 +186,7 @@ def run(settings: Config) -> Result:
 
 @contextmanager
 def _storage(lab: NetLab, node: int, address: str, secret: str) -> Iterator[None]:
-    command = lab.command(node, sys.executable, "-m", "skindx_bench.cluster.hop_storage", address)
+    command = lab.command(node, *python_command("-m", "skindx_bench.cluster.hop_storage", address))
     variables = os.environ | {SECRET: secret}
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
         try:

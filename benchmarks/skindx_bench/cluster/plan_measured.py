@@ -4,7 +4,6 @@ import csv
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from skindx.core.child_python import python_command
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import JobError
@@ -280,7 +280,7 @@ def _in_lab(lab: NetLab, *words: object) -> None:
                 "OMP_NUM_THREADS": "1",
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
             }
-            command = lab.command(rank, sys.executable, "-m", "skindx", *map(str, words))
+            command = lab.command(rank, *python_command("-m", "skindx", *map(str, words)))
             processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
         codes = [process.wait(_LIMIT_S) for process in processes]
     finally:
@@ -291,7 +291,7 @@ def _in_lab(lab: NetLab, *words: object) -> None:
 
 
 def _skindx(*words: object) -> None:
-    command = [sys.executable, "-m", "skindx", *map(str, words)]
+    command = python_command("-m", "skindx", *map(str, words))
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=_LIMIT_S)
     _check(words, [done.returncode])
 

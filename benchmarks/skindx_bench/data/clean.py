@@ -6,7 +6,6 @@ in environments of their own, in the same run.
 """
 
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from skindx.core.atomic_files import write_csv, write_text
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
 from skindx.core.settings_base import Settings
 from skindx.data.splits.groups import GroupTable
@@ -52,13 +52,7 @@ def methods(wanted: Sequence[str], environments: Path | None) -> dict[str, Comma
 
 def _command(name: str, environments: Path | None) -> Command:
     if name in OWN:
-        return lambda folder: [
-            sys.executable,
-            "-m",
-            "skindx_bench.data.clean_own",
-            name,
-            str(folder),
-        ]
+        return lambda folder: python_command("-m", "skindx_bench.data.clean_own", name, str(folder))
 
     def command(folder: Path) -> list[str]:
         home = environments / PEERS[name][1] if environments else None

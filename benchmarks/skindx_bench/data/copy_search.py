@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, count, islice, product
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
+from skindx.core.child_python import spawn_context
 from skindx.core.errors import JobError, UserError
 from skindx.data import layout
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
@@ -111,7 +111,7 @@ def measure(images: Images, workers: int) -> list[Measured]:
     for folder in images.folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder; name one with images, or leave datasets out.")
-    context = get_context("spawn")
+    context = spawn_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_measure, args=(images, workers, theirs))
     process.start()

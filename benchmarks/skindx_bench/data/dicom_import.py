@@ -4,7 +4,6 @@ import io
 import json
 import time
 from collections.abc import Sequence
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from skindx.core.child_python import spawn_context
 from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Figure, Result, median
@@ -52,7 +52,7 @@ def run(settings: Config) -> Result:
         for _ in range(settings.rounds):
             out = folder / "out"
             out.mkdir(exist_ok=True)
-            ours, theirs = (context := get_context("spawn")).Pipe(duplex=False)
+            ours, theirs = (context := spawn_context()).Pipe(duplex=False)
             process = context.Process(target=_import_all, args=(paths, out, theirs))
             process.start()
             theirs.close()

@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from skindx.core.child_python import spawn_context
 from skindx.core.measurement import interleave
 from skindx.core.progress import silent
 from skindx.core.settings_base import Settings
@@ -200,7 +200,7 @@ def _join_pair(settings: Config) -> float:
 
 def _apart(work: Callable[[Config], float], settings: Config) -> tuple[float, float]:
     """Return (seconds, bytes that the resident size grew by) of the work in a fresh process."""
-    context = get_context("spawn")
+    context = spawn_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_measure, args=(work, settings, theirs))
     process.start()

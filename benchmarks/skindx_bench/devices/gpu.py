@@ -6,7 +6,6 @@ It runs from a checkout, whether skindx is installed or not, and without a netwo
 import json
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 import skindx
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.parts import Outcome, Part, count_tests, run_part
@@ -120,7 +120,7 @@ def _gpu() -> tuple[str, dict[str, Any]]:
 
 
 def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
-    python = [sys.executable, "-m"]
+    python = python_command("-m")
     # The versions there are not those of the lock: a warning of theirs is no failure of ours.
     options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
     options += ["--timeout", "280" if settings.fake else "200"]

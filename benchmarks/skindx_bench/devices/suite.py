@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from skindx.core.atomic_files import write_text
+from skindx.core.child_python import python_command
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.compare import Measurement, read_measurements
@@ -263,14 +263,7 @@ def _part(name: str, settings: Config, folder: Path) -> Part:
     given = [argument for assignment in sets for argument in ("--set", assignment)]
     if settings.smallest:
         given.append("--smallest")
-    command = [
-        sys.executable,
-        "-m",
-        "skindx_bench",
-        name,
-        "--json",
-        str(folder / f"{name}.json"),
-    ]
+    command = python_command("-m", "skindx_bench", name, "--json", str(folder / f"{name}.json"))
     limit = QUICK_S.get(name, 120) - GRACE_S if settings.quick else settings.limit_s
     return Part(name, [*command, *given], limit)
 

@@ -18,6 +18,8 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from skindx.core.child_python import python_command
+
 MOST_BYTES = 64 << 20
 """All wheels together."""
 
@@ -99,7 +101,7 @@ def fill(folder: Path, lock: Path = Path("requirements.lock")) -> int:
     for old in folder.glob("*.whl"):
         old.unlink()  # two versions of one package would stop the installation
     versions = locked(lock)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    pip = python_command("-m", "pip", "--disable-pip-version-check", "--quiet")
     wanted = [f"{name}=={versions[name]}" for name in CARRIED if name != "deepspeed"]
     platforms = [argument for name in _PLATFORMS for argument in ("--platform", name)]
     only = ["--no-deps", "--only-binary=:all:", "--python-version", _PYTHON]
@@ -136,7 +138,7 @@ def install(folder: Path, target: Path) -> int:
     chosen = needed(wheels)
     if chosen:
         print(f"installing {len(chosen)} of {len(wheels)} wheels into {target}")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+        pip = python_command("-m", "pip", "--disable-pip-version-check", "--quiet", "install")
         alone = ["--no-index", "--no-deps", "--no-cache-dir", "--upgrade", "--target", str(target)]
         subprocess.run([*pip, *alone, *map(str, chosen)], check=True)
     sys.path.insert(0, str(target))

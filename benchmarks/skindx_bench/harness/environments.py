@@ -18,6 +18,7 @@ from pathlib import Path
 import skindx
 import skindx_bench
 from skindx.core.atomic_files import write_text
+from skindx.core.child_python import python_command
 from skindx.core.errors import UserError
 
 _MADE = "skindx-environment.txt"
@@ -98,13 +99,13 @@ def _purelib() -> str:
 
 def _installer(home: Path, python: Path) -> tuple[list[str], list[str]]:
     """Return the commands that create an environment and that install into it."""
-    uv = [sys.executable, "-m", "uv"] if importlib.util.find_spec("uv") else []
+    uv = python_command("-m", "uv") if importlib.util.find_spec("uv") else []
     if not uv and (found := shutil.which("uv")):
         uv = [found]
     if uv:
         create = [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home)]
         return create, [*uv, "pip", "install", "--quiet", "--python", str(python)]
-    create = [sys.executable, "-m", "venv", str(home)]
+    create = python_command("-m", "venv", str(home))
     return create, [str(python), "-m", "pip", "install", "--quiet"]
 
 

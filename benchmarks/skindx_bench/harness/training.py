@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 
@@ -24,7 +25,7 @@ def run_skindx(*arguments: object) -> None:
     What one training leaves behind in a process touches no other. When this one is ended, so is
     the verb, which saves where it is.
     """
-    command = [sys.executable, "-m", "skindx", *map(str, arguments)]
+    command = python_command("-m", "skindx", *map(str, arguments))
     with subprocess.Popen(command) as process:
         try:
             code = process.wait()

@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
@@ -183,7 +183,7 @@ def run(settings: Config) -> Result:
         )
         root, root_note = find_root(settings.rootfs, settings.build)
         inside = see(root, shared, cpu_count())
-        chosen = choose_runtime(settings.runtime, inside, [sys.executable, "-c", "pass"])
+        chosen = choose_runtime(settings.runtime, inside, python_command("-c", "pass"))
         conditions = stack.enter_context(Conditions())
         end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
         repeats: dict[str, int] = {}
@@ -232,8 +232,8 @@ def _arms(settings: Config, inside: Inside, chosen: Chosen, work: Path, stack: E
         )
     )
     staying = [task for task in settings.tasks if task != START]
-    python = [sys.executable, "-m", "skindx_bench.serve.container_tasks"]
-    bare = [sys.executable, "-c", "pass"]
+    python = python_command("-m", "skindx_bench.serve.container_tasks")
+    bare = python_command("-c", "pass")
     started = iter(range(1 << 30))
 
     def contained(command: list[str]) -> list[str]:

@@ -7,7 +7,6 @@ three commands that it prints are run as a user runs them, and the page is serve
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from pydantic import Field
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
@@ -184,9 +184,7 @@ def _new(folder: Path, out: Path, settings: Config) -> tuple[Step, Sequence[Esti
 
 
 def _verb(words: Sequence[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(python_command("-m", *words), capture_output=True, text=True, check=False)
     if done.returncode:
         raise JobError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
 

@@ -8,7 +8,6 @@ in which the next image's row and title stand, and apart from it until the serve
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import free_port, require_extra
 from skindx.core.settings_base import Settings
@@ -170,7 +170,7 @@ def _press(page: "Page", keys: list[str], count: int) -> list[float]:
 
 @contextmanager
 def _served(dataset: Path) -> Iterator[tuple[str, float]]:
-    command = [sys.executable, "-m", "skindx", "review", str(dataset), "--port", str(free_port())]
+    command = python_command("-m", "skindx", "review", str(dataset), "--port", str(free_port()))
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

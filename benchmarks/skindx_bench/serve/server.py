@@ -3,7 +3,6 @@
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import go_offline, require_extra
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
@@ -118,7 +118,7 @@ def running(bundle: Path, *arguments: str) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "skindx", "serve", str(bundle), "--port", str(port)]
+    command = python_command("-m", "skindx", "serve", str(bundle), "--port", str(port))
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,11 +1,11 @@
 """How long the command line takes to answer, in fresh processes."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 
 from pydantic import Field
 
+from skindx.core.child_python import python_command
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Result, median
@@ -37,7 +37,7 @@ def run(settings: Config) -> Result:
 
 
 def _fresh(arguments: tuple[str, ...]) -> Callable[[], None]:
-    command = [sys.executable, *arguments]
+    command = python_command(*arguments)
 
     def start() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

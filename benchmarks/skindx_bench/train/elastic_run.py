@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from bisect import bisect_right
@@ -16,6 +15,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
 from skindx.training.config.run import TrainSettings
 from skindx.training.launching.supervise import RANKS, read_notes
@@ -149,7 +149,7 @@ class ElasticRun:
         """Start the training, and again, until it ends well, is refused or stopped."""
         networks = tuple(str(self._lab.namespace(rank + 1)) for rank in range(self.ranks))
         cluster = Cluster(str(self._logs.resolve()), networks, self._lab.address(0))
-        words = [sys.executable, "-m", _MODULE]
+        words = python_command("-m", _MODULE)
         words += [str(self._run.resolve()), str(self._dataset.resolve())]
         variables = {
             **os.environ,

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from skindx.core.child_python import python_command
 from skindx.core.machine import free_port
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
@@ -98,7 +98,7 @@ def run(settings: Config) -> Result:
 @contextmanager
 def _untuned(settings: Config, folder: Path) -> Iterator[Callable[[], None]]:
     """Yield a function that lets the bare loop of another process run one epoch."""
-    command = [sys.executable, "-m", "skindx_bench.train.trainer_loops", str(folder)]
+    command = python_command("-m", "skindx_bench.train.trainer_loops", str(folder))
     arguments = [settings.model, str(settings.size), str(settings.batch)]
     with subprocess.Popen(
         [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

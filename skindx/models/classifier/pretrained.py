@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from skindx.core.atomic_files import atomic_file
+from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder, go_offline
 from skindx.core.startup import light_imports
@@ -42,8 +43,8 @@ def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
     The caller looks for what it wanted.
     """
     # The hub's client reads the variable when it is imported: here it was, and stays offline.
-    online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-    command = [sys.executable, "-m", module, *arguments]
+    online = child_environment({"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"})
+    command = python_command("-m", module, *arguments)
     try:
         done = subprocess.run(
             command,

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 import skindx
 from skindx.core.atomic_files import entries
+from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
 from skindx.core.startup import light_imports
@@ -210,10 +211,10 @@ def launch(
             "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
             "when one dies; start one torchrun on each node (docs/clusters/launch.md)."
         )
-    variables = os.environ | accelerator_variables(accelerator)
+    variables = child_environment(accelerator_variables(accelerator))
     store = host_store(variables) if elastic else None
     port = variables["MASTER_PORT"] if elastic else str(free_port())
-    command = [sys.executable, "-m"]
+    command = python_command("-m")
     if engine.hostfile:
         options = _on_hosts(engine, engine.hostfile)
         if engine.launcher == "pdsh" and "--force_multi" in options:
@@ -321,10 +322,10 @@ def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:
     """
     users = {name.partition("@")[2]: name for name in users_of(hostfile)}
     logins = {host: users.get(host, host) for host in read_hosts(hostfile)}
-    probe = shlex.join([sys.executable, "-c", _PROBE, *paths])
+    probe = shlex.join(python_command("-c", _PROBE, *paths))
     here = f"skindx {skindx.__version__} with torch {version('torch')}"
     # As DeepSpeed does: the same folder, and the variables that a Python looks at.
-    python = {key: value for key, value in os.environ.items() if key.startswith("PYTHON")}
+    python = {key: value for key, value in child_environment().items() if key.startswith("PYTHON")}
     exports = [f"export {key}={shlex.quote(value)};" for key, value in python.items()]
     remote = " ".join([*exports, f"cd {shlex.quote(str(Path.cwd()))} && exec {probe}"])
     options = os.environ.get("PDSH_SSH_ARGS_APPEND", "")

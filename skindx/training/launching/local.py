@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from skindx.core.child_python import child_environment, python_command
 from skindx.training.launching.supervise import LIFELINE, RANKS, TOO_FEW, read_notes
 from skindx.workers.forked_module import ForkContext, ForkedModule, import_once
 from skindx.workers.worker_process import leave_process
@@ -75,8 +76,8 @@ def _start(
     place = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     if forks:
         return ForkedModule(module, arguments, ForkContext(place))
-    command = [sys.executable, "-u", "-m", module, *arguments]
-    return subprocess.Popen(command, env=os.environ | place)
+    command = python_command("-u", "-m", module, *arguments)
+    return subprocess.Popen(command, env=child_environment(place))
 
 
 _PAUSES_S = 1.0, 60.0

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import secrets
 import shutil
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from skindx.core.child_python import child_environment
 from skindx.core.errors import UserError
 from skindx.core.machine import ONE_THREAD, missing_modules
 from skindx.core.private_files import write_private_json
@@ -216,7 +216,7 @@ async def run(
     process = await asyncio.create_subprocess_exec(
         *command,
         str(folder),
-        env=os.environ | ONE_THREAD | {"TMPDIR": str(folder)},
+        env=child_environment(ONE_THREAD, {"TMPDIR": str(folder)}),
         stdin=asyncio.subprocess.PIPE,  # it ends with this process
         stdout=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
+from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.training.config.engine import SETTINGS, EngineSettings
@@ -217,7 +218,7 @@ class Manager:
         world = {"WORLD_SIZE": str(self._workers), "LOCAL_SIZE": str(self._workers)}
         process = subprocess.Popen(
             self._command,
-            env=os.environ | world | place,
+            env=child_environment(world, place),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -326,7 +327,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, stop)
     with open_queue(Path(run), engine) as queue:
         leases = Leases(queue, engine.lease_s)
-        command = [sys.executable, "-u", "-m", module, option, run, dataset]
+        command = python_command("-u", "-m", module, option, run, dataset)
         return Manager(int(workers), command, leases, Path(run)).run()
 
 
