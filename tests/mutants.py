@@ -138,6 +138,18 @@ MUTANTS = {
         "if self.mesh.settings.zero == 9:\n            self._engine.optimizer.grad",
         "tests/training/test_engine_modes.py -k does_not_reach",
     ),
+    "hierarchical: nodes of unequal ranks": Mutant(
+        "skindx/comm/hierarchical.py",
+        "if ranks % wanted:",
+        "if wanted > ranks:",
+        "tests/training/test_refused_settings.py -k that_are_started",
+    ),
+    "launching: the launcher's ranks are not those of the settings": Mutant(
+        "skindx/training/checks.py",
+        "engine.ranks not in (here, everywhere)",
+        "engine.ranks > here",
+        "tests/training/test_refused_settings.py -k that_are_started",
+    ),
     "elastic: a card that no rank has signed": Mutant(
         "skindx/training/elastic/run_secret.py",
         "if not hmac.compare_digest(code, self._code(name, text).encode()):",

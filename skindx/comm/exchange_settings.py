@@ -62,6 +62,9 @@ class ExchangeSettings(Settings):
         """
         return
 
+    def check_ranks(self, ranks: int, per_host: int | None) -> None:
+        """Raise UserError where it does not fit so many ranks, `per_host` of them, if known."""
+
     def check_epoch(self, name: str, steps: int) -> None:
         """Raise UserError where so many steps an epoch are too few for it; `name` takes them."""
 

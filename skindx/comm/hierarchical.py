@@ -9,6 +9,7 @@ from skindx.comm.exchange_settings import BucketedSettings
 from skindx.core.cost.collectives import Cost, pipelined, ring
 from skindx.core.cost.network import Network, Price
 from skindx.core.cost.profile import Profile
+from skindx.core.errors import UserError
 
 PAPER = (
     "Hierarchical all-reduce and large batches | Jia et al., Highly Scalable Deep Learning "
@@ -34,6 +35,25 @@ class HierarchicalSettings(BucketedSettings):
     code: ClassVar[str] = "skindx.comm.bucketed_exchange:Hierarchical"
     local_s_per_element: ClassVar[float] = 0.3e-9
     collective: ClassVar[str] = "hierarchical"
+
+    def check_ranks(self, ranks: int, per_host: int | None) -> None:
+        """Refuse ranks that make no two levels."""
+        wanted = self.ranks_per_node
+        if wanted == "auto":
+            if per_host != ranks:
+                return
+            count = "the only rank is" if ranks == 1 else f"all {ranks} ranks are"
+            raise UserError(
+                "exchange.kind=hierarchical sums inside each host and then between hosts, and "
+                f"{count} on one; set exchange.ranks_per_node to the ranks that share a network "
+                "link, or exchange.kind=dense."
+            )
+        if ranks % wanted:
+            what = "more than" if wanted > ranks else "no divisor of"
+            raise UserError(
+                f"exchange.ranks_per_node={wanted} is {what} the ranks that are started, {ranks}; "
+                "set it to the ranks that share a network link, or exchange.kind=dense."
+            )
 
     def price(self, network: Network) -> Price:
         """Return what its three phases take, as measured or by their links."""

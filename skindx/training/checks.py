@@ -17,10 +17,11 @@ from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import check_monitors
 from skindx.training.checkpoint.finished import load_parts
-from skindx.training.config.engine import EngineSettings, read_extra_of
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.optimizers import optimizer_kinds
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.deepspeed.ranks import ranks_on_hosts
+from skindx.training.deepspeed.extra_settings import check_extra
+from skindx.training.deepspeed.ranks import ranks_on_hosts, read_hosts
 from skindx.training.ensembles.member_refs import member_refs, units
 from skindx.training.member_networks import probe_members
 from skindx.training.method import RunMethod
@@ -129,7 +130,10 @@ def check(
             "that are started; lower it, or start more."
         )
     ranks = everywhere if settings.engine.schedule_kind.together else 1
-    read_extra_of(settings.engine)
+    _check_started(settings.engine)
+    if settings.engine.schedule_kind.together:
+        settings.exchange.check_ranks(everywhere, _per_host(settings.engine, everywhere))
+    check_extra(settings.engine)
     _check_layer_norms(settings)
     classes = len(taxonomy.classes)
     for member in settings.members:
@@ -146,6 +150,29 @@ def _ranks_everywhere(engine: EngineSettings, workers: int) -> int:
     if "RANK" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     return ranks_on_hosts(engine, engine.hostfile) if engine.hostfile else workers
+
+
+def _per_host(engine: EngineSettings, everywhere: int) -> int | None:
+    """Return how many of all ranks are on this host; None: it is not known."""
+    if "RANK" in os.environ:
+        names = (name for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE") if name in os.environ)
+        return next((int(os.environ[name]) for name in names), 1 if everywhere == 1 else None)
+    several = engine.hostfile and len(read_hosts(engine.hostfile)) > 1
+    return None if several else everywhere
+
+
+def _check_started(engine: EngineSettings) -> None:
+    """Raise UserError where a launcher has started other ranks than the settings ask for."""
+    if "RANK" not in os.environ or engine.ranks == "auto":
+        return
+    everywhere = int(os.environ["WORLD_SIZE"])
+    here = _per_host(engine, everywhere)
+    if engine.ranks > everywhere or (here and engine.ranks not in (here, everywhere)):
+        started = f"{here} ranks on this machine" if here else f"{everywhere} ranks in all"
+        raise UserError(
+            f"engine.ranks={engine.ranks}, but the launcher (Slurm's srun, torchrun) has started "
+            f"{started}; leave engine.ranks at auto, or start as many."
+        )
 
 
 def _check_layer_norms(settings: TrainSettings) -> None:

@@ -1,6 +1,7 @@
 """One group of two ranks trains under every mode of the engine; what they become is compared."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from skindx.training.config.engine import (
     read_extra_of,
 )
 from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.extra_settings import check_extra
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.batch_norm import checkpoint_activations
 from skindx.training.parallel.mesh import Mesh, check_precision, leave, resolve_ranks
@@ -276,6 +278,7 @@ def test_extra_deepspeed_settings_lie_below_ours(tmp_path: Path) -> None:
         ('{"optimizer": {}}', "take 'optimizer' out"),
         ("[]", "must hold an object"),
         ('{"zero_optimization": 3}', "'zero_optimization' must be an object"),
+        ('{"tensor_parallel": {"autotp_size": 2}}', "its place is engine.parallel"),
         ("{", "cannot be read as JSON"),
     ],
 )
@@ -286,3 +289,30 @@ def test_deepspeed_settings_that_are_ours_are_refused(tmp_path: Path, text: str,
         read_extra(file)
     with pytest.raises(UserError, match=said):
         read_extra_of(EngineSettings(accelerator="cpu", deepspeed=file))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '{"zero_optimization": {"reduce_bucket_size": "x"}}',
+            "'reduce_bucket_size' is 'x', and DeepSpeed says: input should be a valid integer",
+        ),
+        ('{"zero_optimization": {"reduce_bucket_sise": 1}}', "'reduce_bucket_sise' is '1', and "),
+        ('{"communication_data_type": "fp99"}', "Invalid communication_data_type"),
+        ('{"activation_checkpointing": 3}', "a value is of another kind"),
+        ('{"prescale_gradients": "x"}', "'prescale_gradients' is 'x', and must be true or false"),
+        ('{"gradient_predivide_factor": "x"}', "must be a number"),
+        ('{"steps_per_print": 0.5}', "must be a whole number"),
+        ('{"prescale_gradient": true}', "has no 'prescale_gradient'; did you mean 'prescale_gr"),
+        ('{"prescale_gradients": true, "gradient_predivide_factor": 2, "aio": {}}', ""),
+    ],
+)
+def test_a_json_that_deepspeed_refuses_or_misses_is_one_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "extra.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=said) if said else nullcontext() as caught:
+        check_extra(EngineSettings(accelerator="cpu", zero=2, deepspeed=file))
+    assert "\n" not in str(caught)

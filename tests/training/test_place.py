@@ -14,6 +14,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import ranks as launching
+from skindx.training.launching import place
 from skindx.training.launching.place import settle_place
 
 SMALL: dict[str, Any] = {
@@ -23,6 +24,9 @@ SMALL: dict[str, Any] = {
 }
 TASK = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
 NODES = {**TASK, "SLURM_JOB_NODELIST": "node[01-03,7]", "SLURM_JOB_ID": "71003"}
+
+MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+       "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}  # fmt: skip
 
 
 def settled(**variables: str) -> dict[str, str]:
@@ -61,6 +65,21 @@ def test_what_torchrun_sets_stays_also_within_slurm() -> None:
         ({**NODES, "SLURM_LOCALID": "x"}, "SLURM_LOCALID is 'x'"),
         ({**NODES, "SLURM_PROCID": "8"}, "RANK is 8, and WORLD_SIZE 8 has"),
         (TASK, "names no nodes"),
+        ({**NODES, "SLURM_NTASKS": "0"}, "SLURM_NTASKS is '0', and must be a whole number from 1"),
+        ({"SLURM_NTASKS": "0"}, "SLURM_NTASKS is '0'"),
+        ({"SLURM_NTASKS": "-1", "SLURM_SUBMIT_DIR": "/a"}, "SLURM_NTASKS is '-1'"),
+        ({"SLURM_PROCID": "2"}, "SLURM_PROCID is 2 and SLURM_NTASKS is not set"),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "1"}, "SLURM_NTASKS 1 has tasks from 0 to 0"),
+        (
+            {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
+            "LOCAL_RANK is 2, and LOCAL_WORLD_SIZE 2 has ranks from 0 to 1",
+        ),
+        ({**MPI, "OMPI_COMM_WORLD_SIZE": "0"}, "OMPI_COMM_WORLD_SIZE is '0'"),
+        ({**MPI, "OMPI_COMM_WORLD_RANK": "x"}, "OMPI_COMM_WORLD_RANK is 'x'"),
+        ({**MPI, "OMPI_COMM_WORLD_RANK": "4"}, "RANK is 4, and WORLD_SIZE 4 has ranks"),
+        ({**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "does not say where they meet; set MASTER_AD"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "many"}, "PMI_SIZE is 'many'"),
+        ({"PMI_RANK": "1"}, "PMI_RANK is 1 and PMI_SIZE is not set"),
         ({**NODES, "SLURM_JOB_NODELIST": "node[01-"}, "no list of hosts"),
         ({**NODES, "SLURM_JOB_NODELIST": "-oProxy"}, "no list of hosts"),
     ],
@@ -79,6 +98,15 @@ def test_a_task_of_slurm_is_a_rank() -> None:
     again = dict(found)
     settle_place(again)
     assert again == found
+
+
+def test_a_process_of_mpirun_is_a_rank() -> None:
+    here = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert settled(**MPI) == {**MPI, **here, **meet}
+    two = {"PMI_RANK": "0", "PMI_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "4000"}
+    assert settled(**two) == {**two, "RANK": "0", "WORLD_SIZE": "2"}
+    assert "RANK" not in settled(PMI_RANK="0", PMI_SIZE="1")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +197,8 @@ def test_the_command_line_says_it_in_one_sentence(
 @pytest.mark.long
 @pytest.mark.distributed
 def test_two_tasks_of_slurm_train_one_run(small_dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL))
+    settings = {**SMALL, "engine": {"accelerator": "cpu"}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "skindx", "train", str(small_dataset), "--config",
                str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run")]  # fmt: skip
     # One node, whose name leads nowhere.
@@ -194,3 +223,16 @@ def test_two_tasks_of_slurm_train_one_run(small_dataset: Path, tmp_path: Path) -
     assert "packed" in said[0]
     assert "packed" not in said[1]
     assert (tmp_path / "run" / "bundle").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("host", "said"), [("no-such-host.invalid", "finds no such host"), ("a" * 300, "no name of a")]
+)
+def test_a_host_without_an_address_is_one_sentence(
+    host: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_FIND_S", 0.0)
+    with pytest.raises(UserError, match=rf"^the ranks are to meet at .* {said}") as caught:
+        place.check_address(host)
+    assert "\n" not in str(caught.value)
+    place.check_address("127.0.0.1")

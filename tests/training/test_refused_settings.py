@@ -65,6 +65,10 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
                 ({"engine": {"schedule": "hop"}}, "elastic is for schedule=data"),
                 ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, "more than ranks=2"),
                 ({"engine": {"elastic": {"min_ranks": 0}}}, "min_ranks"),
+                (
+                    {"engine": {"elastic": {"silent_s": 30}, "timeout_s": 20}},
+                    "silent_s=30 is more than timeout_s=20, after which",
+                ),
                 ({"exchange": {"kind": "powersgd"}}, "take one of these"),
                 ({"exchange": {"kind": "hierarchical"}}, r"\(dense, fused, topk, gtopk, local\)"),
                 ({"recipe": {"preconditioner": {"kind": "kfac"}}}, "factors .* are shared out"),
@@ -137,6 +141,48 @@ def test_a_round_that_is_longer_than_an_epoch_is_named(small_dataset: Path) -> N
     local = {"recipe": {"batch": 8}, "exchange": {"kind": "local", "steps": 8}}
     with pytest.raises(UserError, match=r"exchange.steps=8 is longer than its epoch of 7 steps"):
         check(TrainSettings.parse({**SMALL, **local}), records, taxonomy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "said"),
+    [
+        ({"exchange": {"ranks_per_node": 4}}, {}, "ranks_per_node=4 is more than the ranks .*, 3;"),
+        ({"exchange": {"ranks_per_node": 2}}, {}, "ranks_per_node=2 is no divisor of .*, 3;"),
+        ({"exchange": {"ranks_per_node": 3}}, {}, ""),
+        ({"exchange": {}}, {}, "all 3 ranks are on one; set exchange.ranks_per_node to"),
+        ({"engine": {"ranks": 1}, "exchange": {}}, {}, "the only rank is on one"),
+        *(
+            ({"engine": {"ranks": "auto"}, "exchange": {}}, {"WORLD_SIZE": "4", **more}, said)
+            for more, said in (
+                ({"LOCAL_WORLD_SIZE": "2"}, ""),
+                ({"LOCAL_SIZE": "4"}, "all 4 ranks are on one"),
+                ({}, ""),
+            )
+        ),
+        ({}, {"WORLD_SIZE": "3"}, ""),
+        ({}, {"WORLD_SIZE": "2"}, r"ranks=3, but the launcher \(Slurm's srun, .* 2 ranks in all;"),
+        ({}, {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}, "2 ranks on this machine; leave engine"),
+        ({}, {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}, ""),
+        ({}, {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1"}, ""),
+        ({}, {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "4"}, "has started 4 ranks on this machine"),
+    ],
+)
+def test_ranks_that_are_started_fit_the_settings(
+    small_dataset: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    variables: dict[str, str],
+    said: str,
+) -> None:
+    taxonomy, records = Taxonomy.load(small_dataset / "taxonomy.yaml"), read_manifest(small_dataset)
+    for name, value in ({"RANK": "0"} | variables if variables else {}).items():
+        monkeypatch.setenv(name, value)
+    raw = {**SMALL, "engine": {"accelerator": "cpu", "ranks": 3}, **settings}
+    if "exchange" in settings:
+        raw |= {"exchange": {"kind": "hierarchical", **settings["exchange"]}}
+    checked = TrainSettings.parse({"recipe": {"batch": 24}, **raw})
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        check(checked, records, taxonomy)
 
 
 def test_a_label_outside_the_taxonomy_is_named(small_dataset: Path) -> None:

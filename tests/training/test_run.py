@@ -151,6 +151,7 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
         "detector.epochs was 2 and is 3": _settings(
             detector={"size": 64, "epochs": 3, "batch": 16}
         ),
+        "exchange.kind was dense and is topk, .*": _settings(exchange={"kind": "topk"}),
     }
     for said, other in others.items():
         with pytest.raises(UserError, match=rf"other settings or data \({said}\); give another"):

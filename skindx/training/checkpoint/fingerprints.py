@@ -30,6 +30,8 @@ _NAMES = {
     },
 }
 """Part of a fingerprint -> its setting."""
+_WITHOUT = {"exchange": {"kind": "dense"}}
+"""What a fingerprint leaves out, for the engine does it by itself."""
 
 
 class Fingerprint(str):
@@ -57,8 +59,10 @@ def otherwise(folder: Path, made: Mapping[str, Any], expected: str) -> UserError
 
     `made` holds what `made_from` gave then.
     """
-    now = made_from(expected).get(MADE_FROM, {})
-    what = differences(made.get(MADE_FROM), now, _NAMES)
+    before, now = made.get(MADE_FROM), made_from(expected).get(MADE_FROM, {})
+    if isinstance(before, Mapping):
+        before, now = _WITHOUT | dict(before), _WITHOUT | now
+    what = differences(before, now, _NAMES)
     return UserError(
         f"{folder} was trained with other settings or data ({what}); "
         "give another --out, or remove that folder to train it again."

@@ -153,6 +153,12 @@ class EngineSettings(Settings):
                 f"elastic is for schedule=data: the workers of schedule={self.schedule} train "
                 "apart, and others take over what a lost one held; leave elastic out"
             )
+        if self.elastic.silent_s > self.timeout_s:
+            raise ValueError(
+                f"elastic.silent_s={self.elastic.silent_s:g} is more than timeout_s="
+                f"{self.timeout_s:g}, after which a collective fails; lower the first, or raise "
+                "the second"
+            )
         if isinstance(self.ranks, int) and not self.hostfile and least > self.ranks:
             raise ValueError(
                 f"elastic.min_ranks={least} is more than ranks={self.ranks}; set it to at most "
@@ -180,6 +186,8 @@ _OURS = {
     "optimizer": "the recipe",
     "scheduler": "the recipe",
     "compile": "engine.compile",
+    "tensor_parallel": "engine.parallel",
+    "sequence_parallel_size": "engine.parallel",
     "zero_optimization.stage": "engine.zero",
     "zero_optimization.offload_optimizer": "nothing: the recipe's optimizer runs on the device",
 }

@@ -100,9 +100,10 @@ def special_settings() -> list[str]:
 # Muon: a step along the orthogonalised momentum of each matrix; AdamW for all other weights.
 #
 # Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon): M = 0.95 M + 0.05 G; five steps of
-# Newton and Schulz make all singular values of M nearly 1; W moves by the rate times 0.2 sqrt(the
-# longer side), which has the root mean square of AdamW's steps (Liu et al. 2025, arXiv 2502.16982,
-# section 2.2). timm has the code.
+# Newton and Schulz make all singular values of M nearly 1, by timm's `quintic` coefficients, other
+# ones in each step (You 2025, https://leloykun.github.io/ponder/muon-opt-coeffs), not by Jordan's;
+# W moves by the rate times 0.2 sqrt(the longer side), which has the root mean square of AdamW's
+# steps (Liu et al. 2025, arXiv 2502.16982, section 2.2). timm has the code.
 
 _NARROWEST, _LONGEST = 4, 128
 """Rows or columns at least, and the larger number of them over the smaller one at most."""

@@ -25,7 +25,7 @@ from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require
 from skindx.core.startup import light_imports
 from skindx.training.config.engine import EngineSettings
 from skindx.training.launching.local import ADDRESS, AS_ELASTIC, NO_IMPORTS
-from skindx.training.launching.place import choose_interface, settle_place
+from skindx.training.launching.place import check_address, choose_interface, settle_place
 from skindx.training.launching.supervise import ELASTIC, supervise
 from skindx.training.parallel.mesh import (
     Mesh,
@@ -114,6 +114,7 @@ def prepare_rank(settings: EngineSettings) -> tuple[str, torch.device]:
         os.environ.setdefault(name, alone)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
+    check_address(os.environ["MASTER_ADDR"])
     choose_interface(settings.interface, os.environ["MASTER_ADDR"])
     return _prepare_device(accelerator, int(os.environ["LOCAL_RANK"]))
 
@@ -124,6 +125,11 @@ def _prepare_device(accelerator: str, local_rank: int) -> tuple[str, torch.devic
         keep_freed_memory()
         _share_cores()
         return "gloo", torch.device("cpu")
+    if local_rank >= (gpus := torch.cuda.device_count()):
+        raise UserError(
+            f"LOCAL_RANK is {local_rank}, and this machine has {gpus} GPUs, one for each rank from "
+            "0; start as many ranks as there are GPUs."
+        )
     torch.cuda.set_device(local_rank)
     torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
     return "nccl", torch.device("cuda", local_rank)

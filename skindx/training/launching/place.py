@@ -1,19 +1,29 @@
-"""Which rank of how many this process is: as torchrun, DeepSpeed or Slurm tells it.
+"""Which rank of how many this process is: as torchrun, DeepSpeed, Slurm or MPI tells it.
 
 torchrun and DeepSpeed set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Slurm's srun
-sets SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and the list of nodes; from these the others follow.
+sets SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and the list of nodes, mpirun variables of its kind;
+from these the others follow.
 """
 
 import ipaddress
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping, MutableMapping
 
 from skindx.core.errors import UserError
 
 RANK, WORLD = "RANK", "WORLD_SIZE"
 _OF_NODE = ("LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+_OF_MPI = (
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    tuple(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""Of Open MPI, MVAPICH, and MPICH and Intel MPI: rank, ranks, and both on this node."""
+_SIZES_OF_MPI = [name for _, size, _, size_here in _OF_MPI for name in (size, size_here)]
+_FROM_ONE = {WORLD, "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS", *_SIZES_OF_MPI}
 _LARGEST = {RANK: 10**6, WORLD: 10**6, "MASTER_PORT": 65535}
 _MEET_AT, _MEET_PORT = "MASTER_ADDR", "MASTER_PORT"
 
@@ -34,8 +44,9 @@ def settle_place(environment: MutableMapping[str, str] = os.environ) -> None:
     for name in (RANK, WORLD, *_OF_NODE, _MEET_AT, _MEET_PORT):
         if not environment.get(name, "x").strip():
             del environment[name]
-    if RANK not in environment:
-        environment.update(_of_slurm(environment))
+    derived = RANK not in environment
+    if derived:
+        environment.update(_of_slurm(environment) or _of_mpi(environment))
     known = {
         name: _number(environment, name, _LARGEST.get(name, 10**6))
         for name in (RANK, WORLD, *_OF_NODE, _MEET_PORT)
@@ -55,11 +66,20 @@ def settle_place(environment: MutableMapping[str, str] = os.environ) -> None:
             f"the environment variable {RANK} is {known[RANK]}, and {WORLD} {known[WORLD]} has "
             f"ranks from 0 to {known[WORLD] - 1}; unset both, or correct what starts the ranks."
         )
+    for name in _OF_NODE[1:]:
+        if derived or known[WORLD] == 1:  # workers that train alone keep their place on the node
+            break
+        if known.get("LOCAL_RANK", 0) >= known.get(name, 10**6):
+            raise UserError(
+                f"the environment variable LOCAL_RANK is {known['LOCAL_RANK']}, and {name} "
+                f"{known[name]} has ranks from 0 to {known[name] - 1}; unset both, or correct what "
+                "starts the ranks."
+            )
 
 
 def _number(environment: Mapping[str, str], name: str, most: int) -> int:
     text = environment[name].strip()
-    least = 1 if name in (WORLD, "LOCAL_SIZE", "LOCAL_WORLD_SIZE", _MEET_PORT) else 0
+    least = 1 if name in _FROM_ONE else 0
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise UserError(
             f"the environment variable {name} is {environment[name][:40]!r}, and must be a whole "
@@ -70,14 +90,28 @@ def _number(environment: Mapping[str, str], name: str, most: int) -> int:
 
 def _of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the place of a task of srun; nothing for one task alone and for a batch script."""
-    if not environment.get("SLURM_PROCID") or not environment.get("SLURM_NTASKS"):
+    given = {
+        name: _number(environment, name, 10**6)
+        for name in ("SLURM_NTASKS", "SLURM_PROCID")
+        if environment.get(name)
+    }
+    if "SLURM_PROCID" not in given:
         return {}
     if "SLURM_SUBMIT_DIR" in environment and not any(name in environment for name in _OF_STEP):
         return {}  # the batch script itself, which starts ranks or runs alone
-    tasks = _number(environment, "SLURM_NTASKS", 10**6)
-    if tasks <= 1:
+    rank, tasks = given["SLURM_PROCID"], given.get("SLURM_NTASKS", 1)
+    if rank and "SLURM_NTASKS" not in given:
+        raise UserError(
+            f"the environment variable SLURM_PROCID is {rank} and SLURM_NTASKS is not set, and "
+            f"srun sets both; start the ranks with srun, or set {RANK} and {WORLD}."
+        )
+    if rank and tasks == 1:
+        raise UserError(
+            f"the environment variable SLURM_PROCID is {rank}, and SLURM_NTASKS {tasks} has tasks "
+            f"from 0 to {tasks - 1}; start the ranks with srun, or set {RANK} and {WORLD}."
+        )
+    if tasks == 1:
         return {}
-    rank = _number(environment, "SLURM_PROCID", 10**6)
     first, alone = _first_host(environment)
     place = {RANK: str(rank), WORLD: str(tasks)}
     place["LOCAL_RANK"] = str(
@@ -88,6 +122,34 @@ def _of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     place[_MEET_AT] = environment.get(_MEET_AT) or ("127.0.0.1" if alone else first)
     place[_MEET_PORT] = environment.get(_MEET_PORT) or str(_port(environment))
     return place
+
+
+def _of_mpi(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the place of a process of mpirun; nothing for one alone."""
+    for names in _OF_MPI:
+        known = {name: _number(environment, name, 10**6) for name in names if environment.get(name)}
+        rank, size, rank_here, size_here = (known.get(name) for name in names)
+        if size is None or size == 1 or rank is None:
+            if size is None and rank:
+                raise UserError(
+                    f"the environment variable {names[0]} is {rank} and {names[1]} is not set, and "
+                    "mpirun sets both; start the ranks with mpirun, torchrun or srun."
+                )
+            continue
+        if not environment.get(_MEET_AT) and size_here != size:
+            raise UserError(
+                f"mpirun has started {size} ranks ({names[1]}), and does not say where they meet; "
+                f"set {_MEET_AT} to the first host and {_MEET_PORT} to a free port of it."
+            )
+        here = {"LOCAL_RANK": rank_here, "LOCAL_WORLD_SIZE": size_here}
+        place = {RANK: rank, WORLD: size} | {k: n for k, n in here.items() if n is not None}
+        meet = {_MEET_AT: "127.0.0.1", _MEET_PORT: str(_PORT)}
+        return (
+            meet
+            | {k: environment[k] for k in meet if environment.get(k)}
+            | {name: str(number) for name, number in place.items()}
+        )
+    return {}
 
 
 def _first_host(environment: Mapping[str, str]) -> tuple[str, bool]:
@@ -132,6 +194,29 @@ def _port(environment: Mapping[str, str]) -> int:
     numbers = [environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
     job, step = (int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None for text in numbers)
     return _PORT if job is None else _FIRST_PORT + (job + (step or 0)) % _PORTS
+
+
+_FIND_S = 5.0
+"""A name server that does not answer is asked again for so long."""
+
+
+def check_address(host: str) -> None:
+    """Raise UserError for a host that has no address: torch prints forty lines of C++ about it."""
+    deadline = time.monotonic() + _FIND_S
+    while True:
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            again = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+            if again and time.monotonic() < deadline:
+                time.sleep(0.5)
+                continue
+            reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+            raise UserError(
+                f"the ranks are to meet at {host[:80]} ({_MEET_AT}), and {socket.gethostname()} "
+                f"finds no such host ({reason}); correct the name, or give an address."
+            ) from None
+        return
 
 
 _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
