@@ -23,7 +23,7 @@ from skindx.imaging.image_formats import (
     unusable,
 )
 from skindx.imaging.srgb import FileColours, convert_kernel
-from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding, stored_colours
+from skindx.imaging.stored_colours import PLAIN, SRGB, ColourNote, Decoding, stored_colours
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -105,7 +105,7 @@ def decode_noted(
             if at_least and orientation >= 5:
                 at_least = at_least[1], at_least[0]
             # By the file: one that is made plain has no profile.
-            colours = FileColours(stored_colours(data, "JPEG"), decoding)
+            colours = _colours_of(data, "JPEG", decoding)
             pixels_HWC = read_jpeg(
                 data, lambda jpeg: _jpeg(jpeg, max_pixels, at_least, rough, colours)
             )
@@ -134,7 +134,7 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
 
     with _refusals():
         if image_suffix(data[:16]) == ".jpg":
-            colours = FileColours(stored_colours(data, "JPEG"))
+            colours = _colours_of(data, "JPEG")
             small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels, colours))
             if small_HW is not None:
                 return turned(small_HW, orientation_of(data, "JPEG"))
@@ -207,6 +207,12 @@ def _jpeg(
         return _pixels_of(image, {}, colours)
 
 
+def _colours_of(
+    data: bytes, kind: str, decoding: Decoding = SRGB, image: "Image.Image | None" = None
+) -> FileColours:
+    return FileColours(stored_colours(data, kind, image) if decoding == SRGB else PLAIN)
+
+
 def _small_grey(
     jpeg: bytes, side: int, max_pixels: int, colours: FileColours
 ) -> NDArray[np.uint8] | None:
@@ -237,13 +243,13 @@ def decode_with_pillow(
     if kind == "WEBP":
         webp_cost(data).check(max_pixels)
         if is_plain_webp(data):
-            colours = FileColours(stored_colours(data, kind), decoding)
+            colours = _colours_of(data, kind, decoding)
             return colours.rgb(_plain_webp(data)), colours.notes
     readable = without_text(data) if kind == "PNG" else data
     with _opened(readable, kind, max_pixels) as image:
         if kind != "WEBP":
             opened_cost(image, readable).check(max_pixels)
-        colours = FileColours(stored_colours(data, kind, image), decoding)
+        colours = _colours_of(data, kind, decoding, image)
         tags = load_pixels(image)
         return _pixels_of(image, tags, colours), colours.notes
 

@@ -24,7 +24,7 @@ from skindx.imaging.dicom_facts import DicomFacts, facts_of, kind_of
 from skindx.imaging.dicom_pixels import BIG_ENDIAN, DEFLATED, IMPLICIT, FrameLayout
 from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
 from skindx.imaging.srgb import FileColours
-from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
+from skindx.imaging.stored_colours import PLAIN, SRGB, ColourNote, Decoding
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -94,6 +94,8 @@ class ImportedPhoto:
     file: Path
     """JPEG or PNG of sRGB without metadata, named by its SHA-256."""
     facts: DicomFacts
+    notes: frozenset[ColourNote] = frozenset()
+    """What came of its colours."""
 
 
 def import_photos(
@@ -117,7 +119,8 @@ def import_photos(
         except DamagedImage as error:
             yield place, error
         else:
-            yield place, ImportedPhoto(folder / answer["file"], facts)
+            notes = frozenset(answer["notes"])
+            yield place, ImportedPhoto(folder / answer["file"], facts, notes)
 
 
 def _one(data: bytes, job: dict[str, Any], limits: SandboxLimits) -> Any:
@@ -184,7 +187,8 @@ def _read(path: Path, job: dict[str, Any]) -> dict[str, Any]:
     kind, out = kind_of(header), Path(job["out"])
     layout = FrameLayout.of(header, syntax, job["max_pixels"])
     name = ""
-    colours = FileColours(layout.stored_colours(header), job.get("decoding", SRGB))
+    plain = job.get("decoding", SRGB) != SRGB
+    colours = FileColours(PLAIN if plain else layout.stored_colours(header))
     if job["kind"] == "npy":
         pixels_HWC = colours.rgb(layout.decoded(header, job["max_pixels"]))
         with out.open("wb") as file:  # as a name it would get a suffix

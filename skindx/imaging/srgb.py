@@ -23,9 +23,7 @@ from skindx.core.compiled_loops import CppSource
 from skindx.imaging.stored_colours import (
     MAX_PROFILE_BYTES,
     PLAIN,
-    SRGB,
     ColourNote,
-    Decoding,
     StoredColours,
 )
 
@@ -51,10 +49,10 @@ _TABLES = (b"A2B0", b"A2B1", b"A2B2")
 class FileColours:
     """The colours of one file: turns its pixels into sRGB's, and notes what came of them."""
 
-    def __init__(self, stored: StoredColours = PLAIN, decoding: Decoding = SRGB) -> None:
-        self._profile = stored.profile if decoding == SRGB else b""
+    def __init__(self, stored: StoredColours = PLAIN) -> None:
+        self._profile = stored.profile
         self.notes: set[ColourNote] = set()
-        if stored.broken and decoding == SRGB:
+        if stored.broken:
             self.notes.add("profile-ignored")
         if stored.more_images:
             self.notes.add("images-left-out")

@@ -109,7 +109,7 @@ def _png(data: "bytes | mmap") -> StoredColours:
             chunks.setdefault(name, data[at + 8 : end])
         at = end + 4
     if code := chunks.get(b"cICP"):
-        return _coded(code[0], code[1])
+        return coded_colours(code[0], code[1])
     if packed := chunks.get(b"iCCP"):
         inflater = zlib.decompressobj()
         profile = inflater.decompress(packed[packed.index(b"\0") + 2 :], MAX_PROFILE_BYTES + 1)
@@ -157,7 +157,7 @@ def _opened(image: "Image.Image") -> StoredColours:
     if profile := image.info.get("icc_profile"):
         return StoredColours(bytes(profile), more_images=more)
     if codes := image.info.get("nclx_profile"):
-        coded = _coded(codes["color_primaries"], codes["transfer_characteristics"])
+        coded = coded_colours(codes["color_primaries"], codes["transfer_characteristics"])
         return StoredColours(coded.profile, coded.broken, more)
     return StoredColours(more_images=more)
 
@@ -214,7 +214,7 @@ _CURVES: dict[int, Curve] = {
 
 
 @lru_cache(maxsize=64)
-def _coded(primaries: int, curve: int) -> StoredColours:
+def coded_colours(primaries: int, curve: int) -> StoredColours:
     """Return the colours that codes of ITU-T H.273 name."""
     if primaries not in _PRIMARIES or curve not in _CURVES:
         return _BROKEN
@@ -251,15 +251,22 @@ def _matrix_profile(
     gains_3 = (cones_33 @ np.array(_D50)) / (cones_33 @ xyz_43[3])
     adapted_33 = np.linalg.solve(cones_33, gains_3[:, None] * cones_33) @ columns_33
     if isinstance(curve, float):
-        exponent = round(curve * 65536)
-        if not 0 < exponent < 1 << 22:
+        if not 0 < curve < 64:
             raise ValueError(f"gamma {curve}")
-        coded = b"para\0\0\0\0\0\0\0\0" + struct.pack(">i", exponent)
+        coded = _parametric(0, curve)
+    elif curve is _srgb:
+        coded = _parametric(3, 2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
     else:
         levels = [curve(step / (_STEPS - 1)) for step in range(_STEPS)]
         table = [round(65535 * min(1.0, level)) for level in levels]
         coded = b"curv\0\0\0\0" + struct.pack(f">I{_STEPS}H", _STEPS, *table)
     return _icc_file(adapted_33.T.tolist(), coded)
+
+
+def _parametric(function: int, *numbers: float) -> bytes:
+    """Return a curve by its function (ICC.1:2010, 10.15)."""
+    values = b"".join(struct.pack(">i", round(65536 * number)) for number in numbers)
+    return struct.pack(">4sIHH", b"para", 0, function, 0) + values
 
 
 def _icc_file(colorants: Sequence[Sequence[float]], curve: bytes) -> bytes:

@@ -369,7 +369,9 @@ def _convert(
     orientation = orientation or value(image, "orientation", 1)
     if image.hasalpha():
         image = image.flatten(background=[255] * (image.bands - 1))
-    colours = FileColours(stored or _stored_colours(image, path, suffix), facts["decoding"])
+    if facts["decoding"] != SRGB:
+        stored = PLAIN
+    colours = FileColours(stored or _stored_colours(image, path, suffix))
     if image.bands not in (1, 3):
         raise DamagedImage(
             f"it has {image.bands} channels; save it as RGB, for example as JPEG",

@@ -1,7 +1,8 @@
 """How fast training gets its images: beside pure decoding, and beside torchvision's loader."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
+from skindx.imaging.stored_colours import AS_STORED, coded_colours
 from skindx_bench.harness.result import Figure, Result, median, ratio
 from skindx_bench.harness.training import HEIGHT, WIDTH, describe, kept_when_stopped, noisy_jpegs
 
@@ -29,6 +31,8 @@ from skindx_bench.harness.training import HEIGHT, WIDTH, describe, kept_when_sto
 
 SIDE, BATCH = 224, 32
 SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
+_DISPLAY_P3 = 12, 13
+"""Primaries and curve of ITU-T H.273."""
 CACHED_SIDE = 311
 """Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
 
@@ -41,6 +45,8 @@ _RATIOS = {
     "cache_over_resize_limit": ("cache", "resize"),
     "resize_over_opencv": ("resize", "resize, OpenCV"),
     "resize_over_copy": ("resize", "copy"),
+    "crops_over_profiles_ignored": ("crops", "crops, profiles ignored"),
+    "wide_over_plain": ("crops, Display P3", "crops"),
 }
 """Figure -> ours, and the other."""
 
@@ -67,6 +73,14 @@ def run(settings: Config) -> Result:
         encoded = [files.read(index) for index in range(n)]
         pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
         in_memory = InMemory(files.dataset, files.records)
+        wide = InMemory(files.dataset, files.records)
+        for index, data in enumerate(encoded):
+            wide.hold(index, with_profile(data, coded_colours(*_DISPLAY_P3).profile))
+        by_colours: dict[str, InMemory] = {
+            "crops": in_memory,
+            "crops, profiles ignored": InMemory(files.dataset, files.records, decoding=AS_STORED),
+            "crops, Display P3": wide,
+        }
         views, fresh = _views(pixels, n), _views(in_memory, BATCH)
         pool = Pool()
 
@@ -90,8 +104,8 @@ def run(settings: Config) -> Result:
             rounds: list[dict[str, float]] = []
             with kept_when_stopped("epochs were timed") as stopped:
                 for taken in timed_rounds(candidates, settings.rounds):
-                    rounds.append(taken)  # noqa: PERF402 - one by one: what is there is kept
-    seconds = {name: [taken[name] for taken in rounds] for name in candidates}
+                    rounds.append(taken | _crop_times(by_colours, n))  # noqa: PERF401 - kept one by one
+    seconds = {name: [taken[name] for taken in rounds] for name in (*candidates, *by_colours)}
     seconds["decode and resize"] = [
         taken["decode"] + taken["resize, just decoded"] for taken in rounds
     ]
@@ -121,6 +135,12 @@ def make_images(folder: Path, settings: Config) -> Files:
     return Files(folder, records)
 
 
+def with_profile(jpeg: bytes, profile: bytes) -> bytes:
+    """Return a JPEG with an ICC profile of less than 64 kB in its APP2."""
+    body = b"ICC_PROFILE\0\1\1" + profile
+    return jpeg[:2] + b"\xff\xe2" + (len(body) + 2).to_bytes(2) + body + jpeg[2:]
+
+
 def _decode(encoded: Sequence[bytes], threads: int) -> None:
     import simplejpeg
 
@@ -145,6 +165,26 @@ def _resize(views: Sequence[NDArray[np.uint8]], resize: Resize, threads: int) ->
     parts = [range(at, min(n, at + BATCH)) for at in range(0, n, BATCH)]
     for _ in work_ahead(work, parts, threads=threads, ahead=len(parts)):
         pass
+
+
+def _crop_times(sources: Mapping[str, ImageSource], n: int) -> dict[str, float]:
+    """Return the processor time in which one thread makes each source's crops of all images.
+
+    It tells differences of a percent, which the time of a clock hides on a busy machine. Batch by
+    batch in turns, so that a slower phase meets all alike.
+    """
+    taken = dict.fromkeys(sources, 0.0)
+    out_TSS3 = np.empty((BATCH, SIDE, SIDE, 3), np.uint8)
+    for first in range(0, n, BATCH):
+        indices = range(first, min(n, first + BATCH))
+        seeds = sample_seeds((0, 0), indices)
+        for name, source in sources.items():
+            started = time.thread_time()
+            fill_random_crops(
+                source, indices, seeds, SCALE, RATIO, out_TSS3=out_TSS3[: len(indices)]
+            )
+            taken[name] += time.thread_time() - started
+    return taken
 
 
 def _repeated(views: Sequence[NDArray[np.uint8]], n: int) -> list[NDArray[np.uint8]]:
@@ -221,7 +261,10 @@ def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
         "it.",
         f"decode and resize: the times of decoding alone and of the crops of {BATCH} decoded "
         "images alone, added up: about what a loader that decodes whole images can reach.",
-        "No turning, no colour; the loader leaves normalising to the model's device.",
+        "crops: processor time of one thread that decodes and crops, in turns batch by batch; "
+        "profiles ignored: without a look at the file's colours; Display P3: the same files with a "
+        "profile of Display P3, whose pixels are converted to sRGB.",
+        "No turning, no change of colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
         f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "
         "uint8: the crop in Pillow and no normalising.",

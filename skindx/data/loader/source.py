@@ -105,8 +105,14 @@ class InMemory(Files):
     A `share` of the images is kept (see `rank_in_memory`); the others are read each time.
     """
 
-    def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
-        super().__init__(dataset, records)
+    def __init__(
+        self,
+        dataset: Path,
+        records: Sequence[Record],
+        share: float = 1.0,
+        decoding: Decoding | None = None,
+    ) -> None:
+        super().__init__(dataset, records, decoding)
         self.share = share
         # Threads may read the same image at once and both write it: the bytes are the same. No
         # lock, so that a fork can never leave a locked one without an owner.

@@ -62,6 +62,8 @@ _BURNED_IN = (
     "burned_in: keep if it names nobody"
 )
 
+_IGNORED = "its colour profile is damaged or of other colours, and was ignored"
+
 
 class LabelColumns(Columns):
     """Columns of a table of labels; `key` holds the identifier."""
@@ -316,7 +318,8 @@ class DicomImporter:
         nobody = identity["patient_id"] if is_nobody(identity["patient_id"]) else ""  # is counted
         label, confirmed_by = self.label_of({**identity, **file.requested})
         label = label or facts.descriptions.get(source.label, "") or file.label
-        status, detail = ("stored", "") if label else NO_LABEL
+        ignored = _IGNORED if "profile-ignored" in photo.notes else ""
+        status, detail = ("stored", ignored) if label else NO_LABEL
         if facts.burned_in and source.burned_in == "refuse":
             status, detail = "burned-in-text", _BURNED_IN
         return source.stored(
