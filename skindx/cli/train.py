@@ -111,8 +111,8 @@ def train(
     if bundle:
         for line in missing_parts(bundle.spec, bundle.taxonomy.classes):
             print(f"not fitted: {line}")
-        if bundle.images.warning:
-            print(bundle.images.warning)
+        if bundle.warning:
+            print(bundle.warning)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
         print(f"next: {shlex.join(['skindx', 'evaluate', str(bundle.path), str(dataset)])}")

@@ -205,6 +205,42 @@ class ImageOrigin(Settings):
         return ""
 
     @property
+    def warning_of_outlines(self) -> str:
+        """What paintings mean for a detector's outlines, in a sentence; "" for photographs."""
+        if self.painted not in ("all", "some"):
+            return ""
+        part = " in part" if self.painted == "some" else ""
+        return (
+            f"The detector that outlines lesions learned{part} from paintings that a program made, "
+            "so it may miss lesions of people and outline what is none."
+        )
+
+    @property
+    def holds_for_photos(self) -> bool:
+        """Whether what was measured on these images says something about photos of people."""
+        return self.painted == "none"
+
+    @property
+    def measured_on(self) -> str:
+        """What a figure was measured on, for a reader."""
+        modality = {"mixed": "dermoscopic and clinical"}.get(self.modality, self.modality)
+        return {
+            "": "images of which the bundle does not say whether they are photos",
+            "none": f"{modality} photos".strip(),
+            "some": "photos and paintings that a program made",
+            "all": "paintings that a program made",
+        }[self.painted]
+
+    def joined(self, started_from: "ImageOrigin") -> "ImageOrigin":
+        """Return what a network learned from that started from another's weights.
+
+        Unknown weights, such as those of ImageNet, change nothing.
+        """
+        if started_from.painted in ("", self.painted, "none" if not self.painted else ""):
+            return self
+        return self.model_copy(update={"painted": "some"})
+
+    @property
     def expects(self) -> str:
         """Which photos the model is for, in a sentence; "" where its dataset does not say."""
         return _EXPECTS.get(self.modality, "")
@@ -223,6 +259,10 @@ class ImageOrigin(Settings):
             "mixed": "dermoscopic and clinical",
         }.get(self.modality, self.modality)
         return ", ".join(part for part in (kinds[self.painted], modality) if part)
+
+
+UNSTATED = ImageOrigin()
+"""Nobody says what the images are."""
 
 
 def origin_of(dataset: Path, records: Sequence[Record]) -> ImageOrigin:

@@ -170,7 +170,9 @@ _UNKNOWN_NO_SIMILAR = (
     "No similar cases are shown, since the model names no condition that they could illustrate."
 )
 
-_ADDED_LATER = ("images", "metadata", "ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
+_MEASURED = ("detector_recall", "detector_images")
+"""What was measured of the detector, and on what, decides no answer."""
+_ADDED_LATER = ("images", "metadata", "ood", "urgent_risk", "whole_urgent_risk", *_MEASURED)
 
 # C = classes, M = members
 
@@ -268,7 +270,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         calibrated=any(temperature != 1 for temperature in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
-        learned_from=bundle.images.warning,
+        learned_from=bundle.warning,
         modality=bundle.images.modality,
         expects=bundle.images.expects,
         adapted=bundle.spec.adapted.words if bundle.spec.adapted else "",
@@ -285,8 +287,7 @@ def bundle_version(bundle: Bundle) -> str:
         for name, hash_ in bundle.spec.files.items()
         if name not in (METRICS, CARD) and not name.startswith(f"{EXPORTS}/")
     }
-    # What was measured of the detector decides no answer.
-    deciding = bundle.spec.model_copy(update={"files": files, "detector_recall": None})
+    deciding = bundle.spec.model_copy(update={"files": files, **dict.fromkeys(_MEASURED)})
     # A bundle of an older version lacks these; its version does not change when they stay empty.
     unset = {name for name in _ADDED_LATER if getattr(deciding, name) is None}
     return hashlib.sha256(deciding.model_dump_json(exclude=unset).encode()).hexdigest()

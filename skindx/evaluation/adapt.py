@@ -154,6 +154,7 @@ def adapt(
     if prints is not None:
         prints = prints.joined(Fingerprints.of(described(local, images.records)))
     provenance = bundle.spec.provenance
+    images_of = bundle.images.joined(origin_of(local, images.records))
     side = calibration_side([replace(record, split="calibration") for record in records])
     provenance = {k: v for k, v in provenance.items() if k not in (CALIBRATION_CLASSES, *side)}
     done = write_adapted(
@@ -170,6 +171,7 @@ def adapt(
             **rules.risks,
             **({"ood": ood.spec, "novelty": None} if ood else {}),
             "provenance": provenance,
+            **({"images": images_of} if images_of != bundle.images else {}),
         },
         facts=side if provenance_value(bundle.spec.provenance, LEAST_SIDE_PX) else {},
         ood=ood,

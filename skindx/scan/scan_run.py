@@ -16,6 +16,7 @@ from skindx.diagnosis.guarantees import shared
 from skindx.diagnosis.record_assembly import source_of
 from skindx.imaging.dicom import spacing_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
+from skindx.models.bundle.bundle_index import origin_of_detector
 from skindx.models.detector import DetectorRecall
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
@@ -131,6 +132,7 @@ def result_of(
         source=source_of(bundle, backend),
         made_at=made_at,
         recall=recall_bands(bundle.spec.detector_recall),
+        measured_on=origin_of_detector(bundle.spec),
         miss_rate=level.miss_rate if level else None,
         sent_on=shared(level.sent_on) if level else None,
         problems=tuple(problems),

@@ -79,7 +79,7 @@ def write_page(
         shown=shown,
         left=counts.total - len(shown),
         table=table.name,
-        scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.images.warning).text,
+        scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.warning).text,
         basis=_basis(predictor),
         source=source_of(predictor.bundle, predictor.backend),
         style=style,

@@ -124,8 +124,8 @@ def _greeting(host: str, port: int, bundle: Bundle, *, logged_in: bool) -> str:
         if logged_in:
             reach += " Put a proxy with TLS before it: passwords travel in the clear otherwise."
     answers = f" It answers by {printable(bundle.spec.name)}, digest {bundle.digest}."
-    if bundle.images.warning:
-        answers += f" {bundle.images.warning}"
+    if bundle.warning:
+        answers += f" {bundle.warning}"
     return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}{answers}"
 
 

@@ -4,14 +4,24 @@ import math
 from pathlib import Path
 
 import pytest
+from painted_bodies import WHEN
 from tiny_bundle import pack_tiny
 
 from skindx.data.box import Box
-from skindx.diagnosis.record_assembly import bundle_version
+from skindx.data.origin import ImageOrigin
+from skindx.diagnosis.record_assembly import bundle_version, source_of
 from skindx.models.bundle.bundle import open_bundle, write_index
+from skindx.models.bundle.bundle_changes import put_folder
+from skindx.models.bundle.bundle_index import (
+    DETECTORS_MANIFEST,
+    MANIFEST_SHA256,
+    origin_beside,
+    origin_of_detector,
+)
+from skindx.models.bundle.model_card import model_card
 from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
 from skindx.scan.outputs.scan_result import missed_sentence
-from skindx.scan.scan_run import recall_bands
+from skindx.scan.scan_run import recall_bands, result_of
 
 
 def box(x: float, side: float, score: float | None = None) -> Box:
@@ -53,7 +63,7 @@ def test_without_a_lesion_nothing_is_measured() -> None:
 def test_a_bundle_keeps_it_and_its_version_stays(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", detector=True)
     assert bundle.spec.detector_recall is None
-    assert "was not measured" in missed_sentence(recall_bands(None), [20.0])
+    assert "was not measured" in missed_sentence(recall_bands(None), [20.0], ImageOrigin())
     recall = recall_by_size([SizedTruth([box(0, 30)], [box(0, 30)], 1.0)], 0.25)
     write_index(bundle.path, bundle.spec.model_copy(update={"detector_recall": recall}))
     kept = open_bundle(bundle.path)
@@ -61,7 +71,64 @@ def test_a_bundle_keeps_it_and_its_version_stays(tmp_path: Path) -> None:
     bands = recall_bands(kept.spec.detector_recall)
     assert bands is not None
     assert bands[-1].most_px == math.inf
-    said = missed_sentence(bands, [30.0])
+    said = missed_sentence(bands, [30.0], ImageOrigin(painted="none", modality="clinical"))
     assert said.startswith("The detector missed")
     # What was measured decides no answer.
     assert bundle_version(kept) == bundle_version(bundle)
+
+
+ALL, SOME, NONE = (ImageOrigin(painted=share) for share in ("all", "some", "none"))
+
+
+def test_a_detector_of_paintings_is_one_in_every_bundle(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle", detector=True)
+    export = tmp_path / "export"
+    export.mkdir()
+    (export / "model.onnx").write_bytes(b"x")
+    index = {"images": NONE, "detector_images": ALL}
+    write_index(bundle.path, bundle.spec.model_copy(update=index))
+    taken = open_bundle(bundle.path)
+    assert taken.images.warning == ""
+    assert taken.warning.startswith("The detector that outlines lesions learned from paintings")
+    assert source_of(taken, "eager").limits.startswith(taken.warning)
+    assert bundle_version(taken) != bundle_version(bundle)  # of other images
+    assert result_of(taken, [], WHEN).measured_on == ALL
+    assert f"**{taken.warning}**" in model_card(taken.spec, taken.taxonomy, None)
+    put_folder(taken.path, "exports/onnx", export)  # as an export does
+    assert open_bundle(taken.path).spec.detector_images == ALL
+    assert open_bundle(pack_tiny(tmp_path / "bare").path).warning == ""
+
+
+def test_an_older_bundle_says_what_it_recorded(tmp_path: Path) -> None:
+    spec = pack_tiny(tmp_path / "bundle", detector=True).spec
+    older = spec.model_copy(update={"detector_images": None, "images": NONE})
+    for provenance, origin in (
+        ({}, NONE),
+        ({MANIFEST_SHA256: "a", DETECTORS_MANIFEST: "a"}, NONE),
+        ({MANIFEST_SHA256: "a", DETECTORS_MANIFEST: "b"}, ImageOrigin()),
+        ({DETECTORS_MANIFEST: "b"}, ImageOrigin()),
+    ):
+        assert origin_of_detector(older.model_copy(update={"provenance": provenance})) == origin
+    demo = older.model_copy(update={"images": None, "name": "skindx-demo"})
+    assert origin_of_detector(demo) == ALL
+    assert origin_of_detector(older.model_copy(update={"images": None})) == ImageOrigin()
+
+
+def test_weights_bring_along_what_they_learned_from(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "run/bundle", detector=True)
+    write_index(bundle.path, bundle.spec.model_copy(update={"images": ALL}))
+    (tmp_path / "run/members/a").mkdir(parents=True)
+    for file in ("bundle/members/a/model.safetensors", "members/a/model.safetensors"):
+        assert origin_beside(tmp_path / "run" / file) == ALL
+    assert origin_beside(tmp_path / "elsewhere.safetensors") == ImageOrigin()
+    modality = ImageOrigin(painted="none", modality="clinical")
+    assert modality.joined(ALL) == ImageOrigin(painted="some", modality="clinical")
+    for mine, start, together in (
+        (NONE, ImageOrigin(), NONE),
+        (ImageOrigin(), NONE, ImageOrigin()),
+        (ImageOrigin(), ALL, SOME),
+        (ALL, NONE, SOME),
+        (ALL, ALL, ALL),
+        (NONE, SOME, SOME),
+    ):
+        assert mine.joined(start) == together

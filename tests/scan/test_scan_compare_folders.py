@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from painted_bodies import CLASSES, SOURCE, WHEN
+from painted_bodies import CLASSES, PHOTOS, SOURCE, WHEN
 from typer.testing import CliRunner
 from whole_photo import ArrayPhoto
 
@@ -47,7 +47,7 @@ def write(folder: Path, bodies: dict[str, Body], lost: int = -1) -> Path:
         )  # fmt: skip
         photos.append(ScannedPhoto(name, "ab" * 32, *SIZE, 9, 1, 0, lesions))
     recall = (RecallBand(0, float("inf"), 90, 100),)
-    result = ScanResult(tuple(photos), CLASSES, SOURCE, WHEN, recall)
+    result = ScanResult(tuple(photos), CLASSES, SOURCE, WHEN, recall, PHOTOS)
     write_scan(folder, result, [ArrayPhoto(body.pixels_HW3) for body in bodies.values()])
     return folder
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -21,7 +22,7 @@ import pytest
 from found_lesions import lesion
 from hypothesis import given
 from hypothesis import strategies as st
-from painted_bodies import BANDS, WHEN, lesions_of, paint, scan_of
+from painted_bodies import BANDS, CLASSES, PHOTOS, WHEN, lesions_of, paint, scan_of
 from pdf_words import words_of
 from PIL import Image
 from whole_photo import ArrayPhoto
@@ -46,6 +47,7 @@ from skindx.scan.outputs.scan_result import (
 )
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.scan_run import result_of
+from skindx.ui.scans.scan_answer import answer_of
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'
 SIZE = (600, 800)
@@ -191,7 +193,7 @@ def test_the_page_has_every_lesion_and_says_what_it_is_not(
     tree = ET.fromstring((folder / "scan.html").read_text(encoding="utf-8"))
     text = " ".join("".join(tree.itertext()).split()).replace("\N{NO-BREAK SPACE}%", " %")
     assert " ".join(NOT_A_DIAGNOSIS.split()) in text
-    assert missed_sentence(BANDS, [found.diameter_px for found in result.ranked]) in text
+    assert missed_sentence(BANDS, [found.diameter_px for found in result.ranked], PHOTOS) in text
     assert "2 tiles of 48" in text
     assert "\u202e" not in text
     rows = [row for row in tree.iter("tr") if row.get("id")]
@@ -306,7 +308,7 @@ def test_a_damaged_scan_is_one_sentence(text: str, words: str, tmp_path: Path) -
 
 def test_missed_lesions_by_hand() -> None:
     bands = (RecallBand(10, 20, 50, 100), RecallBand(20, 40, 90, 100), RecallBand(40, 80, 0, 0))
-    small, large, none = missed_by_size(bands, [12, 15, 18, 19.9, 20, 30, 39, 50])
+    small, large, none = missed_by_size(bands, [12, 15, 18, 19.9, 20, 30, 39, 50], PHOTOS)
     assert (small.detected, large.detected, none.detected) == (4, 3, 1)
     assert small.missed is not None
     assert small.missed.value == pytest.approx(4)  # half of them are found
@@ -316,9 +318,46 @@ def test_missed_lesions_by_hand() -> None:
     assert large.missed is not None
     assert large.missed.value == pytest.approx(3 / 9)
     assert none.missed is None
-    assert "30 %" in missed_sentence(bands, [12, 15])
-    assert missed_sentence(None, [12]) == UNKNOWN
-    assert missed_sentence((), [12]) == UNKNOWN
+    assert "30 %" in missed_sentence(bands, [12, 15], PHOTOS)
+    assert missed_sentence(None, [12], PHOTOS) == UNKNOWN
+    assert missed_sentence((), [12], PHOTOS) == UNKNOWN
+    assert "of its validation images, clinical photos; at that" in missed_sentence(
+        bands, [12], PHOTOS
+    )
+
+
+@pytest.mark.parametrize(
+    ("painted", "words"),
+    [
+        ("all", "measured on paintings that a program made, where it missed 60 of 200 lesions"),
+        ("some", "measured on photos and paintings that a program made"),
+        ("", "measured on images of which the bundle does not say whether they are photos"),
+    ],
+)
+def test_what_was_measured_on_paintings_promises_nothing_of_photos(
+    painted: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On page, paper and table, and in the JSON of the server."""
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    bands = (RecallBand(10, 20, 50, 100), RecallBand(20, float("inf"), 90, 100))
+    found = [lesion(80, 80, 60), lesion(200, 90, 15)]
+    result = scan_of(found, recall=bands, measured_on=ImageOrigin(painted=painted))
+    read = ArrayPhoto(paint(found, (900, 1200)))
+    write_scan(tmp_path, result, [read])
+    (tmp_path / "lesions.json").write_text('{"problems": []}')
+    page, paper = render_scan(result, [read]), words_of(pdf_bytes(result, [read]))
+    answer = answer_of(tmp_path, SimpleNamespace(classes=CLASSES))
+    for said in (page, paper, answer.missed):
+        assert words in said
+        assert "at that rate" not in said
+    assert page.count("cannot be said") == 2
+    assert answer.recall
+    assert [one.missed_here for one in answer.recall] == [None, None]
+    assert answer.measured_on in words
+    older = json.loads((tmp_path / "scan.json").read_text())
+    del older["measured_on"]
+    (tmp_path / "scan.json").write_text(json.dumps(older))
+    assert "does not say" in answer_of(tmp_path, SimpleNamespace(classes=CLASSES)).missed
 
 
 def test_hostile_class_names_stay_text(result: ScanResult, reads: list[ArrayPhoto]) -> None:
@@ -404,7 +443,7 @@ def test_a_large_photo_is_shrunk_some_rows_at_a_time() -> None:
 
 def test_what_a_scan_missed_has_an_interval_with_a_width() -> None:
     band = RecallBand(10, 40, 516, 533)
-    (missed,) = missed_by_size([band], [20.0] * 5)
+    (missed,) = missed_by_size([band], [20.0] * 5, PHOTOS)
     assert missed.shown_missed == "about 0 (0 to 1)"
     assert Missed(RecallBand(40, 80, 0, 0), 2, None).shown_recall == "not measured"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from found_lesions import lesion
-from painted_bodies import CLASSES, paint, scan_of
+from painted_bodies import CLASSES, PHOTOS, paint, scan_of
 from pdf_words import words_of
 from tiny_bundle import pack_tiny
 from whole_photo import ArrayPhoto
@@ -147,7 +147,7 @@ def _store(folder: Path) -> Any:
     ((1, 1), "of 1 lesion of its validation images"),
 ])  # fmt: skip
 def test_one_lesion_is_singular(shares: tuple[int, int], words: str) -> None:
-    assert words in missed_sentence((RecallBand(10, 20, *shares),), [12])
+    assert words in missed_sentence((RecallBand(10, 20, *shares),), [12], PHOTOS)
 
 
 def test_the_threshold_of_a_scan_names_both_errors() -> None:

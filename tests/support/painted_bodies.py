@@ -7,6 +7,7 @@ import numpy as np
 from found_lesions import alike, lesion
 from numpy.typing import NDArray
 
+from skindx.data.origin import ImageOrigin
 from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
@@ -28,6 +29,8 @@ SOURCE = Source(
     review="not clinically reviewed",
 )
 WHEN = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+PHOTOS = ImageOrigin(painted="none", modality="clinical")
+"""What the detector of these scans was measured on."""
 BANDS = (
     RecallBand(12, 24, 61, 80),
     RecallBand(24, 48, 88, 93),
@@ -105,5 +108,5 @@ def scan_of(
         )
         for place, one in enumerate(found)
     )
-    values: dict[str, object] = {"recall": BANDS, "miss_rate": 0.05} | more
+    values: dict[str, object] = {"recall": BANDS, "measured_on": PHOTOS, "miss_rate": 0.05} | more
     return ScanResult(photos, CLASSES, SOURCE, WHEN, **values)  # type: ignore[arg-type]

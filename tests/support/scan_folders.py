@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from found_lesions import lesion
-from painted_bodies import BANDS, CLASSES, SOURCE, WHEN
+from painted_bodies import BANDS, CLASSES, PHOTOS, SOURCE, WHEN
 from whole_photo import ArrayPhoto
 
 from skindx.scan.outputs.scan_files import write_scan
@@ -43,6 +43,6 @@ def write(folder: Path, body: Body, days: int = 0) -> Path:
         )
     height, width = body.pixels_HW3.shape[:2]
     photo = ScannedPhoto("photo 1", "ab" * 32, width, height, 9, 1, 0, tuple(found))
-    result = ScanResult((photo,), CLASSES, SOURCE, WHEN + timedelta(days=days), BANDS)
+    result = ScanResult((photo,), CLASSES, SOURCE, WHEN + timedelta(days=days), BANDS, PHOTOS)
     write_scan(folder, result, [ArrayPhoto(body.pixels_HW3)])
     return folder

@@ -21,9 +21,10 @@ from skindx.data.box import Box
 from skindx.data.loader.batches import global_batches, share
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
+from skindx.data.origin import ImageOrigin
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector import DetectorSpec
-from skindx.training.checkpoint.finished import CHECKPOINT, load_parts, save_parts
+from skindx.training.checkpoint.finished import CHECKPOINT, load_parts, packed_parts, save_parts
 from skindx.training.checks import check_detector
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
@@ -264,6 +265,14 @@ def test_recall_by_size_counts_the_boxes_of_validation(small_dataset: Path, tmp_
     parts = DetectorParts(spec, {**net.yaml, "nc": 1}, net.state_dict(), recall)
     save_parts(tmp_path, small_dataset, parts, [{"epoch": 1}], "")
     assert load_parts(tmp_path).recall == recall
+    assert load_parts(tmp_path).images.painted == ""
+    paintings = dataclasses.replace(parts, images=ImageOrigin(painted="all"))
+    save_parts(tmp_path, small_dataset, paintings, [{"epoch": 1}], "")
+    assert load_parts(tmp_path).images.painted == "all"
+    settings = SimpleNamespace(detector=SimpleNamespace(from_run=tmp_path))
+    taken = packed_parts(tmp_path / "other", settings)
+    assert taken is not None
+    assert taken.images.painted == "all"
 
 
 def test_the_average_forgets_its_random_start() -> None:

@@ -23,7 +23,7 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.embedding_files import EmbeddingRows
 from skindx.data.manifest import Record, Split, split_of
-from skindx.data.origin import ImageOrigin
+from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import SRGB, Decoding
 from skindx.models.bounded_files import load_tensors, save_tensors
@@ -36,6 +36,7 @@ from skindx.models.bundle.bundle_index import (
     MemberSpec,
     digest_of,
     origin_of_bundle,
+    origin_of_detector,
     provenance_value,
     read_index,
     read_seen,
@@ -111,6 +112,12 @@ class Bundle:
     def images(self) -> ImageOrigin:
         """What the images are that it learned from, as far as it says."""
         return origin_of_bundle(self.spec)
+
+    @property
+    def warning(self) -> str:
+        """What paintings mean for its answers and outlines, in a sentence; "" for photographs."""
+        detector = origin_of_detector(self.spec) if self.spec.detector else UNSTATED
+        return self.images.warning or detector.warning_of_outlines
 
     def ensemble(self, device: str = "cpu") -> Ensemble:
         """Rebuild the classifiers, in evaluation mode on `device`.
@@ -238,6 +245,8 @@ class DetectorParts:
     state: dict[str, torch.Tensor]
     recall: DetectorRecall | None = None
     """On validation images; None where it was not measured."""
+    images: ImageOrigin = UNSTATED
+    """What the images are that it learned from, and those that `recall` was measured on."""
 
 
 def pack(
@@ -279,6 +288,7 @@ def pack(
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         detector_recall=detector.recall if detector else None,
+        detector_images=detector.images if detector else None,
         conformal=conformal,
         urgent_risk=urgent_risk,
         soon_risk=soon_risk,

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self
 
@@ -13,7 +14,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from skindx.core.atomic_files import finish_folder, is_clutter, is_unfinished
 from skindx.core.errors import UserError, instead_of
 from skindx.core.settings_base import Settings
-from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
+from skindx.core.untrusted import MEGABYTE, open_plain, parse_json, read_plain
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
@@ -98,6 +99,9 @@ class BundleSpec(Settings):
     """What its heads read where it lacks the tower below them; None: it has its networks whole."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
+    detector_images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
+    """Those that its detector learned from and was measured on, which another run may have had;
+    None for an older bundle."""
     decoding: Decoding = Field(AS_STORED, exclude_if=lambda decoding: decoding == AS_STORED)
     """The colours of the images that it learned from, and of the photos that it is shown: those of
     an older bundle are as stored, whatever profile a file has."""
@@ -133,6 +137,36 @@ def shown_frame(spec: BundleSpec) -> Preprocess:
     seen = [member.classifier.preprocess for member in spec.members]
     squares = [preprocess for preprocess in seen if preprocess.frame == "square"]
     return max(squares or seen, key=lambda preprocess: preprocess.crop)
+
+
+DETECTORS_MANIFEST = "detector's manifest sha256"
+"""Of the manifest that a detector of another run learned from."""
+
+
+def origin_of_detector(spec: BundleSpec) -> ImageOrigin:
+    """Return what a bundle's detector learned from and was measured on, as far as it says.
+
+    An older bundle names the manifest of a detector that another run trained; without one it is
+    of the same dataset as the members.
+    """
+    if spec.detector_images is not None:
+        return spec.detector_images
+    manifests = {spec.provenance.get(name) for name in (DETECTORS_MANIFEST, MANIFEST_SHA256)}
+    foreign = DETECTORS_MANIFEST in spec.provenance and len(manifests) > 1
+    return ImageOrigin() if foreign else origin_of_bundle(spec)
+
+
+def origin_beside(weights: Path) -> ImageOrigin:
+    """Return what the network learned from whose weights lie in a bundle or in a packed run.
+
+    Nothing is known of a file that lies anywhere else.
+    """
+    for folder in weights.absolute().parents[:4]:
+        for index in (folder / INDEX, folder / "bundle" / INDEX):
+            with suppress(UserError, OSError):
+                raw = parse_json(read_plain(index, _LONGEST_INDEX), str(index))
+                return origin_of_bundle(BundleSpec.parse(raw, str(index), expand=False))
+    return ImageOrigin()
 
 
 MANIFEST_SHA256 = "manifest_sha256"

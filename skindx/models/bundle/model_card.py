@@ -16,6 +16,7 @@ from skindx.models.bundle.bundle_index import (
     BundleSpec,
     card_title,
     origin_of_bundle,
+    origin_of_detector,
 )
 from skindx.models.conformal import ALL
 from skindx.models.metadata_head import MetadataSpec
@@ -44,6 +45,8 @@ _FIGURES = {
 def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
     """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
     images = origin_of_bundle(spec)
+    outlines = origin_of_detector(spec).warning_of_outlines if spec.detector else ""
+    warning = images.warning or outlines
     members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
     counted = spec.provenance.get(TRAINING_COUNTS, {})
     lines = [
@@ -52,7 +55,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         "An ensemble for images of skin. It is no medical device and gives no diagnosis.",
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
-        *([f"**{images.warning}**", ""] if images.warning else []),
+        *([f"**{warning}**", ""] if warning else []),
         "## Model details",
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
@@ -216,7 +219,9 @@ def _recall(spec: BundleSpec) -> list[str]:
         for name, band in zip(bands, spec.detector_recall.bands, strict=True)
         if band.lesions
     ]
-    return [f"- lesions found by the detector on validation images, by size: {'; '.join(detected)}"]
+    on = origin_of_detector(spec).measured_on
+    what = f"lesions found by the detector on validation images ({on}), by size"
+    return [f"- {what}: {'; '.join(detected)}"]
 
 
 def metadata_words(metadata: MetadataSpec | None) -> str:

@@ -341,7 +341,8 @@ def _missing(change: LesionChange, comparison: ScanComparison) -> str:
     assert row is not None
     other = comparison.before if change.kind == "new" else comparison.after
     size = ((row["x2"] - row["x1"]) * (row["y2"] - row["y1"])) ** 0.5
-    for band in other.summary.recall or ():
+    measured = other.summary.recall if other.summary.measured_on.holds_for_photos else None
+    for band in measured or ():
         if band.lesions and band.least_px <= size < (band.most_px or float("inf")):
             missed = percent(1 - band.found / band.lesions)
             return f"the detector misses {missed} of this size"

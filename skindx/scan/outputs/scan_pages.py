@@ -74,8 +74,8 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
         title=_title(result),
         not_a_diagnosis=NOT_A_DIAGNOSIS,
         summary=summary(result),
-        missed_sentence=missed_sentence(result.recall, sizes_px),
-        missed=missed_by_size(result.recall or (), sizes_px),
+        missed_sentence=missed_sentence(result.recall, sizes_px, result.measured_on),
+        missed=missed_by_size(result.recall or (), sizes_px, result.measured_on),
         problems=problems(result),
         views=[
             _view(place, photo, read, rows)
@@ -261,7 +261,8 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(NOT_A_DIAGNOSIS, 10, bold=True, fill=_NOTICE_FILL)
     sheet.text(summary(result), 11)
-    sheet.text(missed_sentence(result.recall, [ranked.diameter_px for ranked in result.ranked]))
+    sizes_px = [ranked.diameter_px for ranked in result.ranked]
+    sheet.text(missed_sentence(result.recall, sizes_px, result.measured_on))
     for problem in problems(result):
         sheet.text(problem, bold=True)
     for sentence in limits(result):

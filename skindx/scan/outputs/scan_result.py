@@ -19,6 +19,7 @@ from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
+from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.diagnosis.conclusion import LARGEST_SET
 from skindx.diagnosis.record import Share, Source, percent
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
@@ -86,34 +87,46 @@ class Missed:
 
 
 def missed_by_size(
-    bands: Sequence[RecallBand], diameters_px: Sequence[float]
+    bands: Sequence[RecallBand], diameters_px: Sequence[float], measured_on: ImageOrigin
 ) -> tuple[Missed, ...]:
     """Estimate for each band how many lesions are there that the scan did not find.
 
     Where a share r is found, n found lesions stand for n (1 - r) / r missed ones. A size of which
-    the scan found none has no estimate.
+    the scan found none has no estimate, and a share of paintings is none of photos.
     """
     answers = []
     for band in bands:
         detected = sum(band.least_px <= size < band.most_px for size in diameters_px)
         recall = band.recall
         missed = None
-        if detected and band.detected:
+        if detected and band.detected and measured_on.holds_for_photos:
             missed = Interval(*(detected * (1 / share - 1) if share else float("inf")
                                 for share in (recall.value, recall.high, recall.low)))  # fmt: skip
         answers.append(Missed(band, detected, missed))
     return tuple(answers)
 
 
-def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[float]) -> str:
-    """Return in a sentence what the scan may have missed; by size it is in a table."""
+def missed_sentence(
+    bands: Sequence[RecallBand] | None, diameters_px: Sequence[float], measured_on: ImageOrigin
+) -> str:
+    """Return in a sentence what the scan may have missed; by size it is in a table.
+
+    What was measured on images that may be no photos is said, and promises nothing here.
+    """
     if not bands:
         return UNKNOWN
     detected, lesions = sum(band.detected for band in bands), sum(band.lesions for band in bands)
     recall = proportion_interval(detected / lesions if lesions else 0, lesions)
     if not lesions:
         return UNKNOWN
-    estimates = [one.missed for one in missed_by_size(bands, diameters_px) if one.missed]
+    if not measured_on.holds_for_photos:
+        return (
+            f"How many lesions of these photos are not in this list is unknown: the detector was "
+            f"measured on {measured_on.measured_on}, where it missed {lesions - detected} of "
+            f"{counted(lesions, 'lesion')}; that says nothing about photos of people."
+        )
+    by_size = missed_by_size(bands, diameters_px, measured_on)
+    estimates = [one.missed for one in by_size if one.missed]
     least = min(band.least_px for band in bands)
     about, are = "some", "are"
     if estimates:
@@ -121,9 +134,10 @@ def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[f
         about, are = f"about {counted(more, 'lesion')}", "is" if more == 1 else "are"
     return (
         f"The detector missed {percent(1 - recall.value)} ({percent(1 - recall.high)} to "
-        f"{percent(1 - recall.low)}) of {counted(lesions, 'lesion')} of its validation images; at "
-        f"that rate {about} of these photos {are} not in this list. Small and faint lesions are "
-        f"missed more often; below {least:.0f} pixels nothing was measured."
+        f"{percent(1 - recall.low)}) of {counted(lesions, 'lesion')} of its validation images, "
+        f"{measured_on.measured_on}; at that rate, which holds for photos like those, {about} of "
+        f"these photos {are} not in this list. Small and faint lesions are missed more often; "
+        f"below {least:.0f} pixels nothing was measured."
     )
 
 
@@ -146,6 +160,8 @@ class ScanResult:
     made_at: datetime
     recall: tuple[RecallBand, ...] | None = None
     """Of the detector on validation images, by size; None: unknown for this bundle."""
+    measured_on: ImageOrigin = UNSTATED
+    """What these validation images are."""
     miss_rate: float | None = None
     """Of the threshold by which lesions are urgent; None: the bundle has none."""
     sent_on: Share | None = None
@@ -259,6 +275,8 @@ class Summary(Settings):
     photos: tuple[PhotoSummary, ...]
     recall: tuple[BandSummary, ...] | None = None
     """None: unknown for this bundle."""
+    measured_on: ImageOrigin = UNSTATED
+    """What its images are; not stated in a scan of an older version."""
     threshold: str = ""
     """What the threshold of urgent promises, with both of its errors; empty in older scans."""
     no_urgent_risk: str = ""
@@ -287,6 +305,7 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
             for photo, path in zip(result.photos, overviews, strict=True)
         ),
         recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        measured_on=result.measured_on,
         threshold=threshold,
         no_urgent_risk=result.no_urgent_risk,
         known=result.scope.known,

@@ -26,8 +26,10 @@ from skindx.core.atomic_files import (
 from skindx.core.errors import UserError
 from skindx.core.untrusted import open_plain, read_json
 from skindx.data.layout import MANIFEST
+from skindx.data.origin import ImageOrigin
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.bundle.bundle_index import DETECTORS_MANIFEST, origin_beside
 from skindx.models.detector import (
     MODEL_WEIGHTS,
     MODEL_YAML,
@@ -170,6 +172,7 @@ def save_parts(
             **made_from(fingerprint),
             "manifest": sha256_file(dataset / MANIFEST),
             "spec": parts.spec.model_dump(mode="json"),
+            "images": parts.images.model_dump(mode="json"),
             **({"recall": parts.recall.model_dump(mode="json")} if parts.recall else {}),
             **history[-1],
         }
@@ -188,7 +191,11 @@ def load_parts(run: Path) -> DetectorParts:
         load_detector(run / FOLDER, detector_spec)
     config, state = read_detector(run / FOLDER)
     recall = DetectorRecall.parse(result, str(file), expand=False) if result is not None else None
-    return DetectorParts(detector_spec, config, state, recall)
+    if "images" in index:
+        images = ImageOrigin.parse(index["images"], str(file), expand=False)
+    else:  # of an older version
+        images = origin_beside(file)
+    return DetectorParts(detector_spec, config, state, recall, images)
 
 
 def _index(run: Path) -> dict[str, Any]:
@@ -220,4 +227,4 @@ def packed_origin(settings: TrainSettings) -> dict[str, str]:
             f"{settings.detector.from_run / FOLDER / INDEX} does not say which manifest its "
             "detector learned from; train it again."
         )
-    return {"detector's manifest sha256": manifest}
+    return {DETECTORS_MANIFEST: manifest}

@@ -34,6 +34,7 @@ from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
     PACKED_FROM,
     MemberSpec,
+    origin_beside,
     provenance_value,
 )
 from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
@@ -349,7 +350,8 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
     builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)
-    by_unit = units(member_refs(run, settings), records)
+    refs = member_refs(run, settings)
+    by_unit = units(refs, records)
     names = [name for unit in by_unit.values() for name in unit]
     parts = {part.name: part for part in builder.parts(names)}
     predicted = {
@@ -381,6 +383,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         learned,
         metadata,
         builder.trunks([part for part, _ in packed]),
+        [origin_beside(start) for name in assembly.members if (start := refs[name].member.weights)],
     )
     provenance = {
         **({FOLD_TRAINED_IMAGES: folded} if folded else {}),

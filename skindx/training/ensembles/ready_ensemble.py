@@ -6,6 +6,7 @@ the gallery, the fingerprints and the provenance say what it learned from.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from skindx.core.atomic_files import sha256_file
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import COUNTED, Record, count_images, decoding_of, read_image, split_of
-from skindx.data.origin import origin_of
+from skindx.data.origin import ImageOrigin, origin_of
 from skindx.imaging.photo_gates import ModalityCheck, modality_features
 from skindx.models.bundle.bundle import Bundle, DetectorParts, calibration_classes, pack
 from skindx.models.bundle.bundle_index import (
@@ -75,6 +76,8 @@ class ReadyEnsemble:
     metadata: MetadataSpec | None
     trunks: Mapping[str, Mapping[str, Tensor]]
     """Weights that members share, by their key."""
+    started_from: Sequence[ImageOrigin] = ()
+    """What the networks learned from whose weights members started from."""
 
 
 def pack_ensemble(
@@ -124,7 +127,7 @@ def pack_ensemble(
         },
         seen=records,
         fingerprints=_fingerprints(dataset, records),
-        images=origin_of(dataset, learned),
+        images=reduce(ImageOrigin.joined, ready.started_from, origin_of(dataset, learned)),
         decoding=decoding_of(dataset),
         embeddings=embeddings,
         trunks=ready.trunks,

@@ -25,6 +25,7 @@ from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.batches import epoch_plan, steps_of
 from skindx.data.manifest import Record
+from skindx.data.origin import origin_of
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector import (
@@ -435,7 +436,10 @@ class DetectorJob:
         )
 
     def save(self, result: DetectorParts, history: list[Row]) -> None:
-        save_parts(self.run, self.dataset, result, history, self.fingerprint)
+        records = [*looked_at(self.records, "train"), *looked_at(self.records, "val")]
+        images = origin_of(self.dataset, records)
+        parts = replace(result, images=images)
+        save_parts(self.run, self.dataset, parts, history, self.fingerprint)
 
 
 def _groups(net: nn.Module, decay: float) -> list[dict[str, object]]:

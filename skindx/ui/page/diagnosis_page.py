@@ -238,7 +238,7 @@ def _add_diagnosis(
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
             gr.HTML(
-                scope_html(bundle.taxonomy, bundle.images.warning),
+                scope_html(bundle.taxonomy, bundle.warning),
                 apply_default_css=False,
                 js_on_load=None,
                 elem_id="sx-known",

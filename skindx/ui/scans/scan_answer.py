@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from skindx.core.atomic_files import read_parquet
 from skindx.core.untrusted import read_json
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scope import knows, lacks
@@ -133,6 +134,9 @@ class ScanAnswer(BaseModel):
     recall: tuple[ScanRecall, ...] | None = Field(
         description="By size; null: it was not measured for this bundle."
     )
+    measured_on: str = Field(
+        "", description="What the images are that `recall` was measured on; it holds for no others."
+    )
     problems: tuple[str, ...] = Field(description="What could not be searched, in sentences.")
     source: Source
 
@@ -157,8 +161,9 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         unknown_urgent=summary.unknown_urgent,
         warning=summary.warning,
         learned_from=summary.source.limits,
-        missed=missed_sentence(bands, sizes_px),
-        recall=None if bands is None else _recall(bands, sizes_px),
+        missed=missed_sentence(bands, sizes_px, summary.measured_on),
+        recall=None if bands is None else _recall(bands, sizes_px, summary.measured_on),
+        measured_on=summary.measured_on.measured_on,
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),
         source=summary.source,
     )
@@ -202,7 +207,9 @@ def _band(band: BandSummary) -> RecallBand:
     return RecallBand(band.least_px, most_px, band.found, band.lesions)
 
 
-def _recall(bands: list[RecallBand], sizes_px: list[float]) -> tuple[ScanRecall, ...]:
+def _recall(
+    bands: list[RecallBand], sizes_px: list[float], measured_on: ImageOrigin
+) -> tuple[ScanRecall, ...]:
     return tuple(
         ScanRecall(
             least_px=one.band.least_px,
@@ -215,7 +222,7 @@ def _recall(bands: list[RecallBand], sizes_px: list[float]) -> tuple[ScanRecall,
             found_here=one.detected,
             missed_here=one.missed.value if one.missed else None,
         )
-        for one in missed_by_size(bands, sizes_px)
+        for one in missed_by_size(bands, sizes_px, measured_on)
     )
 
 
