@@ -306,6 +306,30 @@ MUTANTS = {
         'afar = ""',
         "tests/diagnosis/test_refusals.py::test_a_refused_photo_from_afar_is_offered_a_scan",
     ),
+    "joining: boxes that overlap by two fifths are two lesions": Mutant(
+        "skindx/scan/tile_search.py",
+        "(iou(box, better_K4) >= SAME_LESION_IOU)",
+        "(iou(box, better_K4) >= SAME_TILE_IOU)",
+        "tests/scan/test_scan_join.py",
+    ),
+    "joining: a box around two close lesions is averaged with one of them": Mutant(
+        "skindx/scan/tile_search.py",
+        "apart |= _nested(detections.boxes_N4[n], first_K4[[overlap_K.argmax()]])[0]",
+        "apart |= False",
+        "tests/scan/test_scan_join.py",
+    ),
+    "scan: a share of paintings is promised for photos": Mutant(
+        "skindx/scan/outputs/scan_result.py",
+        "if detected and band.detected and measured_on.holds_for_photos:",
+        "if detected and band.detected:",
+        "tests/scan/test_scan_outputs.py -k paintings",
+    ),
+    "bundle: a detector's paintings stay behind": Mutant(
+        "skindx/models/bundle/bundle.py",
+        "detector_images=detector.images if detector else None,",
+        "detector_images=None,",
+        "tests/training/test_detection.py tests/models/test_detector_recall.py",
+    ),
     "joining: the larger of two parts decides": Mutant(
         "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",

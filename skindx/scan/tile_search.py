@@ -188,8 +188,10 @@ def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> Fl
 
 
 SAME_TILE_IOU, OTHER_TILE_IOU = 0.5, 0.3
-"""From this overlap on two whole boxes are one lesion: in one tile the detector has separated them
-already, and between scales corners differ by pixels."""
+"""From this overlap on corners of two whole boxes are averaged: in one tile the detector has
+separated them already, and between scales corners differ by pixels."""
+SAME_LESION_IOU = 0.3
+"""From this overlap on two boxes are one lesion in the end, and the better one stays."""
 HIDDEN = 0.6
 """Share of a part's area inside a whole box, from which the part belongs to it."""
 SLACK, SLACK_SHARE = 4.0, 0.1
@@ -253,7 +255,7 @@ def join(detections: TileDetections, least_side: float = 0.0) -> tuple[Floats, F
     order = np.lexsort((boxes_K4[:, 1], boxes_K4[:, 0], -scores_K))
     sides_K2 = boxes_K4[order, 2:] - boxes_K4[order, :2]
     order = order[sides_K2.max(axis=1, initial=0) >= least_side]
-    order = order[_distinct(boxes_K4[order])]
+    # First of all: a box around two close lesions would pass for either of them.
     order = order[~_groups(boxes_K4[order], scores_K[order])]
     kept = _best(boxes_K4[order])
     return boxes_K4[order][kept], scores_K[order][kept], labels_K[order][kept]
@@ -267,8 +269,10 @@ def _join_whole(detections: TileDetections) -> tuple[Floats, Floats, Ints]:
         least = OTHER_TILE_IOU
         if len(overlap_K) and overlap_K.max() >= least:
             group = groups[int(overlap_K.argmax())]
-            same = any(detections.tiles_N[m] == detections.tiles_N[n] for m in group)
-            if not same or overlap_K.max() >= SAME_TILE_IOU:
+            apart = any(detections.tiles_N[m] == detections.tiles_N[n] for m in group)
+            # One that holds the other may be a group of lesions: which it is shows in the end.
+            apart |= _nested(detections.boxes_N4[n], first_K4[[overlap_K.argmax()]])[0]
+            if not apart or overlap_K.max() >= SAME_TILE_IOU:
                 group.append(int(n))
                 continue
         groups.append([int(n)])
@@ -312,34 +316,39 @@ def _touch(a_4: Floats, b_4: Floats) -> bool:
     return bool(_shared(a_4, b_4[None])[0] >= TOUCHING * min(_area(a_4), _area(b_4)))
 
 
-def _distinct(boxes_K4: Floats) -> Ints:
-    """Return the places of boxes, best first, that no better one overlaps as the same lesion."""
-    kept: list[int] = []
-    for n, box in enumerate(boxes_K4):
-        if not (iou(box, boxes_K4[kept]) >= SAME_TILE_IOU).any():
-            kept.append(n)
-    return np.array(kept, np.int64)
-
-
 def _groups(boxes_K4: Floats, scores_K: Floats) -> Bools:
-    """Return which boxes, best first, hold two others apart from each other: groups of lesions."""
+    """Return which boxes, best first, hold two others apart from each other: groups of lesions.
+
+    A group inside a box counts as the lesions that it is of.
+    """
     groups_K = np.zeros(len(boxes_K4), bool)
-    for n, box in enumerate(boxes_K4):
-        inner_M4 = boxes_K4[held(box, boxes_K4) & (scores_K >= GROUP_SCORE * scores_K[n])]
+    for n in np.argsort(_areas(boxes_K4), kind="stable"):
+        box, good_K = boxes_K4[n], scores_K >= GROUP_SCORE * scores_K[n]
+        inner_M4 = boxes_K4[held(box, boxes_K4) & good_K & ~groups_K]
         if len(inner_M4) > 1:
             groups_K[n] = len(_best(inner_M4)) > 1
     return groups_K
 
 
 def _best(boxes_K4: Floats) -> Ints:
-    """Return the places of boxes, best first, that neither hold a better one nor lie in it."""
+    """Return the places of boxes, best first, one a lesion.
+
+    Boxes that overlap by `SAME_LESION_IOU`, or of which one lies in the other, are one lesion: the
+    same boxes again give the same places.
+    """
     kept: list[int] = []
     for n, box in enumerate(boxes_K4):
         better_K4 = boxes_K4[kept]
-        nested = (_covered(box, better_K4) >= INSIDE) | held(box, better_K4)
-        if not nested.any():
+        if not (_nested(box, better_K4) | (iou(box, better_K4) >= SAME_LESION_IOU)).any():
             kept.append(n)
     return np.array(kept, np.int64)
+
+
+def _nested(box_4: Floats, boxes_N4: Floats) -> Bools:
+    """Return which of others lie in a box or hold it, N."""
+    least_N = np.minimum(_area(box_4), _areas(boxes_N4))
+    nested_N: Bools = _shared(box_4, boxes_N4) >= INSIDE * np.maximum(least_N, 1e-12)
+    return nested_N
 
 
 def held(box_4: Floats, boxes_N4: Floats) -> Bools:

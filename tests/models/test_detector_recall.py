@@ -82,6 +82,7 @@ ALL, SOME, NONE = (ImageOrigin(painted=share) for share in ("all", "some", "none
 
 def test_a_detector_of_paintings_is_one_in_every_bundle(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", detector=True)
+    assert bundle.spec.detector_images == ImageOrigin()  # as its detector's run says
     export = tmp_path / "export"
     export.mkdir()
     (export / "model.onnx").write_bytes(b"x")

@@ -1,6 +1,7 @@
 """One box a lesion, wherever the seams run and in whatever order tiles were answered."""
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from spots import SpotDetector, photo_with
 
 from skindx.scan.pixel_store import PixelStore, PixelWriter
 from skindx.scan.tile_search import (
+    SAME_LESION_IOU,
     ScanSettings,
     TileDetections,
     find_in_tiles,
@@ -77,9 +79,52 @@ def test_of_two_boxes_of_which_one_holds_the_other_the_better_stays() -> None:
 
 
 def test_neighbours_of_one_tile_stay_two_lesions() -> None:
-    one, other = row((0, 0, 10, 10), 0.9, 1), row((5, 0, 15, 10), 0.8, 1)
-    assert len(joined(one, other)) == 2
+    one = row((0, 0, 10, 10), 0.9, 1)
+    for tile in (1, 2):
+        assert len(joined(one, row((6, 0, 16, 10), 0.8, tile))) == 2
+    # A better box around two close ones is neither, and they stay two.
+    near = row((12, 0, 22, 10), 0.8, 1)
+    for tile in (1, 2):
+        around = row((0, 0, 22, 10), 0.95, tile)
+        assert sorted(joined(around, one, near)) == [[0, 0, 10, 10], [12, 0, 22, 10]]
     assert joined() == []
+
+
+@pytest.mark.parametrize("tile", [1, 2])
+@pytest.mark.parametrize("other", [(5, 0, 15, 10), (2, 2, 6, 6), (-20, -20, 20, 20), (1, 1, 9, 9)])
+@pytest.mark.parametrize("scores", [(0.9, 0.5), (0.5, 0.9), (0.7, 0.7)])
+def test_boxes_that_overlap_or_hold_each_other_are_one_lesion(
+    other: tuple[float, ...], tile: int, scores: tuple[float, float]
+) -> None:
+    assert len(joined(row((0, 0, 10, 10), scores[0], 1), row(other, scores[1], tile))) == 1
+
+
+_SIDES = st.floats(5, 60)
+_ROWS = st.builds(
+    lambda x, y, width, height, score, tile, part: row(
+        (x, y, x + width, y + height), score, tile, part=part
+    ),
+    *(st.floats(0, 80), st.floats(0, 80), _SIDES, _SIDES, st.floats(0.05, 1)),
+    *(st.integers(0, 4), st.booleans()),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(_ROWS, min_size=1, max_size=8), st.randoms(use_true_random=True))
+def test_no_lesion_is_listed_twice(rows: list[list[float]], random: Random) -> None:
+    """Whatever the boxes: none overlaps another, joined again they are the same, in any order."""
+    boxes, scores, _ = join(TileDetections.of(np.array(rows)))
+    shuffled = rows.copy()
+    random.shuffle(shuffled)
+    assert np.array_equal(join(TileDetections.of(np.array(shuffled)))[0], boxes)
+    for n, box in enumerate(boxes):
+        others = np.delete(boxes, n, axis=0)
+        assert not (iou(box, others) >= SAME_LESION_IOU).any()
+        inside = (box[:2] <= others[:, :2]).all(axis=1) & (others[:, 2:] <= box[2:]).all(axis=1)
+        assert not inside.any()
+    again = [row(tuple(box), score, 9) for box, score in zip(boxes, scores, strict=True)]
+    random.shuffle(again)
+    assert np.allclose(join(TileDetections.of(np.array(again)))[0], boxes)
 
 
 SMALL, LARGE = (36.0, 0.0, 46.0, 10.0), (0.0, 0.0, 40.0, 40.0)
