@@ -690,6 +690,30 @@ MUTANTS = {
         "return max(seen[::-1],",
         "tests/ui/test_answer_texts.py -k whole",
     ),
+    "cut: a box is compared with all of the photo": Mutant(
+        "skindx/imaging/cut_lesions.py",
+        "return _box_cut_by(boxes[0], seen,",
+        "return _box_cut_by(boxes[0], (0, 0, 1, 1),",
+        "tests/imaging/test_cut_lesions.py",
+    ),
+    "cut: the edge of the photo cuts nothing": Mutant(
+        "skindx/imaging/cut_lesions.py",
+        "if touching(region_HW) >= LEAST_TOUCHING:",
+        "if False:",
+        "tests/imaging/test_cut_lesions.py",
+    ),
+    "cut: a shadow is a lesion": Mutant(
+        "skindx/imaging/cut_lesions.py",
+        "(1 - LEAST_CONTRAST) * rest",
+        "rest",
+        "tests/imaging/test_cut_lesions.py",
+    ),
+    "cut: predictions do not say it": Mutant(
+        "skindx/diagnosis/diagnose.py",
+        "with_cut(predictor, photo, prediction)",
+        "photo",
+        "tests/diagnosis/test_cut_lesion.py",
+    ),
     "int8: a layer that makes no numbers hurts least": Mutant(
         "skindx/models/exports/bundle_export.py",
         "nan=np.inf",

@@ -29,6 +29,7 @@ from skindx.diagnosis.record_assembly import (
     bundle_version,
     photo_of,
     used_facts,
+    with_cut,
 )
 from skindx.models.ensemble import EnsembleOutput, Prediction
 from skindx.models.ood.feature_extraction import p_values_of
@@ -313,7 +314,10 @@ def _conclude(
     members_MC = members_MPC.mean(axis=1)
     if predictor.prevalence:
         members_MC = predictor.prevalence.correct(members_MC)
-    seen_photos = tuple(photos.values())
+    seen_photos = tuple(
+        with_cut(predictor, photo, prediction)
+        for photo, prediction in zip(photos.values(), predictions, strict=True)
+    )
     return ConcludedCase(
         case, seen_photos, places, predictions, members_MC, conclusion, ood_p_value, deciding, used
     )

@@ -17,6 +17,7 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.scope import unjudged
+from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.decode import decode_noted, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
@@ -357,6 +358,8 @@ class CheckedPhoto:
 
     opened: Opened
     remarks: tuple[str, ...]
+    cut_by: Cut = ""
+    """By what its lesion seems to be cut; known when the networks have looked at it."""
 
 
 def check_photos(

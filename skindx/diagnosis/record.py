@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from skindx.core.settings_base import Settings
 from skindx.data.origin import OF_WIDE_PHOTOS
 from skindx.diagnosis.case import Case, Patient, listed, use_of_facts
+from skindx.imaging.cut_lesions import Cut
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
 
@@ -39,6 +40,19 @@ SEES_SQUARE = (
     "not count."
 )
 """Of a photo on which the square is drawn."""
+
+
+CUT: dict[Cut, str] = {
+    "square": (
+        "The lesion seems to reach beyond the square that the networks see: part of the lesion was "
+        "not seen. Take the photo again with the whole lesion in the middle."
+    ),
+    "edge": (
+        "The lesion seems to reach the edge of the photo: part of the lesion was not seen. Take "
+        "the photo again with the whole lesion and some skin around it."
+    ),
+}
+"""Remarks on a photo of whose lesion the networks saw a part."""
 
 
 LEARNED = (
@@ -104,6 +118,9 @@ class Photo(_Part):
     square: tuple[float, float, float, float] | None = None
     """Left, top, right and bottom of the part that the classifiers see, in pixels of the upright
     photo: the central square, or all of it; None in a record of an older version."""
+    cut_by: Cut = ""
+    """By what its lesion seems to be cut, so that part of it was not seen: the `square`, or the
+    `edge` of the photo; empty: by neither, or a record of an older version."""
     remarks: tuple[str, ...] = ()
     """Limits of its quality, though it is good enough for an answer; that the model knows it."""
     colours: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.guarantees import with_measured_risk, with_measured_sets
 from skindx.diagnosis.photo_checks import CheckedPhoto, Opened
 from skindx.diagnosis.record import (
+    CUT,
     Candidate,
     Diagnosis,
     LesionBox,
@@ -28,6 +29,7 @@ from skindx.diagnosis.record import (
     percent,
 )
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
+from skindx.imaging.cut_lesions import Edges, cut_by
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.bundle.bundle_index import EXPORTS, shown_frame
 from skindx.models.ensemble import Prediction
@@ -242,6 +244,19 @@ def _no_similar(predictor: "Predictor", conclusion: Conclusion) -> str:
     return "" if predictor.gallery else _NO_GALLERY
 
 
+def with_cut(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> CheckedPhoto:
+    """Return a photo with the remark that the networks saw a part of its lesion, if they did."""
+    width, height = seen.opened.width, seen.opened.height
+
+    def share(left: float, top: float, right: float, bottom: float) -> Edges:
+        return left / width, top / height, right / width, bottom / height
+
+    boxes = [share(box.x1, box.y1, box.x2, box.y2) for box in _boxes(prediction, seen.opened) or ()]
+    square = share(*_square(predictor.bundle, seen.opened))
+    cut = cut_by(seen.opened.pixels_HWC, square, boxes)
+    return replace(seen, cut_by=cut, remarks=(CUT[cut], *seen.remarks)) if cut else seen
+
+
 def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:
     return Photo(
         width=seen.opened.width,
@@ -250,6 +265,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
         boxes=_boxes(prediction, seen.opened),
         no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
         square=_square(predictor.bundle, seen.opened),
+        cut_by=seen.cut_by,
         remarks=seen.remarks,
         colours=tuple(sorted(seen.opened.notes)),
     )
