@@ -90,6 +90,24 @@ MUTANTS = {
         "if False:",
         "tests/data/test_files_source.py",
     ),
+    "YAML: a number where text is due": Mutant(
+        "skindx/core/settings_base.py",
+        "_as_text(value) if key in texts else value",
+        "value",
+        "tests/core/test_config.py",
+    ),
+    "YAML: NO is false": Mutant(
+        "skindx/core/untrusted.py",
+        '("bool", "true|True|TRUE|false|False|FALSE", "tTfF")',
+        '("bool", "true|false|NO|no|on", "tfNno")',
+        "tests/core/test_config.py",
+    ),
+    "YAML: keys are what YAML takes them for": Mutant(
+        "skindx/core/untrusted.py",
+        'key.tag = f"{_TAG}str"',
+        "pass",
+        "tests/core/test_config.py",
+    ),
     "labels: one word is compared by its stem": Mutant(
         "skindx/taxonomy/lexicon.py",
         "if len(key - {_BOTH}) > 1))",

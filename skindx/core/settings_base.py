@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -25,8 +26,13 @@ from skindx.core.errors import UserError
 from skindx.core.removed_names import REMOVED, removed_keys
 from skindx.core.secret_hosts import expanded
 from skindx.core.settings_errors import removed_error, what_is_wrong
+from skindx.core.untrusted import PlainWords
 
 _MOST_VALUES = 1_000_000
+
+
+_YAML = "yaml"
+"""Key of the context of validation: whether the values were written in YAML."""
 
 
 def _word_off(value: Any) -> Any:
@@ -83,6 +89,16 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _text_where_text_is_expected(cls, raw: Any, info: ValidationInfo) -> Any:
+        """Take what YAML reads as a number or truth value as it is written, where text is due."""
+        if not isinstance(raw, dict) or not (info.context or {}).get(_YAML):
+            return raw
+        fields = cls.model_fields.items()
+        texts = {name for name, field in fields if name in raw and _is_of_text(field)}
+        return {key: _as_text(value) if key in texts else value for key, value in raw.items()}
+
+    @model_validator(mode="before")
+    @classmethod
     def _no_truth_value_for_a_number(cls, raw: Any) -> Any:
         # A validator of the fields themselves is not allowed for the kind of a union's members.
         if not isinstance(raw, dict):
@@ -109,29 +125,37 @@ class Settings(BaseModel):
         `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError, also
         where its value would go to a host that the user has not named (core/secret_hosts.py).
         """
-        raw = read_yaml(path) if path else copy.deepcopy(start or {})
+        raw = read_yaml(path, _WrittenLoader) if path else copy.deepcopy(start or {})
         assigned = [_assign(raw, assignment) for assignment in sets]
         origin = str(path) if path else "--set" if assigned else "settings"
-        settings = cls._parse(expanded(raw, origin), origin, assigned)
+        settings = cls._parse(expanded(raw, origin), origin, assigned, yaml=True)
         settings.check_sent(raw, origin)
         return settings
 
     @classmethod
-    def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:
+    def parse(
+        cls,
+        raw: dict[str, Any],
+        origin: str = "settings",
+        *,
+        expand: bool = True,
+        yaml: bool = False,
+    ) -> Self:
         """Validate plain values; `origin` names them in an error. Raises UserError.
 
-        Untrusted input must not `expand` environment variables: an error would reveal them.
+        `yaml`: they were written in YAML, so that a number may stand where text is due. Untrusted
+        input must not `expand` environment variables: an error would reveal them.
         """
         if not expand:
-            return cls._parse(raw, origin)
-        settings = cls._parse(expanded(raw, origin), origin)
+            return cls._parse(raw, origin, yaml=yaml)
+        settings = cls._parse(expanded(raw, origin), origin, yaml=yaml)
         settings.check_sent(raw, origin)
         return settings
 
     @classmethod
     def saved(cls, path: Path) -> Self:
         """Read what `save` wrote; no variable is replaced in it. Raises UserError."""
-        return cls._parse(read_yaml(path), str(path))
+        return cls._parse(read_yaml(path), str(path), yaml=True)
 
     def check_sent(self, raw: Mapping[str, Any], origin: str) -> None:
         """Raise UserError where a variable in `raw` would go to a host not named for it.
@@ -140,10 +164,12 @@ class Settings(BaseModel):
         """
 
     @classmethod
-    def _parse(cls, raw: dict[str, Any], origin: str, assigned: Sequence[str] = ()) -> Self:
+    def _parse(
+        cls, raw: dict[str, Any], origin: str, assigned: Sequence[str] = (), *, yaml: bool = False
+    ) -> Self:
         """Validate; what is wrong at or below an `assigned` key came from --set, not `origin`."""
         try:
-            return cls.model_validate(raw)
+            return cls.model_validate(raw, context={_YAML: yaml})
         except ValidationError as error:
             raise UserError(what_is_wrong(cls, error, origin, assigned)) from None
 
@@ -177,10 +203,28 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield from _leaves(part)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def _is_of_text(field: FieldInfo) -> bool:
+    """Tell whether a field takes text, alone or in lists and mappings, and no other scalar."""
+    kinds = set(_leaves(field.annotation)) - {type(None), Ellipsis}
+    return bool(kinds & {str, Path}) and all(
+        kind in (str, Path) or type(kind) is str for kind in kinds
+    )
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_text(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [inner if isinstance(inner, list | dict) else _as_text(inner) for inner in value]
+    if isinstance(value, bool):
+        return str(value)
+    return getattr(value, "text", str(value)) if isinstance(value, int | float) else value
+
+
+def read_yaml(path: Path, loader: type[yaml.SafeLoader] | None = None) -> dict[str, Any]:
     """Read a YAML mapping. Raises UserError for what is no file, no YAML or no mapping."""
     try:
-        value = _load(path.read_text(encoding="utf-8"))
+        value = _load(path.read_text(encoding="utf-8"), loader or _Loader)
     except _RepeatedKeyError as error:
         raise UserError(f"{path}: {error}.") from None
     except FileNotFoundError:
@@ -202,7 +246,7 @@ class _RepeatedKeyError(yaml.YAMLError):
     """A mapping that holds a key twice."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(PlainWords, yaml.SafeLoader):
     """Plain values; a key that stands twice in a mapping is refused, where YAML drops the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -219,8 +263,38 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _load(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+def _load(text: str, loader: type[yaml.SafeLoader]) -> Any:
+    return yaml.load(text, Loader=loader)  # noqa: S506 - it is a SafeLoader
+
+
+class _WrittenFloat(float):
+    """A number that may be written otherwise than Python writes it, such as 1.10."""
+
+    text: str
+
+
+class _WrittenInt(int):
+    """The same of whole numbers, such as 1_000."""
+
+    text: str
+
+
+class _WrittenLoader(_Loader):
+    """Keeps how numbers are written, for settings that expect text."""
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        number = _WrittenFloat(super().construct_yaml_float(node))
+        number.text = node.value
+        return number
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = _WrittenInt(super().construct_yaml_int(node))
+        number.text = node.value
+        return number
+
+
+_WrittenLoader.add_constructor("tag:yaml.org,2002:float", _WrittenLoader.construct_yaml_float)
+_WrittenLoader.add_constructor("tag:yaml.org,2002:int", _WrittenLoader.construct_yaml_int)
 
 
 def _refuse_bursting(value: Any, path: Path) -> None:
@@ -249,7 +323,7 @@ def _assign(raw: dict[str, Any], assignment: str) -> str:
     if not equals or not key:
         raise UserError(f"--set {assignment!r} must look like a.b=value.")
     try:
-        value = _load(text)
+        value = _load(text, _WrittenLoader)
     except _RepeatedKeyError as error:
         raise UserError(f"--set {assignment!r}: {error}.") from None
     except yaml.YAMLError:

@@ -5,9 +5,10 @@ Everything here raises UserError in one sentence for what it does not take.
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 
@@ -20,6 +21,52 @@ _LONGEST_SCALAR = 16_384
 """Characters: PyYAML reads some long scalars as numbers in quadratic time."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("null", "~|null|Null|NULL|", "~nN\0"),
+    ("merge", "<<", "<"),
+)
+"""Plain scalars that are no text, with the characters that they begin with."""
+
+
+class PlainWords:
+    """Mixed into a loader of PyYAML: what looks like a word is text, and so is every key.
+
+    YAML 1.1 takes NO, on and y for truth values, 0x10, 010 and 12:30 for numbers, 2024-05-01 for a
+    date. Here, as in YAML 1.2, they are text; settings that expect a truth value read yes and no.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first.strip("\0"): [
+            (_TAG + name, re.compile(f"(?:{pattern})$"))
+            for name, pattern, firsts in _SCALARS
+            if first in firsts
+        ]
+        for first in "-+0123456789.tTfF~nN\0<"
+    }
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)  # type: ignore[misc]
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = f"{_TAG}str"
+
+
+class _WordLoader(PlainWords, _Loader):  # type: ignore[misc]
+    """Loads what strangers wrote."""
+
+
+def load_words(text: str) -> Any:
+    """Return the value of YAML text, without limits. Raises YAMLError, ValueError."""
+    return yaml.load(text, Loader=_WordLoader)  # noqa: S506 (a safe loader)
 
 
 def open_plain(path: Path, most: int) -> int:
@@ -88,7 +135,7 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
     try:
         text = content.decode("utf-8")
         _check_events(text, str(path))
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
+        value = load_words(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, UserError):
             raise

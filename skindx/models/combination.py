@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -160,6 +161,9 @@ def read_prevalence(path: Path, taxonomy: Taxonomy) -> dict[str, float]:
 
 
 def _share(path: Path, key: str, value: Any) -> float:
+    if isinstance(value, str):  # 1e-3 has no dot, so that YAML takes it for text
+        with suppress(ValueError):
+            value = float(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value <= 1:
         raise UserError(

@@ -22,7 +22,7 @@ from skindx.core.atomic_files import FolderKind, atomic_file, atomic_folder, sha
 from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder
 from skindx.core.settings_base import Settings
-from skindx.core.untrusted import read_json, read_plain
+from skindx.core.untrusted import load_words, read_json, read_plain
 from skindx.data.origin import parse_licence
 from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -221,7 +221,7 @@ def _front_matter(text: str) -> dict[str, Any]:
     if not lines or lines[0].strip() != _FENCE:
         return {}
     end = next((at for at, line in enumerate(lines[1:], 1) if line.strip() == _FENCE), 0)
-    facts = yaml.safe_load("\n".join(lines[1:end]))
+    facts = load_words("\n".join(lines[1:end]))
     return facts if isinstance(facts, dict) else {}
 
 

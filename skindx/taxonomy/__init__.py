@@ -110,7 +110,7 @@ class Taxonomy(Settings):
         """Read a YAML file, which is untrusted: no aliases, no environment variables."""
         if path is None or sets:
             return super().load(path, sets, start=start)
-        return cls.parse(read_plain_yaml(path), str(path), expand=False)
+        return cls.parse(read_plain_yaml(path), str(path), expand=False, yaml=True)
 
     @model_validator(mode="after")
     def _labels_mean_one_class(self) -> Self:
