@@ -168,6 +168,48 @@ MUTANTS = {
         "engine.ranks > here",
         "tests/training/test_refused_settings.py -k that_are_started",
     ),
+    "local steps: heavy ball for Nesterov": Mutant(
+        "skindx/comm/local_steps.py",
+        "update_M = update_M.add_(self._velocity_M, alpha=momentum)",
+        "update_M = self._velocity_M",
+        "tests/comm/test_local_steps.py -k nesterov",
+    ),
+    "local steps: an outer rate of 1": Mutant(
+        "skindx/comm/local_steps.py",
+        "self._anchor_M.sub_(update_M, alpha=self.settings.outer_rate)",
+        "self._anchor_M.sub_(update_M)",
+        "tests/comm/test_local_steps.py -k nesterov",
+    ),
+    "checkpoints: a cut-off rank removes those of the others": Mutant(
+        "skindx/training/checkpoint/keeper.py",
+        "if number:  # the ranks",
+        "if False:  # the ranks",
+        "tests/training/test_checkpoint.py -k cut_off",
+    ),
+    "resume: the main rank has its own loss of an epoch alone": Mutant(
+        "skindx/training/checkpoint/resume.py",
+        "sum(sums) if self._mesh.is_main else 0.0",
+        "sums[0] if self._mesh.is_main else 0.0",
+        "tests/training/test_checkpoint.py -k loss_of_an_epoch",
+    ),
+    "elastic: any data fits": Mutant(
+        "skindx/training/elastic/elastic_run.py",
+        '"data": sha256_file(dataset / MANIFEST)',
+        '"data": sha256().hexdigest()',
+        "tests/training/test_elastic_ranks.py -k alike_in_code",
+    ),
+    "elastic: the loss of an epoch without that of lost ranks": Mutant(
+        "skindx/training/elastic/handover.py",
+        "sum(sums) * before / len(givers) / mesh.data.size",
+        "sum(sums) / mesh.data.size",
+        "tests/training/test_elastic_ranks.py -k handed_over",
+    ),
+    "hopping: the smallest remainder gets a step": Mutant(
+        "skindx/training/methods/hopping/partition_images.py",
+        "steps_P[np.argmin(over)] += 1",
+        "steps_P[np.argmax(over)] += 1",
+        "tests/training/test_hopping.py -k remainders",
+    ),
     "elastic: a card that no rank has signed": Mutant(
         "skindx/training/elastic/run_secret.py",
         "if not hmac.compare_digest(code, self._code(name, text).encode()):",

@@ -132,7 +132,10 @@ def train_plainly(run: Path, dataset: Path, settings: TrainSettings) -> None:
 
 
 def hand_over(dataset: Path, settings: TrainSettings) -> list[Any]:
-    """Take over what rank 0 holds, as it is and damaged; return givers and sentences."""
+    """Take over what both hold, and what rank 0 holds, as it is and damaged.
+
+    Return the loss of the epoch after the first two, and the givers or sentences.
+    """
     import torch
 
     from skindx.core.errors import UserError
@@ -151,10 +154,15 @@ def hand_over(dataset: Path, settings: TrainSettings) -> list[Any]:
     held.membership = SimpleNamespace()  # type: ignore[assignment]
     saving = Handover(held, dataset, "f", settings.checkpoint, StopRequest(1))
     saving._training = training
+    training.position.loss_sum = 6.0 + 4 * mesh.data.rank
     saving.settle(leaving=False)
     weights = held.holding.shared["engine"]["weights"] if held.holding else {}
     name = next(iter(weights))
     answers: list[Any] = []
+    for gives in (held.holding, None if mesh.data.rank else held.holding):
+        training.position.loss_sum = 0.0
+        take_over(training, gives, "f")
+        answers.append(training.position.loss_sum)
     for damaged in (None, torch.full_like(weights[name], torch.nan), torch.zeros(3)):
         if damaged is not None:
             weights[name] = damaged

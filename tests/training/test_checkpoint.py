@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import keeper as store
 from skindx.training.checkpoint.keeper import At, Keeper, refuse_mismatch
 from skindx.training.checkpoint.norm_statistics import Buffers
-from skindx.training.checkpoint.resume import RandomNumbers
+from skindx.training.checkpoint.resume import RandomNumbers, _LossSum
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
     State,
@@ -31,6 +32,8 @@ from skindx.training.checkpoint.saved_state import (
     write_state,
 )
 from skindx.training.config.engine import CheckpointSettings
+from skindx.training.parallel.mesh import ProcessGroup
+from skindx.training.position import Position
 
 CPU = torch.device("cpu")
 
@@ -200,6 +203,25 @@ def test_the_newest_stay(tmp_path: Path) -> None:
     # After a fall back the ones that stand further are of no use.
     _saved(tmp_path, [2], keep=3)
     assert store.saved_in(tmp_path) == [At(0, 2)]
+
+
+def test_a_rank_that_was_cut_off_leaves_what_the_others_saved(tmp_path: Path) -> None:
+    _saved(tmp_path, [1, 2, 6])
+    store.begin(tmp_path, number=3)
+    files = store.write_part(store.writing(tmp_path, 3), {"shared": split({})})
+    head = {"fingerprint": "m", "ranks": 1}
+    store.finish(tmp_path, At(0, 3), head, files, keep=1, number=3)
+    assert store.saved_in(tmp_path) == [At(0, 6), At(0, 3)]
+
+
+@pytest.mark.parametrize(("rank", "world", "mine"), [(1, 2, 5.0), (0, 3, 8.0), (2, 3, 0.0)])
+def test_the_loss_of_an_epoch_comes_back_as_a_whole(rank: int, world: int, mine: float) -> None:
+    """Each rank has its own again; of another number of ranks the main one has all of it."""
+    mesh = SimpleNamespace(data=ProcessGroup(rank, world), is_main=rank == 0)
+    training: Any = SimpleNamespace(position=Position(), mesh=mesh)
+    loss = _LossSum(training)
+    loss.load_state_dict([{"loss_sum": 3.0}, {"loss_sum": 5.0}])
+    assert loss.state_dict() == {"loss_sum": mine}
 
 
 def test_remains_of_a_killed_save_do_not_matter(tmp_path: Path) -> None:

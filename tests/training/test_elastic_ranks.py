@@ -1,5 +1,6 @@
 """A rank is killed, hangs, leaves or comes back: the others go on, and all hold the same."""
 
+import hashlib
 import re
 import shutil
 import signal
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 
 from skindx.training.checkpoint.keeper import At, saved_in
 from skindx.training.config.engine import EngineSettings
+from skindx.training.elastic.elastic_run import identity
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -86,10 +88,30 @@ def test_a_rank_that_was_stopped_comes_back_and_one_that_is_preempted_leaves(
 
 def test_what_is_handed_over_is_checked_on_all_ranks(small_dataset: Path) -> None:
     for answers in run_ranks(2, hand_over, small_dataset, elastic_settings(2)):
-        alike, nan, shape = answers
+        of_both, of_one, alike, nan, shape = answers
+        # Together what was summed up; what a lost rank had is as much as the others'.
+        assert (2 * of_both, 2 * of_one) == (16.0, 12.0)
         assert alike == {0: 0}
         assert re.fullmatch(r"rank 0 handed over engine/.*, which is not finite; start .*\.", nan)
         assert re.fullmatch(r"a: what a living rank handed over is not .*; start this .*\.", shape)
+
+
+def test_ranks_are_alike_in_code_data_and_settings(small_dataset: Path, tmp_path: Path) -> None:
+    """And not in what each has for itself: device, threads, address."""
+    settings, dataset = elastic_settings(2), tmp_path / "data"
+    shutil.copytree(small_dataset, dataset)
+    first = identity(dataset, settings)
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in first.values())
+    empty = hashlib.sha256().hexdigest()
+    assert empty not in first.values()
+    others = {"loader": {"threads": 3}, "engine": {**settings.engine.model_dump(), "port": 4000}}
+    assert identity(dataset, elastic_settings(2, **others)) == first
+    changed = identity(dataset, elastic_settings(2, recipe={"epochs": 3, "batch": 9}))
+    assert [name for name in first if changed[name] != first[name]] == ["settings"]
+    with (dataset / "manifest.parquet").open("ab") as file:
+        file.write(b"x")
+    changed = identity(dataset, settings)
+    assert [name for name in first if changed[name] != first[name]] == ["data"]
 
 
 @pytest.mark.long

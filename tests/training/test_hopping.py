@@ -255,6 +255,21 @@ def test_a_partition_shows_the_same_steps_whatever_came_before(
     assert all((owner_N[numbers] == owner_N[numbers[0]]).all() for numbers in whole if len(numbers))
 
 
+@pytest.mark.parametrize(
+    ("counts", "batch", "steps"),
+    [
+        ((10, 7, 3), 4, [2, 2, 1]),  # of quotas 2.5, 1.75 and 0.75
+        ((18, 1, 1), 5, [2, 1, 1]),  # 3.6, 0.2 and 0.2: each has one, and the largest gives them
+        ((9, 9, 6), 5, [2, 2, 1]),  # 1.875, 1.875 and 1.25
+        ((1, 1, 1), 30, [1, 1, 1]),
+    ],
+)
+def test_partitions_share_an_epochs_steps_by_largest_remainders(
+    counts: tuple[int, ...], batch: int, steps: list[int]
+) -> None:
+    assert Visits(np.repeat(np.arange(len(counts)), counts), len(counts)).steps(batch) == steps
+
+
 def test_partitions_deal_out_every_image_once(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)
     for fold in (None, 1):
