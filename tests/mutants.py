@@ -108,6 +108,24 @@ MUTANTS = {
         "pass",
         "tests/core/test_config.py",
     ),
+    "boxes: a name that is another image is passed over": Mutant(
+        "skindx/data/boxes/image_names.py",
+        "elif not entry.image.sha256 and index.contradict(claim, entry):",
+        "elif False:",
+        "tests/data/test_box_matching.py",
+    ),
+    "boxes: a renamed VOC file counts among those named as their images": Mutant(
+        "skindx/data/boxes/voc.py",
+        "if other and 2 * len(other) < len(read.entries):",
+        "if False:",
+        "tests/data/test_box_matching.py",
+    ),
+    "boxes: case does not count where two images differ in it": Mutant(
+        "skindx/data/boxes/image_names.py",
+        "return self.nearness, self.exact",
+        "return self.nearness, True",
+        "tests/data/test_box_matching.py",
+    ),
     "labels: one word is compared by its stem": Mutant(
         "skindx/taxonomy/lexicon.py",
         "if len(key - {_BOTH}) > 1))",

@@ -99,7 +99,7 @@ def removed_kinds(family: str) -> dict[str, str]:
     }
 
 
-_NOTHING = (None, False, 0, "", [], {}, (), "no", "off")
+_OFF: tuple[Any, ...] = (None, False, 0, "", [], {}, (), "no", "off")
 """Values of a key that changed nothing; YAML's no and off come as text."""
 
 
@@ -112,7 +112,7 @@ def removed_keys(place: str, raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in raw.items():
         kind = value.get("kind") if isinstance(value, dict) else value
         shown = place.partition(" ")[2].replace("[]", "")
-        if (removal := REMOVED.get(f"{place}{key}")) and value not in _NOTHING:
+        if (removal := REMOVED.get(f"{place}{key}")) and value not in _OFF:
             yield key, removal.sentence(f"{shown}{key}")
         elif isinstance(kind, str) and (removal := REMOVED.get(f"{place}{key}={kind}")):
             yield key, removal.sentence(f"{shown}{key}={kind}")

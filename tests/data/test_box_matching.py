@@ -14,17 +14,20 @@ from PIL import Image
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.annotations import read_annotations
 from skindx.data.boxes.box_exchange import import_boxes
-from skindx.data.boxes.box_file import BoxEntry
+from skindx.data.boxes.box_file import BoxEntry, BoxFile
+from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.boxes.box_join import FramedEntry, place, turn_upright
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.image_names import (
     AMBIGUOUS,
     CLAIMED,
     COPY,
+    DOUBTFUL,
     ELSEWHERE,
     UNKNOWN,
     match_entries,
 )
+from skindx.data.boxes.voc import read_voc
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.imaging.decode import turned
@@ -106,6 +109,75 @@ def test_a_hash_goes_before_all_names() -> None:
     entries = [BoxEntry(("x.jpg",), BoxedImage(9, 9, (), s)) for s in (sha, "b" * 64, "")]
     found = match_entries(entries, [(sha, "other.jpg"), ("c" * 64, "x.jpg")])
     assert (found.image, found.refused) == ({0: sha, 2: "c" * 64}, {1: UNKNOWN})
+
+
+def test_case_counts_only_where_two_images_differ_in_it() -> None:
+    assert matched(["IMG_1.JPG"], ["a/img_1.jpg"]) == ["a/img_1.jpg"]
+    assert matched(["X.jpg"], ["x.jpg", "X.jpg"]) == ["X.jpg"]
+    assert matched(["X.JPG"], ["x.jpg", "X.jpg"]) == [AMBIGUOUS]
+    assert matched(["x.jpg", "X.jpg"], ["X.jpg"]) == [CLAIMED, "X.jpg"]
+
+
+def voc_file(folder: Path, stem: str, filename: str, path: str = "") -> None:
+    (folder / f"{stem}.xml").write_text(
+        f"<annotation><filename>{filename}</filename><path>{path}</path>"
+        "<size><width>9</width><height>9</height></size></annotation>"
+    )
+
+
+def of_file(read: BoxFile, *images: str) -> dict[str, str]:
+    matches = match_entries(read.entries, [(name, name) for name in images])
+    return {
+        entry.name: matches.image.get(n) or matches.refused[n]
+        for n, entry in enumerate(read.entries)
+    }
+
+
+def test_a_voc_file_with_the_name_of_another_image_means_neither(tmp_path: Path) -> None:
+    voc_file(tmp_path, "n0", "n1.jpg")  # as of n0.jpg that was called n1.jpg once
+    read = read_voc(tmp_path)
+    assert of_file(read, "n0.jpg", "n1.jpg") == {"n1.jpg": DOUBTFUL}
+    assert of_file(read, "n1.jpg") == {"n1.jpg": "n1.jpg"}
+    voc_file(tmp_path, "n0", "n0.jpg", "C:\\photos\\n1.jpg")
+    assert of_file(read_voc(tmp_path), "n0.jpg", "n1.jpg") == {"n0.jpg": DOUBTFUL}
+    voc_file(tmp_path, "0a1b2c3d-n0", "n0.jpg", "/old/N0.jpg")
+    (tmp_path / "n0.xml").unlink()
+    assert of_file(read_voc(tmp_path), "n0.jpg", "n1.jpg") == {"n0.jpg": "n0.jpg"}
+
+
+def test_of_voc_files_named_as_their_images_one_that_is_not_is_left_out(tmp_path: Path) -> None:
+    for name in "abc":
+        voc_file(tmp_path, name, f"{name}.jpg")
+    voc_file(tmp_path, "d", "e.jpg")
+    read = read_voc(tmp_path)
+    assert [entry.name for entry in read.entries] == ["a.jpg", "b.jpg", "c.jpg"]
+    (finding,) = read.all_findings()
+    assert "whose `filename` is another image than its name" in finding.reason
+    assert finding.first == ("d (e.jpg)",)
+
+
+def test_two_names_in_json_that_are_two_images_mean_neither(tmp_path: Path) -> None:
+    size = {"width": 9, "height": 9}
+    images = [
+        {"id": 1, "file_name": "a.jpg", "coco_url": "http://h/b.jpg", **size, "reviewed": True},
+        {"id": 2, "file_name": "c.jpg", "coco_url": "http://h/C.jpg", **size, "reviewed": True},
+    ]
+    coco = {"images": images, "annotations": [], "categories": []}
+    (tmp_path / "c.json").write_text(json.dumps(coco))
+    read = read_boxes(BoxSource(path=tmp_path / "c.json"))
+    assert of_file(read, "a.jpg", "b.jpg", "c.jpg") == {"a.jpg": DOUBTFUL, "c.jpg": "c.jpg"}
+    tasks = [
+        {
+            "data": {"image": f"/data/upload/1/{image}.jpg"},
+            "file_upload": upload,
+            "annotations": [{"result": []}],
+        }
+        for image, upload in (("a", "0a1b2c3d-a.jpg"), ("c", "b.jpg"))
+    ]
+    (tmp_path / "t.json").write_text(json.dumps(tasks))
+    read = read_boxes(BoxSource(path=tmp_path / "t.json"))
+    matches = match_entries(read.entries, [(name, name) for name in ("a.jpg", "b.jpg", "c.jpg")])
+    assert (matches.image, matches.refused) == ({0: "a.jpg"}, {1: DOUBTFUL})
 
 
 def photo(orientation: int, size: tuple[int, int], seed: int, kind: str = "JPEG") -> bytes:

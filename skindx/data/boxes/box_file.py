@@ -55,6 +55,8 @@ class BoxEntry:
     the size is the stored one whatever the boxes were drawn on, and they are not cut to it."""
     view_deg: int = 0
     """By how much the person had turned the view, clockwise; the boxes are on the image itself."""
+    also: tuple[str, ...] = ()
+    """Other names that the file gives it; where one is another image, neither is meant."""
 
     @property
     def name(self) -> str:

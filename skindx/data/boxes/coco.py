@@ -22,6 +22,8 @@ from skindx.data.boxes.box_file import (
 )
 
 _RULES = BoxRules()
+_ADDRESSES = ("coco_url", "path")
+"""Where else tools write an image's name."""
 
 
 def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
@@ -74,7 +76,8 @@ def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
                     boxed(room, drawn[key], sha256, unread[key]), width=size[0], height=size[1]
                 )
                 frame: Frame = "upright" if reviewed else "either" if sizeless else "sized"
-                file.entries.append(BoxEntry((name,), boxes, frame=frame))
+                also = tuple(str(image[key]) for key in _ADDRESSES if image.get(key))
+                file.entries.append(BoxEntry((name,), boxes, frame=frame, also=also))
             else:
                 file.wait(UNLABELLED, str(image["file_name"]))
     file.drop_repeated()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from skindx.core.text import folded_name
 from skindx.data.boxes.box_file import BoxEntry
 
 UNKNOWN = "the dataset has no such image"
@@ -22,6 +23,7 @@ AMBIGUOUS = "several images of the dataset have this file name"
 CLAIMED = "several images of the box file may be this one image"
 ELSEWHERE = "the dataset has an image of this name in another folder only"
 
+DOUBTFUL = "the file gives it two names, and each is another image of the dataset"
 COPY = "the dataset has this image once, with the boxes of another name of it"
 
 _Key = tuple[str, ...]
@@ -55,6 +57,12 @@ class _Claim:
     """Equal parts at the end of the two paths."""
     foreign: bool
     """Both have folders, and the last ones differ."""
+    exact: bool = True
+    """The names are equal without folding."""
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        return self.nearness, self.exact
 
 
 def match_entries(entries: Sequence[BoxEntry], images: Iterable[tuple[str, str]]) -> Matches:
@@ -62,10 +70,10 @@ def match_entries(entries: Sequence[BoxEntry], images: Iterable[tuple[str, str]]
 
     Entries of the same paths are answers about one image and go together.
     """
-    index = _Index(images, (entry.paths for entry in entries))
+    index = _Index(images, ((*entry.paths, *entry.also) for entry in entries))
     places: dict[_Key, list[int]] = defaultdict(list)
     for position, entry in enumerate(entries):
-        places[entry.image.sha256, *entry.paths].append(position)
+        places[entry.image.sha256, *entry.paths, *entry.also].append(position)
     claims: dict[_Key, _Claim] = {}
     refused: dict[_Key, str] = {}
     for key, positions in places.items():
@@ -73,6 +81,8 @@ def match_entries(entries: Sequence[BoxEntry], images: Iterable[tuple[str, str]]
         claim = index.by_sha(entry.image.sha256) if entry.image.sha256 else index.claim(entry.paths)
         if isinstance(claim, str):
             refused[key] = claim
+        elif not entry.image.sha256 and index.contradict(claim, entry):
+            refused[key] = DOUBTFUL
         else:
             claims[key] = claim
     refused |= _rivals(claims)
@@ -99,9 +109,9 @@ def _rivals(claims: Mapping[_Key, _Claim]) -> dict[_Key, str]:
     refused: dict[_Key, str] = {}
     left: dict[str, list[_Key]] = defaultdict(list)
     for (sha256, _), keys in by_name.items():
-        best = max(claims[key].nearness for key in keys)
-        nearest = [key for key in keys if claims[key].nearness == best]
-        far = [key for key in keys if claims[key].nearness < best]
+        best = max(claims[key].rank for key in keys)
+        nearest = [key for key in keys if claims[key].rank == best]
+        far = [key for key in keys if claims[key].rank < best]
         refused |= {key: UNKNOWN if claims[key].foreign else CLAIMED for key in far}
         if len(nearest) > 1:
             refused |= dict.fromkeys(nearest, CLAIMED)
@@ -170,8 +180,18 @@ class _Index:
                     return AMBIGUOUS
                 one = nearest[0]
                 apart = best == 1 and bool(one.parents) and all(parents)
-                return _Claim(one.sha256, one.name, best, apart and "://" not in one.name)
+                foreign = apart and "://" not in one.name
+                return _Claim(one.sha256, one.name, best, foreign, theirs is not _alike)
         return UNKNOWN
+
+    def contradict(self, claim: _Claim, entry: BoxEntry) -> bool:
+        """Tell whether another name of an entry is another image than the one it claims."""
+        first = folded_name(_parts(entry.paths[0])[-1])
+        others = (
+            path for path in (*entry.paths, *entry.also) if folded_name(_parts(path)[-1]) != first
+        )
+        claims = (self.claim([path]) for path in others)
+        return any(isinstance(other, _Claim) and other.sha256 != claim.sha256 for other in claims)
 
     def _nearest(
         self, number: int, form: str, parents: tuple[str, ...]
@@ -218,7 +238,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 def _folded(folder: str) -> str:
     """Return a folder's name as it is compared."""
-    return unquote(folder).casefold()
+    return folded_name(unquote(folder))
 
 
 def _as_it_is(name: str) -> Iterator[str]:
@@ -228,6 +248,11 @@ def _as_it_is(name: str) -> Iterator[str]:
 def _unquoted(name: str) -> Iterator[str]:
     yield name
     yield unicodedata.normalize("NFC", unquote(name))
+
+
+def _alike(name: str) -> Iterator[str]:
+    """Yield a name as Windows and macOS compare it: IMG_1.JPG is img_1.jpg."""
+    yield folded_name(unquote(name))
 
 
 def _without_prefix(name: str) -> Iterator[str]:
@@ -270,6 +295,7 @@ _Forms = Callable[[str], Iterator[str]]
 _STEPS: Sequence[tuple[_Forms, _Forms]] = (
     (_as_it_is, _as_it_is),
     (_unquoted, _unquoted),
+    (_alike, _alike),
     (_without_prefix, _uploaded),
     (_stem, _without_ending),
     (_stem_without_prefix, _uploaded_without_ending),

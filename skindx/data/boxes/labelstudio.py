@@ -188,7 +188,8 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
         views = {_view_deg(region) for region in regions}
         frame: Frame = "upright" if ours and sha256 else "sized"
         view_deg = views.pop() if len(views) == 1 else 0
-        file.entries.append(BoxEntry(paths, image, by, at, frame, view_deg))
+        also = (str(upload),) if (upload := task.get("file_upload")) else ()
+        file.entries.append(BoxEntry(paths, image, by, at, frame, view_deg, also))
 
 
 def _paths(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, ...]:

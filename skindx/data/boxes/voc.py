@@ -13,12 +13,15 @@ from pathlib import Path
 from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
+from skindx.core.text import folded_name
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, place, score_of
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, Frame, place, score_of
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _RULES = BoxRules()
 _TAG = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.-]*)")
+_AROUND = re.compile(r"^[0-9a-f]{8}-(?=.)|\.(jpe?g|jfif|png|webp|bmp|tiff?|gif|heic|heif)$")
+_RENAMED = "a file whose `filename` is another image than its name, as of one that was renamed"
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -60,9 +63,33 @@ def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
         ours = root.findtext("sha256") or ""
         sha256 = sha256_in(ours or paths[0])
         image = boxed(size, drawn, sha256, unread)
-        read.entries.append(BoxEntry(paths, image, frame="upright" if ours else "sized"))
+        frame: Frame = "upright" if ours else "sized"
+        also = _other_names(root, file, paths)
+        read.entries.append(BoxEntry(paths, image, frame=frame, also=also))
+    _drop_doubtful(read)
     read.drop_repeated()
     return read
+
+
+def _other_names(root: ET.Element, file: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the XML file and of its `path` that its `filename` is not."""
+    long = base_name((root.findtext("path") or "").strip())
+    known = {_plain(path) for path in paths}
+    return tuple(name for name in (file.stem, long) if name and _plain(name) not in known)
+
+
+def _plain(name: str) -> str:
+    """Return a file name as it is compared here: folded, without ending and upload's prefix."""
+    return _AROUND.sub("", folded_name(base_name(name)))
+
+
+def _drop_doubtful(read: BoxFile) -> None:
+    """Leave out files named otherwise than their image where most are named as theirs."""
+    other = [entry for entry in read.entries if entry.also and not entry.image.sha256]
+    if other and 2 * len(other) < len(read.entries):
+        read.entries = [entry for entry in read.entries if not entry.also or entry.image.sha256]
+        for entry in other:
+            read.skip(_RENAMED, f"{entry.also[0]} ({entry.name})")
 
 
 def write_voc(
