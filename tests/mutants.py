@@ -300,6 +300,18 @@ MUTANTS = {
         "if time.monotonic() < 0:",
         "tests/data/test_name_patterns.py",
     ),
+    "workers: a photo that kept one for too long is tried again": Mutant(
+        "skindx/workers/worker_pool.py",
+        "if request.tries >= _TRIES or by_itself:",
+        "if request.tries >= _TRIES:",
+        "tests/workers/test_worker_pool.py",
+    ),
+    "workers: a photo that ended one is forgotten": Mutant(
+        "skindx/workers/worker_pool.py",
+        "self._fatal[self._digest(request.question)] = request.size_bytes",
+        "pass",
+        "tests/workers/test_worker_pool.py",
+    ),
     "children: a grandchild imports from the current folder": Mutant(
         "skindx/core/child_python.py",
         'return environment | {_VARIABLE: "1"}',

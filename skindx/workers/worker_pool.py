@@ -1,13 +1,16 @@
 """A pool of worker processes behind one bounded queue, which outlives each of them."""
 
 import asyncio
+import hashlib
 import logging
+import signal
 import socket
 import subprocess
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
@@ -24,6 +27,9 @@ log = logging.getLogger(__name__)
 _BUFFER_BYTES = 1 << 20
 _ROOM_BYTES = 256 << 20
 _TRIES = 2
+_END_S = 1.0
+_MOST_REMEMBERED = 10_000
+"""Questions that ended a worker: their digests are kept as long as the pool."""
 _RETRY_AFTER_S = 5
 _PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Before the next start of a worker that ends again and again before it is ready."""
@@ -129,8 +135,19 @@ class Lost(Exception):  # noqa: N818
 class WorkerProcess:
     """One running process; made by `started`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        process: "subprocess.Popen[bytes]",
+    ) -> None:
+        self._reader, self._writer, self._process = reader, writer, process
+
+    async def was_killed(self) -> bool:
+        """Tell whether it ended by SIGKILL: for want of memory, or by another hand than ours."""
+        with suppress(subprocess.TimeoutExpired):
+            return await asyncio.to_thread(self._process.wait, _END_S) == -signal.SIGKILL
+        return False
 
     async def receive(self) -> Any:
         """Return the next message. Raises Lost when the process ends instead."""
@@ -149,15 +166,17 @@ class WorkerProcess:
 
 
 @asynccontextmanager
-async def started(command: Sequence[str]) -> AsyncIterator[WorkerProcess]:
+async def started(
+    command: Sequence[str], where: Path | None = None
+) -> AsyncIterator[WorkerProcess]:
     """Start a worker, and end its process when the block ends.
 
     Its arguments are the command's, a connection's descriptor, and a folder. It is a new process
     and no fork: nothing of this one's memory, threads and files is in it. Its temporary files lie
-    in that folder, in memory where there is room, and are deleted with it.
+    in that folder, below `where` or in memory where there is room, and are deleted with it.
     """
     ours, theirs = socket.socketpair()
-    with private_folder("skindx-worker-", memory_folder(_ROOM_BYTES)) as folder, ours:
+    with private_folder("skindx-worker-", where or memory_folder(_ROOM_BYTES)) as folder, ours:
         with theirs:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -172,7 +191,7 @@ async def started(command: Sequence[str]) -> AsyncIterator[WorkerProcess]:
         try:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
             try:
-                yield WorkerProcess(reader, writer)
+                yield WorkerProcess(reader, writer, process)
             finally:
                 writer.transport.abort()
         finally:
@@ -214,7 +233,7 @@ class WorkerPool(Generic[Q, A]):
     `command` starts a worker, which answers with `child.serve`. `encode` turns a question into
     plain values and bytes, `decode` an answer back into a value, or into the exception to raise;
     it raises ValueError, LookupError or TypeError for what is no answer. `size_bytes` says how
-    much memory a waiting question takes.
+    much memory a waiting question takes. The workers' own folders lie in `folder`, else in memory.
     """
 
     def __init__(
@@ -225,8 +244,10 @@ class WorkerPool(Generic[Q, A]):
         encode: Callable[[Q], Any],
         decode: Callable[[Any], A | Exception],
         size_bytes: Callable[[Q], int],
+        folder: Path | None = None,
     ) -> None:
         self.settings = settings
+        self._folder = folder
         self._command = command
         self._encode, self._decode, self._size_bytes = encode, decode, size_bytes
         self._queue: RequestQueue[Q, A] = RequestQueue(settings.waiting)
@@ -235,6 +256,7 @@ class WorkerPool(Generic[Q, A]):
         self._open: set[Request[Q, A]] = set()
         self._restarts = 0
         self._problem = ""
+        self._fatal: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
         """Start the workers and wait until all are ready.
@@ -277,9 +299,13 @@ class WorkerPool(Generic[Q, A]):
     async def ask(self, question: Q) -> A:
         """Return the answer to a question; never hangs.
 
-        Raises QueueFullError, NoAnswerError, or what `decode` returned.
+        Raises QueueFullError, NoAnswerError, or what `decode` returned. A question that ended a
+        worker, alone and by itself, is not tried again, whoever brings it.
         """
         request: Request[Q, A] = Request(question, self._size_bytes(question))
+        # Most sizes are of no such question, and need no digest.
+        if request.size_bytes in self._fatal.values() and self._digest(question) in self._fatal:
+            raise NoAnswerError("failed")
         size_bytes = self._queue.size_bytes + request.size_bytes
         full = len(self._queue) >= self._queue.capacity
         if full or size_bytes > self.settings.waiting_mb << 20:
@@ -303,7 +329,7 @@ class WorkerPool(Generic[Q, A]):
             await asyncio.sleep(_PAUSE_S[min(failures, len(_PAUSE_S) - 1)])
             failures += 1
             try:
-                async with started(self._command) as worker:
+                async with started(self._command, self._folder) as worker:
                     await _until_ready(worker)
                     self._ready.add(number)
                     self._problem, failures = "", 0
@@ -352,14 +378,26 @@ class WorkerPool(Generic[Q, A]):
             for request, plain in zip(requests, answers, strict=True):
                 self._finish(request, self._decode(plain))
         except (Lost, TimeoutError, ValueError, LookupError, TypeError) as error:
-            # One of them may be what ended it: each is tried once more, alone.
+            # One of several may be what ended it: each is tried once more, alone.
+            by_itself = len(requests) == 1 and not (
+                isinstance(error, Lost) and await worker.was_killed()
+            )
             for request in reversed(requests):
                 request.tries += 1
-                if request.tries >= _TRIES:
+                if request.tries >= _TRIES or by_itself:
+                    self._remember(request)
                     request.fail(NoAnswerError("failed"))
                 elif not request.over:
                     await self._queue.put(request, first=True)
             raise Lost(str(error) or "it took too long") from None
+
+    def _digest(self, question: Q) -> str:
+        return hashlib.sha256(worker_process.pack(self._encode(question))).hexdigest()
+
+    def _remember(self, request: Request[Q, A]) -> None:
+        self._fatal[self._digest(request.question)] = request.size_bytes
+        if len(self._fatal) > _MOST_REMEMBERED:
+            del self._fatal[next(iter(self._fatal))]
 
     def _finish(self, request: Request[Q, A], answer: A | Exception) -> None:
         if isinstance(answer, Exception):

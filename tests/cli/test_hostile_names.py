@@ -154,7 +154,6 @@ def test_a_password_is_not_repeated(skindx: Skindx, url: str) -> None:
 
 ENDS = """
 import os, signal, sys
-from pathlib import Path
 from skindx.core.errors import UserError
 from skindx.ui.scans import scan_process as process
 def sender():
@@ -164,14 +163,15 @@ def sender():
     return send
 process._sender = sender
 process._PATIENCE_S = 0
-def work(folder, send):
+def work(folder, send, make_workers):
     if sys.argv[2] == "full":
         try:
             raise OSError(28, "No space left on device")
         except OSError:
             raise UserError("the disk is full; run the same command again") from None
     raise UserError("photo 1 shows no skin")
-process.serve(Path(sys.argv[1]), work)
+process._scan = work
+process.main([sys.argv[1]])
 """
 
 

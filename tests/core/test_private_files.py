@@ -131,7 +131,6 @@ def _scan_jobs(out: Path) -> None:
     )  # fmt: skip
     make_private(out)
     scan_jobs._write_photos(out / "scan", order, [b"photo"])
-    scan_jobs._write(out / "ruler", b"photo")
 
 
 def _ruler(out: Path) -> None:

@@ -15,7 +15,9 @@ from skindx.workers.worker_process import Answers, serve
 def answer(question: Any) -> Any:
     if question == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if question == "hang":
+    if question == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if question in ("hang", b"hang"):
         time.sleep(600)
     if question == "pid":
         return os.getpid()

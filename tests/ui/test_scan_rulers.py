@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import io
-import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,15 +19,16 @@ from PIL import Image
 from scan_client import use_scans
 from spots import photo_with
 
-from skindx.core.errors import UserError
 from skindx.ui.http.scan_routes import scan_routes
-from skindx.ui.scans.scan_job import PHOTOS, NoScans, Order, ScanServing, photo_paths
-from skindx.ui.scans.scan_jobs import Rulers, ScanBundle, ScanJobs
-from skindx.ui.scans.scan_process import _find, sentence_of
+from skindx.ui.scans.rulers import _LIMITS, Rulers, answer_photo
+from skindx.ui.scans.scan_job import NoScans, Order, ScanServing
+from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
+from skindx.workers.worker_pool import PoolSettings
 
 RULER = Painted(ticks=45, size_wh=(800, 600))
 COUNTS: Any = SimpleNamespace(scan_ended=lambda *_: None)
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
+STUCK = (sys.executable, str(Path(__file__).parents[1] / "support/echo_worker.py"))
 
 
 def png(pixels: Any) -> bytes:
@@ -39,12 +40,16 @@ def png(pixels: Any) -> bytes:
 def using(
     folder: Path,
     use: Callable[[httpx.AsyncClient], Awaitable[None]],
-    rulers: tuple[str, ...] = (),
+    command: tuple[str, ...] = (),
+    limits: PoolSettings = _LIMITS,
+    made_rulers: list[Rulers] | None = None,
 ) -> None:
     def made() -> ScanJobs:
         jobs = ScanJobs(folder, ScanBundle(Path("b"), "0"), ScanServing(), COUNTS, SLEEP)
-        if rulers:
-            jobs.rulers = Rulers(folder, 200, rulers)
+        if command:
+            jobs.rulers = Rulers(folder, 200, command, limits)
+        if made_rulers is not None:
+            made_rulers.append(jobs.rulers)
         return jobs
 
     use_scans(made, COUNTS, use)
@@ -68,29 +73,29 @@ def test_a_ruler_is_shown_and_the_photo_is_gone(tmp_path: Path) -> None:
         drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))).astype(int)
         red = (drawn[..., 0] > 170) & (drawn[..., 1:].max(axis=2) < 90)  # the thick lines
         assert red.sum() > 100
-        assert list(tmp_path.iterdir()) == []
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        # The same process answers the next one, and damaged photos at once.
+        before = children()
+        for damaged in (photo[:900], b"x"):
+            answer = await client.post("/v1/scan/ruler", files={"photo": damaged})
+            assert answer.status_code == 422
+            assert answer.json()["error"].startswith("Photo 1 cannot be scanned")
+        assert children() == before
 
     using(tmp_path, use)
+    assert list(tmp_path.iterdir()) == []
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_without_a_ruler_it_is_a_sentence_without_commands(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    (folder / PHOTOS).mkdir(parents=True)
-    photo_paths(folder, 1)[0].write_bytes(png(photo_with([(90.0, 90.0, 12.0)], 400, 300)))
-    with pytest.raises(UserError) as refused:
-        _find(10**8, folder, lambda _: None)
-    sentence = sentence_of(refused.value, folder)
+    photo = png(photo_with([(90.0, 90.0, 12.0)], 400, 300))
+    sentence = answer_photo(photo, tmp_path, 10**8)["error"]
     assert sentence.startswith("photo 1 shows no ruler that can be read")
     assert sentence.endswith("or measure it and give the millimetres in a pixel.")
-    said = json.dumps({"error": sentence})
-    refusing = (sys.executable, "-c", f"print({said!r})")
-
-    async def use(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v1/scan/ruler", files={"photo": b"x"})
-        assert answer.status_code == 422
-        assert "shows no ruler" in answer.json()["error"]
-
-    using(tmp_path / "jobs", use, refusing)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -114,16 +119,29 @@ def test_a_wrong_form_is_refused(tmp_path: Path, request_: dict[str, Any]) -> No
 def test_one_photo_of_a_client_is_searched_at_a_time(tmp_path: Path) -> None:
     async def use(client: httpx.AsyncClient) -> None:
         first = asyncio.create_task(client.post("/v1/scan/ruler", files={"photo": b"x"}))
-        while not list(tmp_path.iterdir()):
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
         answer = await client.post("/v1/scan/ruler", files={"photo": b"x"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
         first.cancel()  # as when a browser goes away
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert list(tmp_path.iterdir()) == []
 
     using(tmp_path, use, SLEEP)
+
+
+def test_a_photo_that_keeps_a_worker_is_not_tried_again(tmp_path: Path) -> None:
+    limits = PoolSettings(workers=1, work_s=0.5)
+
+    async def use(client: httpx.AsyncClient) -> None:
+        for _ in range(2):
+            answer = await client.post("/v1/scan/ruler", files={"photo": b"hang"})
+            assert answer.status_code == 422
+            assert "took too long or broke off" in answer.json()["error"]
+        assert "restarts=1" in str(rulers[0]._pool.status)
+
+    rulers: list[Rulers] = []
+    using(tmp_path, use, STUCK, limits, rulers)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ from skindx.ui.http.forms import SCALE, read_photo, read_scan
 from skindx.ui.http.request_limits import client_of
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import sentence
+from skindx.ui.scans.rulers import RulerAnswer
 from skindx.ui.scans.scan_answer import ScanAnswer
 from skindx.ui.scans.scan_job import ANSWER, LIST, RESULTS, NoScans, ScanJob, ScanRefused
-from skindx.ui.scans.scan_jobs import RulerAnswer, ScanJobs
+from skindx.ui.scans.scan_jobs import ScanJobs
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

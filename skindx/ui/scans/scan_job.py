@@ -101,8 +101,6 @@ class ScanServing(Settings):
 _FILE = "order.json"
 PHOTOS, RESULTS, ANSWER, LIST = "photos", "results", "answer.json", "list.html"
 """Parts of a job's folder: photos until the scan ends; results, and the two forms of the answer."""
-RULER, RULER_IMAGE = "ruler.json", "ruler.jpg"
-"""Of a search for a ruler: the ruler, and the photo's part with the ticks drawn."""
 
 
 class Order(Settings):

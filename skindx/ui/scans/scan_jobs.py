@@ -1,10 +1,6 @@
-"""The scans of a server: one at a time, a bounded line, results that are kept for a short time.
-
-Rulers are found one at a time beside them, for a person to confirm before a scan.
-"""
+"""The scans of a server: one at a time, a bounded line, results that are kept for a short time."""
 
 import asyncio
-import base64
 import secrets
 import time
 from collections import deque
@@ -12,18 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
-from pydantic import BaseModel, Field
-
-from skindx.core.errors import JobError, UserError
 from skindx.core.private_files import make_private, new_private
-from skindx.core.untrusted import read_json
-from skindx.ui.page_basics import FAILED
+from skindx.ui.scans.rulers import Rulers
 from skindx.ui.scans.scan_job import (
     PHOTOS,
-    RULER,
-    RULER_IMAGE,
     Order,
     ScanJob,
     ScanRefused,
@@ -31,86 +21,13 @@ from skindx.ui.scans.scan_job import (
     do,
     photo_paths,
     remove,
-    run,
 )
 from skindx.workers.worker_process import module_command
-
-_COMMAND = module_command("skindx.ui.scans.scan_process", "ruler")
-_WAITING, _RETRY_S, _LONGEST_S = 4, 10, 120.0
-
-
-class RulerAnswer(BaseModel):
-    """A ruler that a person has to confirm: nothing uses it before."""
-
-    mm_per_pixel: float = Field(
-        description="Send it as `scale_mm_per_pixel` once a person has confirmed the ruler."
-    )
-    relative_error: float = Field(description="Half of the 95 % interval, as a share.")
-    ticks: int = Field(description="How many were found.")
-    pixels_a_tick: float
-    unit: str = Field(description="What the ruler is divided in, such as mm.")
-    sentence: str = Field(description="The above for a person, and what to check.")
-    image: str = Field(
-        description="The ruler with a line on each tick and thick ones 1 cm apart: a data URI."
-    )
-
-
-class Rulers:
-    """Finds one ruler at a time, each in a process of its own; nothing of it is kept."""
-
-    def __init__(self, folder: Path, most_megapixels: int, command: Sequence[str] = ()) -> None:
-        self._folder = folder
-        self._command = (*(command or _COMMAND), str(most_megapixels))
-        self._one = asyncio.Semaphore()
-        self._clients: list[str] = []
-
-    async def find(self, photo: bytes, client: str) -> RulerAnswer:
-        """Return the ruler on a photo.
-
-        Raises ScanRefused where too many wait, UserError without a ruler that can be read,
-        JobError, OSError for a full disk.
-        """
-        if client in self._clients:
-            raise ScanRefused(429, "your last photo is still searched for a ruler;", _RETRY_S)
-        if len(self._clients) > _WAITING:
-            raise ScanRefused(503, "too many photos wait to be searched for a ruler;", _RETRY_S)
-        self._clients.append(client)
-        folder = self._folder / secrets.token_hex(16)
-        try:
-            async with self._one:
-                await asyncio.to_thread(_write, folder, photo)
-                async with asyncio.timeout(_LONGEST_S):
-                    message = await run(folder, self._command)
-                return await asyncio.to_thread(_answer, folder, message)
-        except TimeoutError:
-            raise UserError(
-                "finding a ruler took too long; measure it and give the millimetres in a pixel."
-            ) from None
-        finally:
-            self._clients.remove(client)
-            await asyncio.to_thread(remove, folder)
-
-
-def _write(folder: Path, photo: bytes) -> None:
-    (path,) = photo_paths(folder, 1)
-    make_private(path.parent)
-    with new_private(path) as file:
-        file.write(photo)
-
-
-def _answer(folder: Path, message: dict[str, Any] | None) -> RulerAnswer:
-    if message is None or "failed" in message:
-        raise JobError(FAILED)
-    if "error" in message:
-        raise UserError(message["error"])
-    image = base64.b64encode((folder / RULER_IMAGE).read_bytes()).decode()
-    return RulerAnswer(**read_json(folder / RULER), image=f"data:image/jpeg;base64,{image}")
-
 
 _SCAN_RETRY_S = 30
 _SWEEP_S = 5.0
 
-COMMAND = module_command("skindx.ui.scans.scan_process", "scan")
+COMMAND = module_command("skindx.ui.scans.scan_process")
 """What starts the process of a scan; the job's folder is added."""
 
 
@@ -159,6 +76,7 @@ class ScanJobs:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.rulers.close()
         for job in list(self._jobs.values()):
             await asyncio.to_thread(remove, job.folder)
         self._jobs.clear()

@@ -1,4 +1,4 @@
-"""The processes of a scan and of a ruler: `scan FOLDER` and `ruler MEGAPIXELS FOLDER`.
+"""The process of a scan: FOLDER.
 
 A line of JSON on standard output is a message: `stage`, `done` and `known` while it goes on, at
 the end `ended`, or `error` with a sentence, or `failed`. The same command goes on with a scan whose
@@ -15,13 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.errors import JobError, UserError, is_full, no_room
 from skindx.core.machine import go_offline
-from skindx.core.private_files import private_file, write_private, write_private_json
+from skindx.core.private_files import write_private
 from skindx.core.startup import collect_rarely
 from skindx.ui.page_basics import hide_messages, log_fault, stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
@@ -30,8 +29,6 @@ from skindx.ui.scans.scan_job import (
     LIST,
     PHOTOS,
     RESULTS,
-    RULER,
-    RULER_IMAGE,
     Order,
     photo_paths,
     remove,
@@ -59,12 +56,11 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def main(arguments: Sequence[str], make_workers: "MakeWorkers | None" = None) -> None:
-    """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
-    serve(Path(arguments[0]), partial(_scan, make_workers=make_workers))
+    """Scan by the order in a folder, the only argument; send how it ended.
 
-
-def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
-    """Do a server's work in a folder and send how it ended; end with standard input."""
+    Ends with this process's standard input.
+    """
+    folder = Path(arguments[0])
     go_offline()
     collect_rarely()
     hide_messages()
@@ -74,7 +70,7 @@ def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
     with stoppable():
         try:
             threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
-            message = _done(folder, work, send)
+            message = outcome_of(folder, lambda: _scan(folder, send, make_workers))
             # The server ends this process once it has heard; it is ending already.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             send(message)
@@ -84,10 +80,10 @@ def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
         remove(scans)
 
 
-def _done(folder: Path, work: Callable[[Path, Send], None], send: Send) -> dict[str, Any]:
-    """Do the work and return the last message."""
+def outcome_of(folder: Path, work: Callable[[], None]) -> dict[str, Any]:
+    """Do a server's work in a folder and return how it ended, as a message."""
     try:
-        work(folder, send)
+        work()
     except (UserError, JobError, OSError) as error:
         if no_room(error):
             log.error("the disk of the server's scans is full")
@@ -168,40 +164,5 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     shutil.rmtree(folder / PHOTOS, ignore_errors=True)
 
 
-_QUALITY = 92
-"""Of the JPEG: lines of one pixel must stay sharp."""
-
-
-def ruler_main(arguments: Sequence[str]) -> None:
-    """Look for a ruler; ends with this process's standard input."""
-    megapixels, folder = arguments
-    serve(Path(folder), partial(_find, int(megapixels) * 10**6))
-
-
-def _find(most_pixels: int, folder: Path, send: Send) -> None:
-    from PIL import Image
-
-    from skindx.scan.photo_store import photo_store
-    from skindx.scan.pixel_store import LevelledPhoto
-    from skindx.scan.ruler import confirmation_image, find_ruler
-
-    (path,) = photo_paths(folder, 1)
-    store = photo_store(path, folder / "store", most_pixels)
-    read, (width, height) = LevelledPhoto(store), store.size()
-    ruler = find_ruler(read, width, height, path.name)
-    drawn = Image.fromarray(confirmation_image(read, width, height, ruler))
-    with private_file(folder / RULER_IMAGE) as file:
-        drawn.save(file, "JPEG", quality=_QUALITY, subsampling=0)
-    ruler_facts = {
-        "mm_per_pixel": ruler.mm_per_pixel,
-        "relative_error": ruler.relative_error,
-        "ticks": len(ruler.row.ticks_T2),
-        "pixels_a_tick": ruler.row.period,
-        "unit": ruler.unit.division,
-        "sentence": ruler.sentence,
-    }
-    write_private_json(folder / RULER, ruler_facts)
-
-
 if __name__ == "__main__":
-    {"scan": main, "ruler": ruler_main}[sys.argv[1]](sys.argv[2:])
+    main(sys.argv[1:])
