@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ TAXONOMY = Taxonomy(name="fake", title="Fake", classes=CLASSES)
 
 @dataclass
 class FakePredictor:
+    decoding: ClassVar[str] = "srgb-1"
     table: Sequence[Prediction]
     members: tuple[str, ...] = ("alpha", "beta")
     taxonomy: Taxonomy = TAXONOMY
@@ -58,7 +60,7 @@ class FakePredictor:
         return [self.table[int(image[0, 0, 0])] for image in images]
 
 
-def decode(data: bytes) -> NDArray[np.uint8]:
+def decode(data: bytes, decoding: str = "srgb-1") -> NDArray[np.uint8]:
     pixels: NDArray[np.uint8] = np.load(io.BytesIO(data))
     return pixels
 
