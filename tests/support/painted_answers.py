@@ -1,5 +1,6 @@
 """Answers made up for the page's tests: everything that one can hold, and as little as it may."""
 
+import asyncio
 import io
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from skindx.taxonomy import Urgency, load_taxonomy
 from skindx.taxonomy.urgent import unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
-WIDE, FAR = 800, 801
+WIDE, FAR, SLOW = 800, 801, 802
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
 _REFUSED: dict[int, tuple[Gate, str]] = {
@@ -45,6 +46,8 @@ class Painter:
 
     async def diagnose(self, case: Case) -> CaseAnswer:
         widths = [Image.open(io.BytesIO(photo)).width for photo in case.photos]
+        if SLOW in widths:
+            await asyncio.sleep(3)
         refusals = [
             Refusal(place, *_REFUSED[width])
             for place, width in enumerate(widths)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from network_guard import calls_in, guarded_environment
-from painted_answers import BLURRED, BROKEN, BUSY, DARK, PLAIN, URGENCIES, jpeg
+from painted_answers import BLURRED, BROKEN, BUSY, DARK, PLAIN, SLOW, URGENCIES, jpeg
 from served import free_port
 from windows import DESKTOP, STORED, Painted, Seen
 
@@ -106,7 +106,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return photos by what the painter makes of them."""
     folder = tmp_path_factory.mktemp("photos")
     widths = {"good": 1600, "blurred": BLURRED, "plain": PLAIN, "busy": BUSY, "broken": BROKEN}
-    widths["dark"] = DARK
+    widths |= {"dark": DARK, "slow": SLOW}
     widths |= {urgency: width for width, urgency in URGENCIES.items()}
     files = {name: folder / f"{name}.jpg" for name in widths}
     for name, width in widths.items():

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import Seen
 
+from skindx.diagnosis.scope import NOT_JUDGED
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -58,3 +60,83 @@ def test_an_upload_that_hangs_is_given_up(
     page.clock.fast_forward(60_000 + photos["good"].stat().st_size)
     page.wait_for_selector(".sx-refusal:has-text('could not be sent')")
     seen.errors.clear()
+
+
+SAID = """
+window.said = [];
+new MutationObserver(() => {
+  for (const { textContent } of document.querySelectorAll(".sx-refusal"))
+    if (textContent && !said.includes(textContent)) said.push(textContent);
+}).observe(document.body, { subtree: true, childList: true, characterData: true });
+"""
+"""Whatever a refusal said on the page, for however short a time."""
+
+
+def clear(page: "Page") -> None:
+    page.click(".sx-again")
+    page.click(".sx-asked .sx-danger")
+    page.wait_for_selector(".sx-waiting")
+
+
+def test_what_belongs_to_an_earlier_case_changes_nothing(
+    opened: Callable[..., Seen], photos: dict[str, Path]
+) -> None:
+    """Answer, New case, photo, another photo, back, New case: by quick hands on a slow server."""
+    seen = opened()
+    page = seen.page
+    page.set_default_timeout(20_000)
+    page.evaluate(SAID)
+    page.set_input_files("#sx-file", photos["soon"])
+    page.dblclick(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    clear(page)
+    # The stream of the first answer ends: the next question is not lost by that.
+    page.set_input_files("#sx-file", photos["slow"])
+    page.click(".sx-ask")
+    page.set_input_files("#sx-file", photos["blurred"])  # it is not part of this question
+    page.wait_for_selector(".sx-follow")
+    assert page.locator(".sx-summary").inner_text() == "1 photo"
+    assert page.evaluate("said") == []
+    # A slow answer to a case that was cleared does not stand in the place of the next one.
+    page.click(".sx-change")
+    page.click("[aria-label='Remove photo 2']")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-ask.sx-busy")
+    page.click(".sx-back")
+    clear(page)
+    assert page.locator(".sx-photo, .sx-ask.sx-busy").count() == 0
+    page.set_input_files("#sx-file", photos["plain"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    first = page.locator(".sx-result").inner_text()
+    page.wait_for_timeout(3500)
+    assert page.locator(".sx-result").inner_text() == first
+    clear(page)
+    page.set_input_files("#sx-file", photos["blurred"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refused")
+    page.wait_for_timeout(2500)
+    (blurred, unjudged) = page.evaluate("said")
+    assert blurred.startswith("The photo is blurred")
+    assert unjudged == NOT_JUDGED
+
+
+def test_a_server_that_went_away_is_said_and_the_next_one_answers(
+    opened: Callable[..., Seen], photos: dict[str, Path]
+) -> None:
+    seen = opened()
+    page = seen.page
+    page.set_default_timeout(20_000)
+    page.set_input_files("#sx-file", photos["soon"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    page.route("**/gradio_api/queue/join*", failing(None))
+    page.click(".sx-again")
+    page.click(".sx-asked .sx-danger")
+    page.wait_for_selector(".sx-refusal-form:has-text('could not be cleared')")
+    assert page.locator(".sx-photo").count() == 1
+    page.unroute("**/gradio_api/queue/join*")
+    page.click(".sx-back")
+    clear(page)
+    assert page.locator(".sx-photo").count() == 0
+    seen.errors.clear()  # of the requests above

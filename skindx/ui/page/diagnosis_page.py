@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -233,7 +236,6 @@ def _add_diagnosis(
 ) -> None:
     import gradio as gr
 
-    metrics = bundle.metrics()
     least, frame = max(MIN_SIDE, least_side(bundle.spec)), shown_frame(bundle.spec)
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
@@ -282,52 +284,120 @@ def _add_diagnosis(
     kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
     shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
 
-    blank: dict[Any, Any] = {follow: "", offer: "", kept_scan: ""}
+    parts = _Parts(form, result, follow, offer, kept_scan, kept_answer)
+    newest = _NewestQuestions()
+    answers = _answering(parts, diagnoser, bundle, reports, scans)
 
     async def ask(event: gr.EventData, request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
-        try:
-            case = case_of(event._data, upload_folder())
-            answer = await diagnoser.diagnose(case)
-            answer_shown = await asyncio.to_thread(result_html, answer, metrics)
-            seen = dict(enumerate(answer.diagnosis.photos))
-            offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
-            shown = await asyncio.to_thread(shown_by_server, case, answer)
-            answered = _form_message("answered", shown=shown)
-            after = await asyncio.to_thread(
-                followup_html, answer, reports, login_name(request), keeps=bool(casebook)
-            )
-            shown_now = {result: answer_shown, follow: after, offer: offered, form: answered}
-            yield blank | shown_now | ({kept_answer: answer} if kept_answer else {})
-        except Refused as error:
-            wide, keeps = seen_of_refused(error), bool(casebook)
-            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
-            refused = _form_message("refused", error.refusals, shown_of_refused(error))
-            yield {form: refused, offer: offered, kept_scan: ""}
-        except Exception as error:
-            message = _message_of(error)
-            if _has_answer(event._data):  # which stays: the form says what went wrong
-                yield {form: _form_message("refused", [Refusal(-1, "unreadable", message)])}
-            else:
-                yield (
-                    blank
-                    | {form: _form_message("failed")}
-                    | {result: problem_html(message, bundle.images)}
-                )
-        # Gradio remembers the last message of each part that a tab shows, photos included; a part
-        # that a message leaves out stays in the browser alone.
-        yield {kept_scan: ""}
+        number, tab = _question(event._data), str(request.session_hash)
+        newest.note(tab, number)
+        async for message in answers(event._data, login_name(request)):
+            # Nobody waits for an answer to a case that was cleared.
+            late = newest.is_past(tab, number)
+            yield {form: _form_message("overtaken", question=number)} if late else message
 
-    def again() -> dict[Any, Any]:
-        cleared = blank | {form: _form_message("again"), result: waiting_html(bundle.images)}
-        return cleared | ({kept_answer: None} if kept_answer else {})
+    def again(event: gr.EventData, request: gr.Request) -> dict[Any, Any]:
+        newest.note(str(request.session_hash), _question(event._data))
+        cleared = {form: _form_message("again"), result: waiting_html(bundle.images)}
+        return parts.blank | cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}
-    # No limit here: the diagnoser has a queue and reports when it is full.
-    form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
-    form.again(again, None, shows, **quiet)
+    # No limit here: the diagnoser has a queue and reports when it is full. A question may come
+    # before the answer to one that was given up.
+    each = quiet | {"trigger_mode": "multiple"}
+    form.ask(ask, None, shows, concurrency_limit=None, **each).then(None, js=_DONE)
+    form.again(again, None, shows, **each)
     if casebook:
         follow.act(case_keeper(casebook, reports), kept_answer, follow, **quiet)
         offer.act(scan_keeper(casebook, scans.jobs if scans else None), None, kept_scan, **quiet)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What an answer changes on the page."""
+
+    form: Any
+    result: Any
+    follow: Any
+    offer: Any
+    kept_scan: Any
+    kept_answer: Any
+    """None without a case book."""
+
+    @property
+    def blank(self) -> dict[Any, Any]:
+        return {self.follow: "", self.offer: "", self.kept_scan: ""}
+
+
+def _answering(
+    parts: _Parts,
+    diagnoser: Diagnoser,
+    bundle: Bundle,
+    reports: Reports,
+    scans: PageScans | None,
+) -> Callable[[Any, str], AsyncIterator[dict[Any, Any]]]:
+    """Return what answers a form's question of a user by messages to the parts of the page."""
+    metrics, keeps = bundle.metrics(), parts.kept_answer is not None
+
+    async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
+        told = partial(_form_message, question=_question(sent))
+        try:
+            case = case_of(sent, upload_folder())
+            answer = await diagnoser.diagnose(case)
+            answer_shown = await asyncio.to_thread(result_html, answer, metrics)
+            seen = dict(enumerate(answer.diagnosis.photos))
+            offered = offer_html(seen, scans, keeps=keeps) if scans else ""
+            shown = await asyncio.to_thread(shown_by_server, case, answer)
+            after = await asyncio.to_thread(followup_html, answer, reports, user, keeps=keeps)
+            answered = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
+            kept = {parts.kept_answer: answer} if keeps else {}
+            yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
+        except Refused as error:
+            wide = seen_of_refused(error)
+            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
+            refused = told("refused", error.refusals, shown_of_refused(error))
+            yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
+        except Exception as error:
+            message = _message_of(error)
+            if _has_answer(sent):  # which stays: the form says what went wrong
+                yield {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}
+            else:
+                problem = {parts.result: problem_html(message, bundle.images)}
+                yield parts.blank | problem | {parts.form: told("failed")}
+        # Gradio remembers the last message of each part that a tab shows, photos included; a part
+        # that a message leaves out stays in the browser alone.
+        yield {parts.kept_scan: ""}
+
+    return answers
+
+
+class _NewestQuestions:
+    """The highest number that each open tab gave a question, or the clearing of a case.
+
+    What is answered to an older one comes too late, and must not stand in the place of another.
+    """
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, tab: str, number: int | None) -> None:
+        """A tab has sent a number; of tabs that sent none for long nothing is known."""
+        self._of[tab] = max(number or 0, self._of.pop(tab, 0))
+        if len(self._of) > _MOST_TABS:
+            self._of.popitem(last=False)
+
+    def is_past(self, tab: str, number: int | None) -> bool:
+        """Tell whether a tab has sent a higher number since."""
+        return self._of.get(tab, 0) > (number or 0) > 0
+
+
+_MOST_TABS = 10_000
+
+
+def _question(sent: object) -> int | None:
+    """Return the number that the form gave its question, which the answer bears."""
+    number = sent.get("question") if isinstance(sent, Mapping) else None
+    return number if isinstance(number, int) else None
 
 
 def _has_answer(sent: object) -> bool:
@@ -343,7 +413,11 @@ def _message_of(error: Exception) -> str:
 
 
 def _form_message(
-    kind: str, refusals: Sequence[Refusal] = (), shown: Mapping[int, str] | None = None
+    kind: str,
+    refusals: Sequence[Refusal] = (),
+    shown: Mapping[int, str] | None = None,
+    *,
+    question: int | None = None,
 ) -> dict[str, Any]:
     """Return a message to the form; a random number makes every message a change of its value.
 
@@ -351,6 +425,7 @@ def _form_message(
     """
     return {
         "kind": kind,
+        "question": question,
         "shown": {str(place): url for place, url in (shown or {}).items()},  # as JSON has keys
         "refusals": [
             {"photo": refusal.photo, "message": sentence(refusal.message)} for refusal in refusals

@@ -4,8 +4,27 @@ const at = (selector) => form.querySelector(selector);
 const most = Number(form.dataset.most), maxBytes = Number(form.dataset.maxBytes);
 const crop = Number(form.dataset.crop);
 const photos = []; // {file, url, refusal}
-let busy = false, answered = false;
-let asked = { words: "", files: [] }; // what the last answer or refusal is about
+let answered = false; // whether the page shows an answer
+let asked = { words: "", photos: [] }; // what the last answer or refusal is about
+
+// What the form is doing, and what it does after each event. An event that does not stand here
+// came twice, or too late: it changes nothing.
+const NEXT = {
+  choosing: { send: "sending", clear: "clearing" },
+  sending: { sent: "asking", unsent: "choosing", clear: "clearing" },
+  asking: { told: "choosing", lost: "choosing", done: "choosing", clear: "clearing" },
+  clearing: { cleared: "choosing", lost: "choosing" },
+};
+let state = "choosing";
+let question = 0; // counts up with each question and each clearing: an answer to an older one is none
+const unfinished = []; // questions of which the server has not said yet that it is done
+
+function step(event) {
+  if (!NEXT[state][event]) return false;
+  state = NEXT[state][event];
+  work(state === "sending" || state === "asking");
+  return true;
+}
 
 const refuse = (message) => { at(".sx-refusal-form").textContent = message; };
 const size = (bytes) => bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
@@ -35,6 +54,16 @@ function sent(file) {
 const plain = window.fetch;
 const asks = [[/\/gradio_api\/queue\/join\b/, "application/json"], [/\/gradio_api\/queue\/data\b/, "text/event-stream"]];
 const lost = () => document.dispatchEvent(new Event("skindx-lost"));
+// A stream ends when all that it waits for has come; what is asked then is told by the next one.
+let streams = 0, open = 0;
+async function watched(body) {
+  const number = ++streams;
+  open += 1;
+  await body?.pipeTo(new WritableStream()).catch(() => {});
+  open -= 1;
+  const asking = question;
+  setTimeout(() => { if (!open && streams === number && question === asking) lost(); }, 2000);
+}
 window.fetch = async (...sent) => {
   const url = String(sent[0]?.url ?? sent[0]), kind = asks.find(([route]) => route.test(url))?.[1];
   if (!kind) return plain(...sent);
@@ -46,7 +75,7 @@ window.fetch = async (...sent) => {
     return new Response("{}", { status: 503, headers: { "content-type": "application/json" } });
   }
   if (!answer.ok || !answer.headers.get("content-type")?.startsWith(kind)) lost();
-  else if (kind !== "application/json") (answer.clone().body?.pipeTo(new WritableStream()) ?? Promise.resolve()).catch(() => {}).then(() => setTimeout(lost, 2000));
+  else if (kind !== "application/json") watched(answer.clone().body);
   return answer;
 };
 
@@ -110,7 +139,6 @@ function add(files) {
 }
 
 function work(on) {
-  busy = on;
   const ask = at(".sx-ask");
   ask.setAttribute("aria-disabled", on);
   ask.classList.toggle("sx-busy", on);
@@ -133,7 +161,7 @@ function summary() {
 // The line above an answer says what it is about, whatever the form holds since.
 function describe() {
   at(".sx-summary").textContent = asked.words;
-  at(".sx-minis").replaceChildren(...photos.map((photo) => {
+  at(".sx-minis").replaceChildren(...asked.photos.filter((photo) => photos.includes(photo)).map((photo) => {
     const mini = make("img", { src: photo.url, alt: "" });
     mini.onerror = () => mini.remove();
     return make("li", {}, mini);
@@ -163,29 +191,57 @@ function ageProblem() {
 }
 
 async function ask() {
-  if (busy) return;
+  if (!NEXT[state].send) return;
   refuse("");
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
   if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
   if (ageProblem()) { at("[name=age]").focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
-  work(true);
-  const taken = await Promise.allSettled(photos.map((photo) => sent(photo.file)));
+  step("send");
+  const mine = ++question, chosen = [...photos];
+  const taken = await Promise.allSettled(chosen.map((photo) => sent(photo.file)));
+  if (mine !== question) return; // cleared meanwhile
   taken.forEach(({ status, reason }, index) => {
-    if (status === "rejected") photos[index].refusal = unsent(reason);
+    if (status === "rejected") chosen[index].refusal = unsent(reason);
   });
-  if (photos.some((photo) => photo.refusal)) { show(); work(false); return; }
+  if (chosen.some((photo) => photo.refusal)) { show(); step("unsent"); return; }
   const paths = taken.map(({ value }) => value.path);
-  asked = { words: summary(), files: photos.map((photo) => photo.file) };
+  asked = { words: summary(), photos: chosen };
   const patient = Object.fromEntries(["age", "sex", "site", "laterality", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
-  trigger("ask", { photos: paths, answered, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
+  step("sent");
+  unfinished.push(mine);
+  trigger("ask", { question: mine, photos: paths, answered, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
+}
+
+function clear() {
+  if (!step("clear")) return;
+  question += 1;
+  trigger("again", { question });
 }
 
 watch("value", () => {
-  const { kind, refusals, shown } = props.value;
-  work(false);
-  for (const [index, url] of Object.entries(shown ?? {})) if (photos[index]) replace(photos[index], url);
+  const { kind, question: of, refusals, shown } = props.value;
+  if (kind === "again") {
+    if (!step("cleared")) return;
+    for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
+    form.reset();
+    at(".sx-skin-given").textContent = "not given";
+    at(".sx-private").textContent = "";
+    at(".sx-skin").open = answered = false;
+    asked = { words: "", photos: [] };
+    ageProblem();
+    refuse("");
+    show();
+    go("form");
+    window.scrollTo(0, 0);
+    at("#sx-file").focus({ preventScroll: true });
+    return;
+  }
+  if (of !== question) return; // of a case that was cleared: the server shows nothing of it either
+  step("told"); // after it was given up as lost, too
+  refuse("");
+  for (const [index, url] of Object.entries(shown ?? {})) if (photos.includes(asked.photos[index])) replace(asked.photos[index], url);
   if (kind === "answered") {
     show();
     answered = true;
@@ -194,23 +250,10 @@ watch("value", () => {
     window.scrollTo(0, 0);
   } else if (kind === "refused") {
     for (const { photo, message } of refusals) { // of no photo of ours: it is about the whole case
-      if (photos[photo]) photos[photo].refusal = message; else refuse(message);
+      if (photos.includes(asked.photos[photo])) asked.photos[photo].refusal = message; else refuse(message);
     }
     show();
     form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
-  } else if (kind === "again") {
-    for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
-    form.reset();
-    at(".sx-skin-given").textContent = "not given";
-    at(".sx-private").textContent = "";
-    at(".sx-skin").open = answered = false;
-    asked = { words: "", files: [] };
-    ageProblem();
-    refuse("");
-    show();
-    go("form");
-    window.scrollTo(0, 0);
-    at("#sx-file").focus({ preventScroll: true });
   }
 });
 
@@ -229,13 +272,22 @@ at(".sx-again").onclick = () => { sure.showModal(); sure.querySelector("[data-ke
 sure.addEventListener("click", ({ target }) => {
   if (!target.closest("button")) return;
   sure.close();
-  if (!target.closest("[data-keep]")) trigger("again");
+  if (!target.closest("[data-keep]")) clear();
 });
-document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, reload the page, or tell the operator of this page."); } });
-document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
+document.addEventListener("skindx-lost", () => {
+  const clearing = state === "clearing";
+  if (!step("lost")) return;
+  unfinished.length = 0;
+  refuse(`The answer ${clearing ? "could not be cleared" : "was lost on its way"}; check the connection and try again. If that does not help, reload the page, or tell the operator of this page.`);
+  if (clearing) fold(false);
+});
+document.addEventListener("skindx-done", () => {
+  const of = unfinished.shift();
+  if (of === question && step("done")) refuse("The server gave no answer; try again in a moment.");
+});
 // By their place in the case; a photo that was removed since is gone.
-document.addEventListener("skindx-photos", (event) => event.detail.files.push(...asked.files.map((file) => photos.some((photo) => photo.file === file) && file)));
-document.addEventListener("skindx-again", () => trigger("again"));
+document.addEventListener("skindx-photos", (event) => event.detail.files.push(...asked.photos.map((photo) => photos.includes(photo) && photo.file)));
+document.addEventListener("skindx-again", clear);
 document.addEventListener("paste", (event) => {
   const pasted = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith("image/"));
   if (pasted.length && !at(".sx-form").hidden && form.offsetParent) add(pasted);
