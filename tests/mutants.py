@@ -384,6 +384,18 @@ MUTANTS = {
         "{}.items()",
         "tests/review/test_dataset_review.py",
     ),
+    "page: the end of an earlier stream loses the next question": Mutant(
+        "skindx/ui/page/assets/intake.js",
+        "if (!open && streams === number && question === asking) lost();",
+        "lost();",
+        "tests/ui/test_browser_lost.py::test_what_belongs_to_an_earlier_case_changes_nothing",
+    ),
+    "page: a late answer stands in the place of the next case's": Mutant(
+        "skindx/ui/page/diagnosis_page.py",
+        "return self._of.get(tab, 0) > (number or 0) > 0",
+        "return False",
+        "tests/ui/test_browser_lost.py::test_what_belongs_to_an_earlier_case_changes_nothing",
+    ),
     "refusals: no word that they are no all-clear": Mutant(
         "skindx/diagnosis/scope.py",
         'return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"',

@@ -109,13 +109,12 @@ def test_what_belongs_to_an_earlier_case_changes_nothing(
     page.click(".sx-ask")
     page.wait_for_selector(".sx-follow")
     first = page.locator(".sx-result").inner_text()
-    page.wait_for_timeout(3500)
+    page.wait_for_timeout(2500)
     assert page.locator(".sx-result").inner_text() == first
     clear(page)
     page.set_input_files("#sx-file", photos["blurred"])
     page.click(".sx-ask")
     page.wait_for_selector(".sx-refused")
-    page.wait_for_timeout(2500)
     (blurred, unjudged) = page.evaluate("said")
     assert blurred.startswith("The photo is blurred")
     assert unjudged == NOT_JUDGED
