@@ -360,6 +360,42 @@ MUTANTS = {
         "_quantile(ncc_HW, weight_HW, 0.85)",
         "tests/data/copies/test_copies_pair.py -k correlation",
     ),
+    "copies: each loss of detail is another level": Mutant(
+        "skindx/data/copies/deduplicate.py",
+        "level, top = level + 1, details[i]",
+        "level, top = level + 1, top",
+        "tests/data/test_resolution.py",
+    ),
+    "copies: upright ways before those of more points": Mutant(
+        "skindx/data/copies/geometry.py",
+        "key=lambda model: (-model.inliers, model.mirrored)",
+        "key=lambda model: (model.mirrored, -model.inliers)",
+        "tests/data/copies/test_copies_points.py",
+    ),
+    "copies: hardly any overlap is enough": Mutant(
+        "skindx/data/copies/geometry.py",
+        "covered < LEAST_COVERED",
+        "False",
+        "tests/data/copies/test_copies_points.py",
+    ),
+    "copies: a refinement may go anywhere": Mutant(
+        "skindx/data/copies/geometry.py",
+        "moved < 12 else",
+        "moved < 120 else",
+        "tests/data/copies/test_copies_points.py",
+    ),
+    "copies: the sides of a frame swapped": Mutant(
+        "skindx/data/copies/overlap.py",
+        "0 < x <= shape_hw[1] and 0 < y <= shape_hw[0]",
+        "0 < x <= shape_hw[0] and 0 < y <= shape_hw[1]",
+        "tests/data/copies/test_copies_points.py",
+    ),
+    "screening: a high strip has no bad aspect": Mutant(
+        "skindx/data/screening/image_measures.py",
+        "if max(width, height) > settings.max_aspect * min(width, height):",
+        "if width > settings.max_aspect * height:",
+        "tests/data/test_screen.py",
+    ),
     "growth: the scales of the photos swapped": Mutant(
         "skindx/scan/compare/changes.py",
         "before.mm_per_pixel / after.mm_per_pixel)",

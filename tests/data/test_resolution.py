@@ -111,7 +111,8 @@ def test_levels_of_detail_start_at_the_best_of_each_component() -> None:
         one("b", 100, 9_500, 9),  # within 10 % of a after the penalty: bytes decide
         one("c", 100, 8_000, 99),  # less detail than both
         one("d", 50, 100, 1),  # of no other's component
+        one("e", 100, 7_900, 100),  # within 10 % of c, which opened its level
     ]
-    links = np.array([(0, 1, 1), (1, 2, 1)], np.int64)
-    order = best_first(same, near_graph(4, links, 4))
-    assert [same[i].row.url for i in order if i != 3] == ["b", "a", "c"]
+    links = np.array([(0, 1, 1), (1, 2, 1), (2, 4, 1)], np.int64)
+    order = best_first(same, near_graph(5, links, 4))
+    assert [same[i].row.url for i in order if i != 3] == ["b", "a", "e", "c"]

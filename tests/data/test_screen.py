@@ -40,6 +40,7 @@ def smooth_skin() -> NDArray[np.uint8]:
         (SOUND[:64, :64], None),
         (SOUND[:63, :], "too-small"),
         (paint(1, 64 * 5, 64), "bad-aspect"),
+        (paint(1, 64, 64 * 5), "bad-aspect"),
         (SOUND // 20, "too-dark"),
         (np.full_like(SOUND, 255), "too-bright"),
         (np.full_like(SOUND, 120), "blank"),

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.copies import describe as codebook
+from skindx.data.copies import geometry
 from skindx.data.copies.describe import LONG_SIDE, POINTS, describe, fitted, root_sift
-from skindx.data.copies.geometry import mirrored_points
+from skindx.data.copies.geometry import AlignmentModel, align, mirrored_points, models_of
+from skindx.data.copies.overlap import closed
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.hashes import grey
 from skindx_bench.data.learn_copies import mirror_permutation
@@ -93,3 +95,45 @@ def test_words_do_not_take_all_points() -> None:
     points = describe(page).points_P4
     assert len(points) == POINTS
     assert (points[:, 1] < 128).sum() > POINTS // 4
+
+
+def test_the_way_on_which_most_points_agree_is_first_mirrored_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {False: (9, 8), True: (20, 8)}
+
+    def models(first: object, second: object, mirrored: bool) -> list[AlignmentModel]:
+        points = [np.zeros((count, 2)) for count in counts[mirrored]]
+        return [AlignmentModel(np.eye(2, 3), mirrored, one, one, 0) for one in points]
+
+    monkeypatch.setattr(geometry, "_models", models)
+    description = describe(painted())
+    ways = [(way.inliers, way.mirrored) for way in models_of(description, description)]
+    assert ways == [(20, True), (9, False), (8, False)]
+
+
+@pytest.mark.parametrize(("share", "overlaps"), [(0.5, True), (0.15, False)])
+def test_images_that_hardly_overlap_are_not_compared(share: float, overlaps: bool) -> None:
+    one = describe(painted())
+    away = np.array([[1, 0, (1 - share) * one.shape_hw[1]], [0, 1, 0]])
+    assert (align(one, one, away) is not None) == overlaps
+
+
+@pytest.mark.parametrize(("moved", "kept"), [(5.0, True), (60.0, False)])
+def test_a_correlation_that_leaves_the_points_behind_is_not_followed(
+    moved: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = np.array([[1, 0, moved], [0, 1, 0]], np.float32)
+    monkeypatch.setattr("cv2.findTransformECC", lambda *_: (1.0, better))
+    one = describe(painted())
+    aligned = align(one, one, np.eye(2, 3))
+    assert aligned is not None
+    assert (aligned.transform_23[0, 2] != 0) == kept
+
+
+def test_points_all_over_leave_no_hole_in_a_wide_frame_as_in_a_high_one() -> None:
+    wide = np.stack(np.meshgrid(np.arange(0, 100, 5), np.arange(0, 40, 5)), axis=-1).reshape(-1, 2)
+    assert closed(wide, (40, 100)) > 0.95
+    assert closed(wide[:, ::-1], (100, 40)) > 0.95
+    ring = wide[(wide[:, 0] < 10) | (wide[:, 0] > 85)]
+    assert closed(ring, (40, 100)) < 0.8
