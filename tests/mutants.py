@@ -300,6 +300,12 @@ MUTANTS = {
         "if time.monotonic() < 0:",
         "tests/data/test_name_patterns.py",
     ),
+    "diagnose: a photo of a program has no limit of time": Mutant(
+        "skindx/diagnosis/photo_checks.py",
+        'if apart and form != "HEIC"',
+        'if apart and form == "HEIC"',
+        "tests/diagnosis/test_opening.py",
+    ),
     "workers: a photo that kept one for too long is tried again": Mutant(
         "skindx/workers/worker_pool.py",
         "if request.tries >= _TRIES or by_itself:",

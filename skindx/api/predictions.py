@@ -265,7 +265,7 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
         data = photo_bytes(photo)
         sha256, gate = file_hash(data), "facts"
         case = Case((data,), patient_of(facts or {}))
-        return _Read(name, sha256, check_case(predictor, case), "failed")
+        return _Read(name, sha256, check_case(predictor, case, apart=True), "failed")
     except UserError as error:
         return _Read(name, sha256, error, gate)
     except Exception as error:  # its text may name a file, and a file a person

@@ -136,7 +136,7 @@ def answer(predictor: "Predictor", case: Case) -> CaseAnswer:
 
     Raises Refused for a photo that is refused, and UserError for a damaged bundle.
     """
-    (answered,) = answer_many(predictor, [case])
+    (answered,) = answer_many(predictor, [case], apart=True)
     if isinstance(answered, UserError):
         raise answered
     return answered
@@ -147,13 +147,18 @@ Observer = Callable[[Sequence[NDArray[np.uint8]], EnsembleOutput, Sequence[int]]
 
 
 def answer_many(
-    predictor: "Predictor", cases: Sequence[Case], observe: Observer | None = None
+    predictor: "Predictor",
+    cases: Sequence[Case],
+    observe: Observer | None = None,
+    *,
+    apart: bool = False,
 ) -> list[CaseAnswer | UserError]:
     """Return each case's answer, or why it has none; no answer depends on the other cases.
 
     `observe` is called last: photos that the networks refused count, those of other gates do not.
+    `apart` is as `open_photo` has it.
     """
-    checked = [check_case(predictor, case) for case in cases]
+    checked = [check_case(predictor, case, apart=apart) for case in cases]
     concluded, output = conclude_cases(predictor, checked)
     if output is None:
         return [one for one in concluded if isinstance(one, UserError)]
@@ -174,10 +179,10 @@ def answer_many(
     return answers
 
 
-def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
+def check_case(predictor: "Predictor", case: Case, *, apart: bool = False) -> CheckedCase | Refused:
     """Decode a case's photos and look at their quality; threads may do it side by side."""
     passed, refused = check_photos(
-        case, needed_side(predictor), predictor.least_side, predictor.decoding
+        case, needed_side(predictor), predictor.least_side, predictor.decoding, apart=apart
     )
     if predictor.bundle.images.modality == "dermoscopic":
         refused = [

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.scope import unjudged
 from skindx.imaging.cut_lesions import Cut
-from skindx.imaging.decode import decode_noted, upright_jpeg_size
+from skindx.imaging.decode import decode_noted, import_decoders, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.imaging.image_formats import (
@@ -27,11 +27,19 @@ from skindx.imaging.image_formats import (
     DamagedImage,
     PhotoFormat,
     photo_format,
+    refusal,
 )
 from skindx.imaging.photo_gates import Fault, inspect
-from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
+from skindx.imaging.sandboxed_images import (
+    LIMITS,
+    can_read_heic,
+    decode_apart,
+    decode_heic,
+    small_jpeg,
+)
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
 from skindx.metrics.classification import Rectangle
+from skindx.workers.sandbox import Work, for_each, sandboxed
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
 
@@ -213,8 +221,12 @@ def open_photo(
     needed: int | None = None,
     least: int = MIN_SIDE,
     decoding: Decoding = SRGB,
+    apart: bool = False,
 ) -> Opened:
     """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
+
+    `apart`: in a process of its own, with limits of time and memory; HEIC and DICOM always are.
+    A worker of the server does without: the server itself ends one that takes too long.
 
     `least` are the pixels that its shorter side must have. With `needed`, those that suffice to
     judge it, a large JPEG comes at a smaller scale, never smaller than it is shown. None: it comes
@@ -255,7 +267,8 @@ def open_photo(
             pixels_HWC, facts, notes = _kept(dicom.pixels_HWC), dicom.facts, set(dicom.notes)
             height, width = facts.height, facts.width
         else:
-            pixels_HWC, notes, (height, width) = _decoded(data, form, needed, decoding)
+            opened = _decoded_apart if apart and form != "HEIC" else _decoded
+            pixels_HWC, notes, (height, width) = opened(data, form, needed, decoding)
     except DamagedImage as error:
         # The message of a third-party decoder (`error` has a cause then) does not help a user.
         too_large = error.reason == "too-many-pixels"
@@ -301,6 +314,36 @@ def _decoded(
         )
         return _kept(pixels_HWC), notes, size
     return _kept(pixels_HWC), notes, (pixels_HWC.shape[0], pixels_HWC.shape[1])
+
+
+def _decoded_apart(
+    data: bytes, form: PhotoFormat, needed: int | None, decoding: Decoding
+) -> tuple[NDArray[np.uint8], set[ColourNote], tuple[int, int]]:
+    job = {"form": form, "needed": needed, "decoding": decoding}
+    pixels_HWC, answer = decode_apart(photo_decoding, data, job, LIMITS)
+    height, width = answer["size"]
+    return pixels_HWC, set(answer["notes"]), (height, width)
+
+
+@sandboxed(import_decoders)
+def photo_decoding(job: dict[str, Any]) -> Work:
+    """Return what writes a photo's pixels to the job's `out` and says what failed."""
+
+    def write(path: Path) -> dict[str, Any]:
+        try:
+            pixels_HWC, notes, size = _decoded(
+                path.read_bytes(), job["form"], job["needed"], job["decoding"]
+            )
+        except Exception as error:
+            damage = refusal(error)
+            ours = damage is error and error.__cause__ is None  # no decoder's message
+            known = ours or damage.reason == "too-many-pixels"
+            return {"reason": damage.reason, "detail": str(damage) if known else ""}
+        with Path(job["out"]).open("wb") as file:  # as a name it would get a suffix
+            np.save(file, pixels_HWC, allow_pickle=False)
+        return {"reason": "", "detail": "", "notes": sorted(notes), "size": size}
+
+    return for_each(write)
 
 
 def _kept(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -363,27 +406,32 @@ class CheckedPhoto:
 
 
 def check_photos(
-    case: Case, needed: int | None = None, least: int = MIN_SIDE, decoding: Decoding = SRGB
+    case: Case,
+    needed: int | None = None,
+    least: int = MIN_SIDE,
+    decoding: Decoding = SRGB,
+    *,
+    apart: bool = False,
 ) -> tuple[dict[int, CheckedPhoto], list[Refusal]]:
     """Return a case's photos that pass, by their place in it, and why the others do not.
 
-    Every photo is looked at, whatever is wrong with another. `needed`, `least` and `decoding` are
-    as `open_photo` has them.
+    Every photo is looked at, whatever is wrong with another. The others are as `open_photo`
+    has them.
     """
     seen: dict[int, CheckedPhoto] = {}
     refusals: list[Refusal] = []
     for photo, data in enumerate(case.photos):
         try:
-            seen[photo] = _check_photo(data, photo, needed, least, decoding)
+            opened = open_photo(
+                data, photo, needed=needed, least=least, decoding=decoding, apart=apart
+            )
+            seen[photo] = _check_photo(opened, data, photo)
         except Refused as refused:
             refusals.extend(refused.refusals)
     return seen, refusals
 
 
-def _check_photo(
-    data: bytes, photo: int, needed: int | None, least: int, decoding: Decoding
-) -> CheckedPhoto:
-    opened = open_photo(data, photo, needed=needed, least=least, decoding=decoding)
+def _check_photo(opened: Opened, data: bytes, photo: int) -> CheckedPhoto:
     remarks = [REMARKS[note] for note in sorted(opened.notes) if note in REMARKS]
     if min(opened.width, opened.height) < COARSE:
         size = f"{opened.width} x {opened.height} pixels"

@@ -1,4 +1,4 @@
-"""HEIC photos, which anybody may send, decoded in processes of their own; small JPEGs."""
+"""Photos, which anybody may send, decoded in processes of their own; small JPEGs."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skindx.imaging.decode import MAX_PIXELS, decode_with_pillow, import_decoders
 from skindx.imaging.image_formats import DamagedImage, refusal
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
-from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.sandbox import Failure, MakeWork, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
 LIMITS = SandboxLimits(timeout_s=15, memory_mb=800)
@@ -33,9 +33,19 @@ def decode_heic(
     """Return pixels_HWC, uint8 sRGB, upright, and what came of colours and further images.
 
     Raises DamagedImage, whatever the bytes do.
+    """
+    job = {"max_pixels": max_pixels, "decoding": decoding}
+    pixels_HWC, answer = decode_apart(heic_decoding, data, job, limits)
+    return pixels_HWC, set(answer["notes"])
+
+
+def decode_apart(
+    make_work: MakeWork, data: bytes, job: dict[str, Any], limits: SandboxLimits
+) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    """Return pixels_HWC that marked work writes to the job's `out`, and what it answers.
 
     Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
-    gone with this process, however it ends.
+    gone with this process, however it ends. Raises DamagedImage.
     """
     with (
         os.fdopen(os.memfd_create("skindx-photo"), "w+b") as photo,
@@ -44,17 +54,16 @@ def decode_heic(
         photo.write(data)
         photo.flush()
         there = Path(f"/proc/{os.getpid()}/fd")
-        out = str(there / str(pixels.fileno()))
-        job = {"out": out, "max_pixels": max_pixels, "decoding": decoding}
+        job = job | {"out": str(there / str(pixels.fileno()))}
         ((_, answer),) = run_sandboxed(
-            heic_decoding, job, [there / str(photo.fileno())], limits, workers=1
+            make_work, job, [there / str(photo.fileno())], limits, workers=1
         )
         if isinstance(answer, Failure):
             raise DamagedImage(answer.detail, answer.reason)
         if answer["reason"]:
             raise DamagedImage(answer["detail"], answer["reason"])
         pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
-        return pixels_HWC, set(answer["notes"])
+        return pixels_HWC, answer
 
 
 def _prepare() -> None:

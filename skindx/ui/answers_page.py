@@ -125,8 +125,10 @@ def _basis(predictor: "Predictor") -> list[str]:
 def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
     """Return a small JPEG in base64; "" for a photo that cannot be opened, or was changed since."""
     photo, row = one
+    if row["refused"] == "unreadable":
+        return ""  # it may have taken all the time that a photo has
     try:
-        opened = open_photo(read_photo(photo.path), needed=THUMBNAIL_PX)
+        opened = open_photo(read_photo(photo.path), needed=THUMBNAIL_PX, apart=True)
     except UserError:
         return ""
     if row["sha256"] not in (None, opened.sha256):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from skin_photo import skin_photo, skin_pixels
 
+from skindx.api.predictions import iter_predictions
 from skindx.diagnosis import photo_checks
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
+from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage, photo_format
 from skindx.imaging.sandboxed_images import decode_heic
@@ -171,3 +176,33 @@ def test_without_pillow_heif_a_heic_photo_gets_a_sentence(monkeypatch: pytest.Mo
     )
     with pytest.raises(Refused, match=r"the extra `serve`"):
         open_photo(b"\x00\x00\x00\x18ftypheic" + bytes(100))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_a_process_of_its_own_opens_a_photo_as_this_one_does(kind: str) -> None:
+    file = io.BytesIO()
+    Image.fromarray(skin_pixels(1800, 1500)).save(file, kind)
+    data = file.getvalue()
+    here, apart = (open_photo(data, needed=100, apart=apart) for apart in (False, True))
+    assert np.array_equal(here.pixels_HWC, apart.pixels_HWC)
+    assert (here.width, here.height, here.notes) == (apart.width, apart.height, apart.notes)
+    said = []
+    for apart in (False, True):
+        with pytest.raises(Refused) as refused:
+            open_photo(data[:500], apart=apart)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
+def test_a_photo_has_a_limit_of_time_at_every_door_of_a_program(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photo_checks, "LIMITS", SandboxLimits(timeout_s=1, memory_mb=800))
+    predictor = Predictor.load(tiny_bundle)
+    empty = b"\0\0\0\0abCd" + zlib.crc32(b"abCd").to_bytes(4)
+    slow = b"\x89PNG\r\n\x1a\n" + empty * (18_000_000 // len(empty))  # seconds of Pillow's
+    with pytest.raises(Refused, match="took longer than 1 s"):
+        answer(predictor, Case((slow,)))
+    (row,) = (row for batch in iter_predictions(predictor, [slow]) for row in batch.to_pylist())
+    assert row["refused"] == "unreadable"
+    assert "took longer than 1 s" in row["reason"]
