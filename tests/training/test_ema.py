@@ -76,3 +76,18 @@ def test_what_ranks_agree_on_counts_for_each_step_that_led_to_it() -> None:
     assert _values(average) == (0, 0)
     average_agreed(training, 3, 1)
     assert _values(average) == pytest.approx((1 - 0.9**3, 1 - 0.9**3))
+
+
+def test_an_average_is_told_all_steps_that_were_taken() -> None:
+    """Its warm-up goes by them: nine and the one ahead, of which the last three are new."""
+    told: list[int] = []
+    average = SimpleNamespace(update=lambda module, step: told.append(step))
+    training: Any = SimpleNamespace(
+        engine=SimpleNamespace(module=_module(1)),
+        average=average,
+        mesh=SimpleNamespace(settings=SimpleNamespace(zero=0)),
+        task=SimpleNamespace(images=8, batch=2),
+        position=SimpleNamespace(epoch=2, step=1),
+    )
+    average_agreed(training, 3, 1)
+    assert told == [8, 9, 10]

@@ -90,7 +90,7 @@ def _skipped(mesh: Mesh) -> dict[str, np.ndarray]:
 
 def _skipped_plainly() -> dict[str, Tensor]:
     model = _Skipping()
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer = _optimizer(model)
     for step in range(6):
         optimizer.zero_grad(set_to_none=False)
         for piece, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -117,7 +117,9 @@ def _steps() -> list[np.ndarray]:
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
     """AdamW, but SGD where gradients that are zero but for rounding would get its full steps."""
     if isinstance(model, nn.Sequential | _Skipping):
-        return torch.optim.AdamW(model.parameters(), 0.01)
+        *body, weight, bias = model.parameters()
+        head = {"params": [weight, bias], "lr": 0.03, "lr_scale": 3.0}
+        return torch.optim.AdamW([{"params": body}, head], 0.01)
     return torch.optim.SGD(model.parameters(), 0.01)
 
 

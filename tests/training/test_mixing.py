@@ -58,6 +58,13 @@ def test_shards_borrow_nothing(mix: Mix, count: int, world: int) -> None:
         assert all(len(m.kept_B) == len(share) for m, share in zip(drawn, shares, strict=True))
 
 
+def test_each_shard_draws_for_itself() -> None:
+    """Else all ranks would cut the same rectangles out of a step's images."""
+    shares = [np.arange(6), np.arange(6, 12)]
+    drawn = [draw_mixture(Mix(mixup=0), shares, rank, (0, 1), sharded=True) for rank in (0, 1)]
+    assert not np.array_equal(drawn[0].box_B4, drawn[1].box_B4)
+
+
 @given(mix=MIXES, pairs=st.integers(1, 12))
 def test_labels_weigh_what_they_weighed(mix: Mix, pairs: int) -> None:
     step = np.arange(2 * pairs)

@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 import torch
+from timm.optim import SGDW, Lamb, Lars
 from torch import nn
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
@@ -64,3 +67,35 @@ def test_norms_and_biases_are_not_adapted(name: str) -> None:
         # Adam's first step is a sign; LAMB gives it the length of the weights, 5.
         assert net.weight.tolist()[0] == pytest.approx([3, -1], abs=1e-4)
         assert net.bias.item() == pytest.approx(-1, abs=1e-4)
+
+
+def _moved(optimizer: torch.optim.Optimizer, weight: nn.Parameter) -> torch.Tensor:
+    """Take three steps along gradients whose norms differ much."""
+    for step, length in enumerate((0.1, 30.0, 1.0)):
+        generator = torch.Generator().manual_seed(step)
+        weight.grad = length * torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+    return weight.detach()
+
+
+REFERENCES: dict[str, Any] = {
+    "sgd": lambda weights: torch.optim.SGD(weights, 0.1, 0.9, 0, 0.05, nesterov=True),
+    "lars": lambda weights: Lars(weights, 0.1, 0.9, 0, 0.05, nesterov=True, trust_coeff=0.02),
+    "adamw": lambda weights: torch.optim.AdamW(weights, 0.1, weight_decay=0.05),
+    "lamb": lambda weights: Lamb(weights, 0.1, weight_decay=0.05, max_grad_norm=None),
+    "preconditioned": lambda weights: SGDW(weights, 0.1, 0.9, 0.1, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_an_optimizer_takes_the_steps_of_its_reference(name: str) -> None:
+    raw: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.05, "momentum": 0.9}
+    raw |= {"optimizer": "adamw", "preconditioner": {"kind": "kfac"}} if name not in (
+        "sgd", "lars", "adamw", "lamb"
+    ) else {"optimizer": name, "trust_coefficient": 0.02}  # fmt: skip
+    recipe = Recipe.model_construct(**{**Recipe().model_dump(), **raw})
+    nets = [nn.Linear(4, 3, bias=False) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    made = build_optimizer(nets[0], recipe, fresh=[])
+    reference = REFERENCES[name](nets[1].parameters())
+    torch.testing.assert_close(_moved(made, nets[0].weight), _moved(reference, nets[1].weight))
