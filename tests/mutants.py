@@ -360,6 +360,12 @@ MUTANTS = {
         'if apart and form == "HEIC"',
         "tests/diagnosis/test_opening.py",
     ),
+    "build: an image that crashed its decoder is tried again": Mutant(
+        "skindx/workers/sandbox.py",
+        "(suspect and -code in _BY_ITSELF)",
+        "(late and suspect)",
+        "tests/workers/test_sandbox.py::test_an_image_that_kills_its_decoder_is_tried_once_more_only_if_another_may_have",
+    ),
     "workers: a photo that kept one for too long is tried again": Mutant(
         "skindx/workers/worker_pool.py",
         "if request.tries >= _TRIES or by_itself:",

@@ -126,7 +126,7 @@ class _ForkServer:
     def end(self) -> None:
         self._requests.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+            self._process.wait(5)
         self._errors.close()
 
 

@@ -2,8 +2,8 @@
 
 A file may hang its decoder, crash it, or ask for all memory: only that file is lost. A process
 says when a file is done, so that the first one not done when it ends is the suspect. If its time
-ran out it is given up; if the process died it is tried once more alone, because a lack of memory
-also ends processes that work on other files.
+ran out, or its decoder crashed, it is given up; if the process died otherwise it is tried once more
+alone, because a lack of memory also ends processes that work on other files.
 
 In the process, paths come in on standard input, signs of life and answers go out. Its limits are
 the kernel's, so that they hold in the middle of a C library, and also when the caller is gone: a
@@ -46,6 +46,8 @@ Batch = tuple[int, ...]
 """Positions among the paths."""
 
 _BATCH = 32
+_BY_ITSELF = {signal.SIGALRM, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Ends of a process that only its file can have caused."""
 _PREPARE = "_sandboxed_after"
 _MODULE = re.compile(r"skindx(\.[A-Za-z_]\w*)+")
 
@@ -215,7 +217,7 @@ class _SandboxPool:
         """
         late = code == -signal.SIGALRM
         suspect, remaining = batch[done : done + 1], batch[:done] + batch[done + 1 :]
-        if len(batch) == 1 or (late and suspect):
+        if len(batch) == 1 or (suspect and -code in _BY_ITSELF):
             ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
             ending = ending or f"ended with code {code}"
             detail = f"took longer than {self._order['timeout_s']} s" if late else ending
