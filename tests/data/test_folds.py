@@ -41,3 +41,11 @@ def test_every_class_is_in_every_fold_and_sizes_are_even(sizes) -> None:
 def test_one_fold_is_refused() -> None:
     with pytest.raises(ValueError, match="one fold is no folds"):
         SplitSettings(folds=1)
+
+
+def test_large_groups_are_placed_before_small_ones() -> None:
+    sizes = {"big": 6, **{f"g{n}": 1 for n in range(6)}}
+    members = [(group, "a") for group, size in sizes.items() for _ in range(size)]
+    for seed in range(5):
+        assigned = fold_groups(members, 2, seed)
+        assert Counter(assigned[group] for group, _ in members) == {0: 6, 1: 6}

@@ -21,6 +21,7 @@ from skindx.data.splits.freeze import (
     fitting_folds,
     group_aliases,
     hold_splits,
+    nearest,
     place_groups,
     read_places,
     write_places,
@@ -222,3 +223,32 @@ def test_a_table_that_says_nothing_is_reported(tmp_path: Path, text: str, said: 
         read_places(tmp_path / "splits.csv")
     with pytest.raises(UserError, match="does not exist"):
         read_places(tmp_path / "nowhere.csv")
+
+
+def test_of_several_places_the_one_nearest_to_training_and_the_first_fold_count() -> None:
+    places = [Placement("test"), Placement("train", 3), Placement("train", 1), Placement("val", 0)]
+    assert nearest(places) == Placement("train", 1)
+    assert nearest(places[:1] + places[3:]) == Placement("val", 0)
+
+
+def test_folds_stay_only_where_there_are_as_many_as_are_wanted() -> None:
+    places = {"a": Placement("train", 0), "b": Placement("val", 1), "c": Placement("test")}
+    assert fitting_folds(places, 2) == places
+    assert fitting_folds(places, 0) == places
+    for folds in (1, 3, 5):
+        assert {place.fold for place in fitting_folds(places, folds).values()} == {None}
+
+
+def test_an_image_that_gave_a_group_its_name_stays_where_its_line_says(tmp_path: Path) -> None:
+    table = tmp_path / "splits.csv"
+    table.write_text(f"sha256,group,split,fold\n{sha(1)},,train,0\n{sha(2)},{sha(1)},test,\n")
+    places = read_places(table)
+    assert places[sha(1)] == Placement("train", 0)
+    assert places[sha(2)] == Placement("test")
+
+
+def test_an_image_whose_group_went_elsewhere_does_not_speak_for_the_group(tmp_path: Path) -> None:
+    names, now = {"g": {"g", sha(1), sha(2)}}, {"g": Placement("train", 0)}
+    write_places(tmp_path, names, [sha(1), sha(2)], now, {sha(1): Placement("test")})
+    rows = {tuple(line.split(",")) for line in (tmp_path / "splits.csv").read_text().split()[1:]}
+    assert {(sha(1), "", "test", ""), (sha(2), "g", "train", "0")} < rows

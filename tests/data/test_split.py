@@ -70,3 +70,40 @@ def test_a_torn_group_is_noticed() -> None:
 def test_shares_must_add_up() -> None:
     with pytest.raises(ValueError, match=r"add up to 1, not 1\.1"):
         SplitSettings(train=0.7)
+
+
+def of_sizes(label: str, *sizes: int) -> list[tuple[str, str]]:
+    return [(f"{label}{n}", label) for n, size in enumerate(sizes) for _ in range(size)]
+
+
+def images_of(members: list[tuple[str, str]], splits: dict[str, str]) -> Counter[str]:
+    return Counter(splits[group] for group, _ in members)
+
+
+HALVES = SplitSettings(train=0.5, val=0, calibration=0, test=0.5)
+
+
+def test_train_gets_the_largest_group_of_a_class_and_the_others_its_smallest() -> None:
+    splits = split_groups(of_sizes("a", 5, 1, 9, 3), SplitSettings(), 0)
+    assert splits == {"a2": "train", "a1": "test", "a3": "val", "a0": "calibration"}
+
+
+def test_the_rarest_class_chooses_first() -> None:
+    mixed = [(f"z{n}", label) for n in range(4) for label in ("z", "aabb"[n])]
+    members = [*mixed, *of_sizes("a", *[3] * 6), *of_sizes("b", *[3] * 6)]
+    for seed in range(5):
+        splits = split_groups(members, SplitSettings(), seed)
+        assert {splits[f"z{n}"] for n in range(4)} == set(SPLITS)
+
+
+def test_large_groups_are_placed_before_small_ones() -> None:
+    members = of_sizes("a", 6, 6, *[1] * 12)
+    for seed in range(5):
+        assert images_of(members, split_groups(members, HALVES, seed)) == {"train": 12, "test": 12}
+
+
+def test_a_group_of_two_classes_goes_where_most_of_its_images_are_missing() -> None:
+    members = [("a1", "a"), *[("a2", "a")] * 20, *[("b1", "b")] * 30, ("b2", "b")]
+    members += [*[("mixed", "a")] * 15, ("mixed", "b")]
+    held = {"a1": "train", "a2": "test", "b1": "train", "b2": "test"}
+    assert split_groups(members, HALVES, 0, held)["mixed"] == "train"
