@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.resize import shrink
 
 Cut = Literal["", "square", "edge"]
@@ -38,6 +39,8 @@ LEAST_TOUCHING = 0.25
 """Length along the photo's edge, in sides of a square of the region's area."""
 AT_EDGE = 0.005
 """Share of the longer side within which a box lies at the photo's edge."""
+_CORNER = 0.05
+"""Share of a side that a region may touch and still be at no more than its corner."""
 _RIM, _RIM_SHARE = 20, 0.2
 """Levels of all channels, and share of the light of the brightest skin, below which a corner is a
 dermatoscope's rim and no skin."""
@@ -54,7 +57,7 @@ def cut_by(pixels_HW3: NDArray[np.uint8], seen: Edges, boxes: Sequence[Edges] = 
     if boxes:
         return _box_cut_by(boxes[0], seen, pixels_HW3.shape[1] / pixels_HW3.shape[0])
     region_HW = lesion_region(pixels_HW3)
-    if region_HW is None:
+    if region_HW is None or (_sides(region_HW) > 1 and not _through_dermatoscope(pixels_HW3)):
         return ""
     if touching(region_HW) >= LEAST_TOUCHING:
         return "edge"
@@ -115,6 +118,20 @@ def _inside_rim(brightest_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def _edge(plane_HW: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([plane_HW[0], plane_HW[-1], plane_HW[:, 0], plane_HW[:, -1]])
+
+
+def _sides(region_HW: NDArray[np.bool_]) -> int:
+    """Return at how many sides of the photo a region is, but for corners."""
+    sides = (region_HW[0], region_HW[-1], region_HW[:, 0], region_HW[:, -1])
+    return sum(bool(side.mean() > _CORNER) for side in sides)
+
+
+def _through_dermatoscope(pixels_HW3: NDArray[np.uint8]) -> bool:
+    """Tell by light and colours whether skin fills the photo, evenly lit, up to its edges.
+
+    In other photos what is dark at two sides is mostly a shadow, hair or the background.
+    """
+    return bool(shipped().score(modality_features(pixels_HW3)[None])[0] < 0)
 
 
 def _nearness(height: int, width: int) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_file
 from skindx.data.box import Box
+from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.photo_gates import skin_mask
 from skindx.models.ood.feature_extraction import p_values_of
 from skindx.models.urgent_risk import urgent_risks
@@ -49,6 +50,18 @@ class ScannedLesion:
     """Unit length; of the ensemble's networks, as in the index of similar images."""
     colour_lab: tuple[float, float, float]
     """Median CIELAB colour inside the box minus that of the skin around it."""
+
+
+AT_EDGE = 0.05
+"""Share of a box's longer side within which it lies at the photo's edge: its crop is moved in, and
+networks that see the central square of it do not see so much of the lesion."""
+
+
+def cut_by(box: tuple[float, float, float, float], width: int, height: int) -> Cut:
+    """Return by what a lesion is cut; its crop holds all of it but where the photo ends."""
+    x1, y1, x2, y2 = box
+    near, ends = AT_EDGE * max(x2 - x1, y2 - y1), min(x1, y1, width - x2, height - y2)
+    return "edge" if ends <= near else ""
 
 
 @dataclass(frozen=True)

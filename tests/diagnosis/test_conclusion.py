@@ -40,13 +40,14 @@ def concluded(
     urgent_risk: UrgentRiskRule | None = None,
     soon_risk: UrgentRiskRule | None = None,
     miss_rate: float | None = None,
+    weights: tuple[float, ...] | None = None,
     classes: tuple[SkinClass, ...] = CLASSES,
     **facts: object,
 ) -> Conclusion:
     predictor = SimpleNamespace(
         taxonomy=SimpleNamespace(classes=classes),
         conformal=conformal,
-        weights=None,
+        weights=weights,
         urgent_risk=urgent_risk,
         soon_risk=soon_risk,
         miss_rate=miss_rate,
@@ -123,6 +124,46 @@ def test_at_each_limit_of_doubt_the_answer_is_as_written(monkeypatch: pytest.Mon
     for limit, held_back in ((apart, False), (apart - 1e-9, True)):
         monkeypatch.setattr(conclusion, "MOST_DISAGREEMENT", limit)
         assert ("different conditions" in concluded(*photos).abstained) == held_back
+
+
+def test_classes_that_carry_exactly_nine_tenths_stand_for_a_set() -> None:
+    step = concluded(of(0.9, 0.001, 0.05), conformal=None).next_step
+    assert (step.classes, step.urgency) == (1, "routine")
+
+
+def test_an_unknown_urgency_outweighs_a_routine_one() -> None:
+    step = concluded(of(0.6, 0.001, 0.001, 0.3)).next_step
+    assert (step.urgency, step.decided_by) == ("unknown", "c3")
+
+
+def test_too_many_routine_conditions_are_no_advice_to_wait() -> None:
+    shares = [0.15 if n in (0, 4, 5, 6, 7, 8) else 0.1 / 6 for n in range(12)]
+    rule = RULE.model_copy(update={"thresholds": {"all": 0.1}})
+    said = concluded(np.array(shares), conformal=rule)
+    assert "6 of 12 remain" in said.abstained
+    assert (said.next_step.urgency, said.next_step.decided_by) == ("unknown", "")
+
+
+def test_what_is_soon_by_its_set_stays_so_with_its_reason() -> None:
+    level = RiskLevel(miss_rate=0.05, thresholds={"all": 0.1})
+    soon = UrgentRiskRule(urgent_columns=(1, 2), lesions={"all": 57}, levels=(level,))
+    step = concluded(of(0.5, 0.4, 0.02), soon_risk=soon).next_step
+    assert (step.urgency, step.decided_by) == ("soon", "c1")
+    assert "is the most urgent of the 2 conditions in the set" in step.because
+
+
+def test_members_are_weighed_and_heard_on_every_photo() -> None:
+    one, other = of(0.98), of(0.01, 0.01, 0.01, 0.01, 0.95)
+    assert concluded(of(0.9), members=[one, other], weights=(1.0, 0.0)).disagreement == 0
+    # On the first photo they agree, on the second they do not.
+    members_MPC = np.array([[one, one], [one, other]])
+    predictor = SimpleNamespace(
+        taxonomy=SimpleNamespace(classes=CLASSES), conformal=None, weights=None,
+        urgent_risk=None, soon_risk=None, miss_rate=None,
+    )  # fmt: skip
+    said = conclude(predictor, np.array([one, one]), members_MPC)  # type: ignore[arg-type]
+    expected = mutual_information(members_MPC.mean(axis=1)[:, None])[0]
+    assert said.disagreement == pytest.approx(expected) != 0
 
 
 def test_photos_of_different_things_are_not_named() -> None:

@@ -47,6 +47,9 @@ def test_nothing_is_said_of_what_is_no_lesion() -> None:
     lines = lesion(0.667, 0.5, 0.0)
     lines[118:122], lines[:, 158:162] = 30, 30
     assert cut_by(lines, SQUARE) == "", "hair fills little of its hull"
+    shadow = lesion(0.667, 0.5, 0.25)
+    shadow[120:] = shadow[120:] // 2  # of the lower half: it is at three sides
+    assert cut_by(shadow, SQUARE) == ""
     down, across = np.mgrid[:240, :320]
     rim = lesion(0.667, 0.5, 0.2)
     rim[np.hypot(down - 120, across - 160) > 130] = 0

@@ -14,6 +14,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.urgent_risk import (
     QUESTIONS,
+    RiskLevel,
     RiskPromise,
     UrgentRiskRule,
     check_level,
@@ -179,10 +180,16 @@ def test_invariants(urgent: int, other: int, miss_rate: float, seed: int) -> Non
     assert UrgentRiskRule.parse(rule.model_dump(mode="json")) == rule
 
 
+def test_of_two_rates_as_near_to_the_default_the_lower_one_is_taken() -> None:
+    levels = tuple(RiskLevel(miss_rate=rate, thresholds={"all": 0.1}) for rate in (0.03, 0.07))
+    assert UrgentRiskRule(urgent_columns=(0,), lesions={"all": 99}, levels=levels).default == 0.03
+
+
 def test_a_skin_type_with_enough_lesions_has_its_own_threshold() -> None:
-    risk_N = np.arange(1, 41) / 100
-    types = [5] * 19 + [2] * 10 + [None] * 11
-    rule = fitted(risk_N, np.zeros(40, dtype=np.intp), skin_types=types)
+    # Two images of type 5 show another condition, which counts for no threshold.
+    risk_N = np.concatenate([np.arange(1, 41) / 100, [0.001, 0.002]])
+    types = [5] * 19 + [2] * 10 + [None] * 11 + [5] * 2
+    rule = fitted(risk_N, np.array([0] * 40 + [1] * 2), skin_types=types)
     assert rule is not None
     assert [level.miss_rate for level in rule.levels] == [0.05, 0.1]
     five, ten = rule.levels

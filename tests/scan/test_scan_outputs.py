@@ -101,6 +101,27 @@ def test_the_table_has_what_was_found(folder: Path, result: ScanResult) -> None:
         assert (folder / row["crop"]).is_file()
 
 
+def test_a_lesion_at_the_edge_of_a_photo_was_seen_in_part(
+    result: ScanResult, reads: list[ArrayPhoto], tmp_path: Path
+) -> None:
+    first, *others = result.photos
+    cut, *rest = first.lesions
+    width, box = first.width, cut.box
+    across = replace(box, x1=width - (box.x2 - box.x1) - 0.5, x2=width - 0.5)
+    photo = replace(first, lesions=(replace(cut, box=across), *rest))
+    write_scan(tmp_path / "cut", replace(result, photos=(photo, *others)), reads)
+    table = pq.read_table(tmp_path / "cut" / "lesions.parquet").to_pylist()
+    marked = []
+    for row in table:
+        place = result.photos[row["photo_number"] - 1]
+        size = max(row["x2"] - row["x1"], row["y2"] - row["y1"])
+        ends = row["x1"], row["y1"], place.width - row["x2"], place.height - row["y2"]
+        marked += [row] * (min(ends) <= 0.05 * size)
+    assert across.x1 in [row["x1"] for row in marked]
+    html = (tmp_path / "cut" / "scan.html").read_text(encoding="utf-8")
+    assert html.count("part of the lesion was not seen") == len(marked) < len(table)
+
+
 def test_the_csv_computes_and_obeys_nothing(folder: Path) -> None:
     with (folder / "lesions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

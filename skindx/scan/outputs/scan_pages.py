@@ -26,7 +26,7 @@ from skindx.scan.outputs.scan_result import (
     shown_size,
 )
 from skindx.scan.pixel_store import Pixels, ReadRegion, overview
-from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto
+from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto, cut_by
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -168,7 +168,13 @@ def _row(result: ScanResult, ranked: RankedLesion, read: ReadRegion) -> dict[str
     unusual = p_value is not None and p_value < LEAST_OOD_P_VALUE
     stands_out = bool(ranked.difference and ranked.difference.stands_out)
     may_be = printable(result.may_be(ranked))
-    flags = {"urgent": ranked.lesion.urgent, "stands_out": stands_out, "unusual": unusual}
+    cut = bool(cut_by((box.x1, box.y1, box.x2, box.y2), photo.width, photo.height))
+    flags = {
+        "urgent": ranked.lesion.urgent,
+        "stands_out": stands_out,
+        "unusual": unusual,
+        "cut": cut,
+    }
     return {
         "rank": ranked.rank,
         "photo": ranked.photo,
@@ -186,6 +192,7 @@ def _row(result: ScanResult, ranked: RankedLesion, read: ReadRegion) -> dict[str
         "unusual": unusual,
         "difference": shown_difference(ranked),
         "stands_out": stands_out,
+        "cut": cut,
         "size": shown_size(ranked),
         "score": f"{box.score:.2f}" if box.score is not None else "–",
         "flags": " ".join(name for name, is_so in flags.items() if is_so),
@@ -220,7 +227,12 @@ def caption(photo: ScannedPhoto) -> str:
 
 def _flags(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the choices of the filter that some lesion fits."""
-    names = {"urgent": "Urgent", "stands_out": "Stands out", "unusual": "Unusual for the model"}
+    names = {
+        "urgent": "Urgent",
+        "stands_out": "Stands out",
+        "unusual": "Unusual for the model",
+        "cut": "Partly seen",
+    }
     return [
         (flag, f"{name} ({count})")
         for flag, name in names.items()

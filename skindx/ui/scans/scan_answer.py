@@ -1,6 +1,6 @@
 """The result of a scan as the interface and the page give it, read from the files of the scan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from skindx.scan.outputs.scan_result import (
     read_summary,
     shown_risk,
 )
-from skindx.scan.scanned_lesions import STANDS_OUT
+from skindx.scan.scanned_lesions import STANDS_OUT, cut_by
 from skindx.taxonomy import Taxonomy
 from skindx.ui.page_basics import data_url, render
 
@@ -67,6 +67,9 @@ class ScanLesion(BaseModel):
         description="x1, y1, x2, y2 in pixels of the upright photo."
     )
     detector_score: float | None
+    cut_by: str = Field(
+        "", description="`edge`: the photo's edge cuts it, so that part of it was not seen."
+    )
     diameter_px: float
     diameter_mm: float | None = Field(description="null: the photo has no scale.")
     urgent_risk: float | None = Field(
@@ -146,7 +149,7 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
     summary = read_summary(results)
     table = read_parquet(results / PARQUET)
     keys = (table.schema.metadata or {}).get(CLASSES, b"").decode().split(",")
-    lesions = tuple(_lesion(row, keys) for row in table.to_pylist())
+    lesions = tuple(_lesion(row, keys, summary.photos) for row in table.to_pylist())
     sizes_px = [lesion.diameter_px for lesion in lesions]
     bands = None if summary.recall is None else [_band(band) for band in summary.recall]
     return ScanAnswer(
@@ -173,13 +176,15 @@ def _photo(photo: PhotoSummary) -> ScanPhoto:
     return ScanPhoto(**photo.model_dump(exclude={"name", "overview"}))
 
 
-def _lesion(row: Mapping[str, Any], keys: list[str]) -> ScanLesion:
+def _lesion(row: Mapping[str, Any], keys: list[str], photos: Sequence[PhotoSummary]) -> ScanLesion:
     difference, p_value = row["difference"], row["ood_p_value"]
+    photo, box = photos[row["photo_number"] - 1], (row["x1"], row["y1"], row["x2"], row["y2"])
     return ScanLesion(
         rank=row["rank"],
         photo=row["photo_number"] - 1,
-        box=(row["x1"], row["y1"], row["x2"], row["y2"]),
+        box=box,
         detector_score=row["detector_score"],
+        cut_by=cut_by(box, photo.width, photo.height),
         diameter_px=row["diameter_px"],
         diameter_mm=row["diameter_mm"],
         urgent_risk=row["urgent_risk"],
