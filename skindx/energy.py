@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, Self
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.core.untrusted import MALFORMED
 
 Source = Literal["measured", "modelled", "unavailable"]
 """measured: a counter of the hardware; modelled: computed from utilisation; else no figure."""
@@ -347,7 +348,7 @@ def sentence(energy: Energy) -> str:
 def _append(file: Path, verb: str, seconds: float, energy: Energy, *, finished: bool) -> None:
     try:
         runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         runs = []  # the first one, or a file that was cut off: joules are no reason to fail
     run = {
         "verb": verb,

@@ -390,6 +390,36 @@ MUTANTS = {
         "for _ in range(400):",
         "tests/data/test_dicom_source.py -k never_ends",
     ),
+    "damaged files: a zip that ends early": Mutant(
+        "skindx/models/bundle/detach.py",
+        '            raise\n        detail = " ".join(str(error).split())[:120]\n        advice',
+        "            raise\n        raise\n        advice",
+        "tests/test_damaged_files.py -k zip",
+    ),
+    "damaged files: text that is no UTF-8": Mutant(
+        "skindx/core/atomic_files.py",
+        "    table.validate(full=True)  # that its text is UTF-8, too\n",
+        "",
+        "tests/test_damaged_files.py -k 'predictions or scan or manifest_that'",
+    ),
+    "damaged files: numbers of a manifest that are none": Mutant(
+        "skindx/data/typed_rows.py",
+        "if pc.all(pc.is_finite(column)).as_py() is False:",
+        "if len(column) < 0:",
+        "tests/test_damaged_files.py -k manifest_that",
+    ),
+    "passwords: one with @: in it": Mutant(
+        "skindx/workers/lease_queue.py",
+        "    except ValueError:  # it repeats a part",
+        "    except ZeroDivisionError:  # it repeats a part",
+        "tests/casebook/test_casebook.py -k untold",
+    ),
+    "requests: a body that is compressed": Mutant(
+        "skindx/ui/http/request_limits.py",
+        'set(codings.split(",")) - {"", "identity"}',
+        'set(codings.split(",")) - {"", "identity", "gzip"}',
+        "tests/ui/test_uploading.py -k compressed",
+    ),
     "patterns of users: letters by the idea of RE2": Mutant(
         "skindx/data/name_patterns.py",
         r'r"\p{L}\p{N}_"',

@@ -22,7 +22,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     finding_of,
 )
-from skindx.casebook.key_file import Binding, owner_code
+from skindx.casebook.key_file import Binding, damaged, owner_code
 from skindx.casebook.scan_book import ScanBook
 from skindx.casebook.sealed_rows import (
     CaseCard,
@@ -231,5 +231,7 @@ class Casebook(SealedBook):
         with self.session("read") as session:
             rows = session.scalars(query).all()
             keys = self.keys.read()
+            if None in rows:  # a row without its id
+                raise damaged("a case")
             cases = [read_row(keys, row) for row in rows if row.id in keys.cases]
         return sorted(cases, key=lambda case: (case.taken, case.id))

@@ -22,6 +22,7 @@ from typing import Any
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
 from skindx.core.private_files import make_private, new_private, open_private
+from skindx.core.untrusted import MALFORMED
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def parsed(content: bytes) -> Keys | None:
         cases = {str(row["case"]): _key(row["key"]) for row in rest if "case" in row}
         deleted = frozenset(str(row["deleted"]) for row in rest if "deleted" in row)
         return Keys(str(head["book"]), _key(head["owners"]), _key(head["export"]), cases, deleted)
-    except (ValueError, KeyError, TypeError):
+    except MALFORMED:
         return None
 
 

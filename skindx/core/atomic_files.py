@@ -381,7 +381,9 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is no plain file; it is not what it should be.")  # a pipe hangs
     with pq.ParquetFile(path) as file:
-        return file.read(columns=columns)
+        table = file.read(columns=columns)
+    table.validate(full=True)  # that its text is UTF-8, too
+    return table
 
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
+from skindx.core.text import without_password
+
 _MOST_ERRORS, _MOST_SHOWN = 100, 6
 _UNKNOWN, _REMOVED = "extra_forbidden", "removed"
 
@@ -66,7 +68,7 @@ def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]
     message = ", or ".join(dict.fromkeys(map(_plainly, items)))
     if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
         return f"{message}."
-    shown = repr(first["input"])
+    shown = without_password(repr(first["input"]))
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{where or 'value'!r} = {shown}: {message}."
 

@@ -63,6 +63,7 @@ def cell(text: str) -> str:
 
 def without_password(text: str) -> str:
     """Return text with URLs of databases as it may be shown."""
+    text = re.sub(r"(\w://[^/:@\s]*)(?::[^\n]*|@\S*)@", r"\1:***@", text)
     text = re.sub(r"(:/*[^/:@\s]*):\S*@", r"\1:***@", text)
     return re.sub(r"(?i)(\b(?:ssl)?pass(?:word|wd)?=)[^&\s'\"]*", r"\1***", text)
 

@@ -16,6 +16,11 @@ from skindx.core.errors import UserError
 
 MEGABYTE = 2**20
 
+MALFORMED = (
+    ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError,
+    EOFError, MemoryError,
+)  # fmt: skip
+"""What reading values of an unknown shape may raise; UserError is among them, as a ValueError."""
 _DEEPEST = 32
 _LONGEST_SCALAR = 16_384
 """Characters: PyYAML reads some long scalars as numbers in quadratic time."""

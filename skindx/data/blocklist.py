@@ -114,7 +114,7 @@ def read_blocklist(path: Path) -> BlockList:
                 int(code, 16) < 1 << 64 for code in entry.codes.values()
             )
             entries.append(dataclasses.replace(entry, urls=tuple(entry.urls)))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             sound = False
         if not sound:
             raise UserError(f"{path}, line {number}, is no entry of a block list; correct it.")

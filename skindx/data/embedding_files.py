@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tokenize import TokenError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file, read_parquet, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.text import counted
-from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
+from skindx.core.untrusted import MALFORMED, MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record
 
 # N = images, D = dimensions
@@ -174,7 +175,7 @@ class _Npy:
             )
         try:
             self._rows_RD = np.lib.format.open_memmap(path, mode="r")
-        except (ValueError, OSError, EOFError, MemoryError) as error:
+        except (OSError, SyntaxError, TokenError, *MALFORMED) as error:
             detail = " ".join(str(error).split())[:120]
             raise UserError(
                 f"{path} is no array of numbers in NumPy's format ({detail}); save it by "
@@ -220,19 +221,20 @@ class _Parquet:
                 listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
                 listed = listed or pa.types.is_fixed_size_list(kind)
                 numbers = listed and pa.types.is_floating(kind.value_type)
-                values = sum(
-                    column.num_values
-                    for group in map(facts.row_group, range(facts.num_row_groups))
-                    for column in map(group.column, range(group.num_columns))
-                    if column.path_in_schema.split(".")[0] == self._vector
-                )
-                each = values // facts.num_rows if facts.num_rows else 0
+                # pyarrow aborts the process over the counts that a forged column declares.
+                each = 0
+                for batch in file.iter_batches(1, columns=[self._vector]) if numbers else ():
+                    batch.validate(full=True)
+                    each = len(batch.column(0)[0].values or ())
+                    break
                 _check_shape(path, facts.num_rows, (each,), numbers, str(kind))
-                column = file.read([name]).column(0).cast(pa.string())
+                read = file.read([name])
+                read.validate(full=True)
+                column = read.column(0).cast(pa.string())
                 self.names = [text or "" for text in column.to_pylist()]
         except UserError:
             raise
-        except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise self._unreadable(error) from None
         self.dimensions = each
 
@@ -246,6 +248,7 @@ class _Parquet:
         try:
             with pq.ParquetFile(self._path) as file:
                 for batch in file.iter_batches(_BATCH, columns=[self._vector]):
+                    batch.validate(full=True)
                     column = batch.column(0)
                     lengths = pc.list_value_length(column).fill_null(-1).to_numpy()
                     other_R = np.flatnonzero(lengths != self.dimensions)
@@ -253,7 +256,7 @@ class _Parquet:
                         row = int(other_R[0])
                         raise UserError(
                             f"{self._path}: the embedding of {self.names[first + row][:80]!r} has "
-                            f"{max(0, int(lengths[row]))} numbers, and the mean of all is "
+                            f"{max(0, int(lengths[row]))} numbers, and the first has "
                             f"{self.dimensions}; all must have the same."
                         )
                     flat = column.flatten().to_numpy(zero_copy_only=False)
@@ -261,7 +264,7 @@ class _Parquet:
                     first += len(batch)
         except UserError:
             raise
-        except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> UserError:

@@ -164,7 +164,7 @@ def read_lines(dataset: Path, start: int = 0) -> tuple[list[dict[str, Any]], int
     for number, line in enumerate(data.splitlines(), 1):
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             where = f"line {number}" if start == 0 else f"line {number} after byte {start}"

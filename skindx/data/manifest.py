@@ -12,10 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from skindx.core.atomic_files import atomic_file, read_parquet
+from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError, instead_of
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST, SUMMARY, is_inside, recover, stored_file
+from skindx.data.typed_rows import only_once, rows_of
 from skindx.imaging.stored_colours import AS_STORED, SRGB, Decoding
 
 if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
@@ -28,6 +29,8 @@ Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 _ROW_GROUP = 20_000
+MOST_SUMMARY = 256 << 20
+"""Bytes of summary.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +126,14 @@ def boxes_type() -> Any:
 def read_manifest(folder: Path) -> list[Record]:
     """Read a dataset folder's manifest. Raises UserError when it is absent or not a manifest."""
     mend = "delete it and run `skindx build` again, which keeps the splits of splits.csv"
-    rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first", mend)
+    rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first", mend, key="sha256")
     for row in rows:
-        if row.get("boxes") is not None:
-            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
         check_row(folder, row)
+        if row.get("skin_type") not in (None, *range(1, 7)) or min(row["width"], row["height"]) < 1:
+            raise UserError(
+                f"{folder / MANIFEST} has an image of {row['width']} x {row['height']} pixels and "
+                f"skin type {row.get('skin_type')}; sizes are positive, skin types 1 to 6: {mend}."
+            )
     return [Record(**row) for row in rows]
 
 
@@ -204,10 +210,13 @@ def read_issues(folder: Path) -> list[Issue]:
     return [Issue(**row) for row in read_rows(folder / ISSUES, Issue, "run `skindx build`")]
 
 
-def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[dict]:  # type: ignore[type-arg]
+def read_rows(
+    path: Path, row_type: type, advice: str, mend: str = "", *, key: str = ""
+) -> list[dict[str, Any]]:
     """Read a Parquet table whose columns are the fields of a dataclass. Raises UserError.
 
-    `advice` says what to do where it is absent, and `mend` what where it is damaged.
+    `advice` says what to do where it is absent, and `mend` what where it is damaged. No two rows
+    have the same `key`.
 
     A column may be missing, as in a table of an older version, when its field has a default.
     """
@@ -218,15 +227,12 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
         advice = instead_of(path.parent, "data") or advice
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:
-        table = read_parquet(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {mend or advice}.") from None
-    fields, there = dataclasses.fields(row_type), set(table.column_names)
-    wanted = [field.name for field in fields if field.name in there]
-    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
-    if missing := sorted(needed - there):
-        raise UserError(f"{path} lacks the columns {', '.join(missing)}; {mend or advice}.")
-    rows: list[dict] = table.select(wanted).to_pylist()  # type: ignore[type-arg]
+        rows = rows_of(path, row_type)
+        if key:
+            only_once(rows, key)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} cannot be read ({detail}); {mend or advice}.") from None
     return rows
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
+from skindx.core.untrusted import MALFORMED
 from skindx.data.manifest import Record, Split
 from skindx.models.conformal import ALL, Conformal
 from skindx.models.ensemble import Prediction
@@ -381,7 +382,7 @@ def read_predictions(evaluation: Path) -> Answers:
         table = read_parquet(path)
         settings = json.loads((table.schema.metadata or {})[_KEY])
         return answers_of(table.to_pydict(), settings)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
         raise unusable(path, error) from None
 
 

@@ -19,6 +19,7 @@ import yaml
 from skindx.core.atomic_files import write_json, write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.untrusted import MALFORMED
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import SPLITS, UNKNOWN, Record, count_images, read_manifest, split_of
 from skindx.evaluation.evaluation_report import render
@@ -91,7 +92,7 @@ def gather_evidence(evaluation: Path) -> dict[str, Any]:
         metrics = json.loads((evaluation / "metrics.json").read_text(encoding="utf-8"))
         origin = metrics["origin"]
         bundle, dataset = Path(origin["bundle"]), Path(origin["dataset"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise UserError(
             f"{evaluation} is no evaluation ({error}); give a folder that `skindx evaluate` wrote."
         ) from None
@@ -123,7 +124,7 @@ def _partition(records: Sequence[Record]) -> dict[str, Any]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, *MALFORMED):
         return {}
     return read if isinstance(read, dict) else {}
 

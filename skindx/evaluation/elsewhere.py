@@ -15,7 +15,16 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import PREDICTIONS, Answers, Floats, Ints, Strings, read_predictions
+from skindx.core.untrusted import MALFORMED
+from skindx.evaluation.answers import (
+    PREDICTIONS,
+    Answers,
+    Floats,
+    Ints,
+    Strings,
+    read_predictions,
+    unusable,
+)
 from skindx.evaluation.breakdown import NOTHING, Bools
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import (
@@ -139,8 +148,12 @@ def read_internal(
             f"has; run `skindx evaluate {bundle} DATASET` on the dataset that it was trained on, "
             "and give its folder as --internal EVALUATION."
         )
-    figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    if figures.get("external") or figures["origin"]["split"] == "all":
+    try:
+        figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        apart = figures.get("external") or figures["origin"]["split"] == "all"
+    except (OSError, *MALFORMED) as error:
+        raise unusable(folder / "metrics.json", error) from None
+    if apart:
         raise UserError(
             f"{folder} is an evaluation on an external dataset; give --internal the one on the "
             "test split of the bundle's own dataset."

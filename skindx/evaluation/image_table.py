@@ -16,6 +16,7 @@ import numpy as np
 
 from skindx.core.atomic_files import write_csv, write_json
 from skindx.core.errors import UserError
+from skindx.core.untrusted import MALFORMED
 from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.data.publish.publish_formats import no_formula
@@ -93,7 +94,7 @@ def read_image_table(evaluation: Path) -> tuple[list[Record], list[Prediction], 
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return _read(rows, settings)
-    except (OSError, csv.Error, ValueError, KeyError, TypeError) as error:
+    except (OSError, csv.Error, *MALFORMED) as error:
         raise unusable(path, error) from None
 
 
@@ -186,7 +187,7 @@ def recompute(evaluation: Path, internal: Path | None = None) -> Recomputation:
         metrics = json.loads(path.read_text(encoding="utf-8"))
         draws = int(metrics["draws"])
         measured = measure(records, predictions, answers, draws=draws)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise unusable(path, error) from None
     without = {*_ABOUT, *NOT_IN_TABLE}
     if home:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.core.private_files import new_private
+from skindx.core.untrusted import MALFORMED
 from skindx.monitor.drift_detector import (
     URGENT,
     DriftDetector,
@@ -195,7 +196,7 @@ class MonitorFile:
                 database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 yield database
                 database.execute("COMMIT")
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        except (sqlite3.Error, *MALFORMED) as error:
             raise UserError(
                 f"{self._path} cannot be used as a monitor file ({error}); give another file."
             ) from None

@@ -34,6 +34,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, require_extra
 from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
+from skindx.core.untrusted import MALFORMED
 from skindx.data.decisions import PRIVATE, Flag, Reason, undecided, write_flags
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image, read_manifest
@@ -339,7 +340,7 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
             row = json.loads(line)
             if row["by"] == by:
                 seen[row["sha256"]] = [Sighting(**sighting) for sighting in row["found"]]
-        except (ValueError, TypeError, KeyError):
+        except MALFORMED:
             raise UserError(
                 f"{path}, line {number}, is no line of an audit; delete the file and run again."
             ) from None

@@ -126,7 +126,10 @@ _UNIX_EPOCH_JULIAN, _DAY_S = 2440587.5, 86400.0
 def server_engine(url: str) -> Engine:
     """Return an engine for a database server; text is UTF-8, even where it has no encoding."""
     utf8 = {"client_encoding": "utf8"} if url.startswith("postgresql") else {}
-    return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=utf8)
+    try:
+        return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=utf8)
+    except ValueError:  # it repeats a part of the password that stands where a port should
+        raise ArgumentError("in a password, write @ as %40, : as %3A and / as %2F") from None
 
 
 def open_database(where: Path | str) -> Engine:
@@ -222,7 +225,7 @@ def shown(where: Path | str) -> str:
         return str(where)
     try:
         return without_password(make_url(where).render_as_string(hide_password=True))
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return "the URL"
 
 

@@ -22,6 +22,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import without_password
 from skindx.diagnosis.case import Patient
 from skindx.taxonomy import load_taxonomy
+from skindx.workers.lease_queue import shown
 
 KEYS = ("Nevus", "Melanoma")
 
@@ -156,6 +157,16 @@ def test_another_database_is_named_by_url_and_its_password_stays_untold() -> Non
         open_engine("nosuch://ann:geheim@host/book", create=True)
     assert without_password("postgresql+psycopg://h/b") == "postgresql+psycopg://h/b"
     assert without_password("a://ann:sl/sh@host/book") == "a://ann:***@host/book"
+    for secret in ("pa@:ss", "pa@:8", "@:pa", "p a:@ss", ":@:pa", "pa/@:ss?x=@"):
+        url = f"postgresql+psycopg://ann:{secret}@host/book"
+        assert without_password(f"{url} is wrong") == (
+            "postgresql+psycopg://ann:***@host/book is wrong"
+        )
+    with pytest.raises(UserError, match="write @ as %40") as refused:
+        open_engine("postgresql+psycopg://ann:pa@:geheim@host/book", create=True)
+    assert "geheim" not in str(refused.value)
+    assert shown("postgresql+psycopg://ann:pa@:geheim@host/book") == "the URL"
+    assert without_password("postgresql://ann@:pass@host/b") == "postgresql://ann:***@host/b"
     assert without_password("a://h/b?password=x@y&user=z") == "a://h/b?password=***&user=z"
 
 

@@ -40,7 +40,7 @@ records = st.builds(
 )
 
 
-@given(st.lists(records, max_size=5))
+@given(st.lists(records, max_size=5, unique_by=lambda record: record.sha256))
 def test_manifest_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[Record]) -> None:
     folder = tmp_path_factory.mktemp("dataset")
     write_manifest(folder, rows)

@@ -194,3 +194,14 @@ def test_a_sweep_in_the_middle_of_a_write_takes_nothing(
     path.unlink()
     folder.sweep()
     assert folder.quota.exceeded("a", uploading._CLIENT_BYTES) == ""
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity, br", "x-own", "GZIP"])
+def test_a_body_that_is_compressed_is_refused_as_such(coding: str) -> None:
+    limited = BodyLimit(echo, lambda path: 1000, Shares(5000))
+    for path in ("/v1/diagnose", "/login", ROUTE):
+        answer = ask(limited, "POST", path, content=b"x", headers={"content-encoding": coding})
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+        assert "compressed" in answer.json()["error"]
+    plain = ask(limited, "POST", "/", content=b"x", headers={"content-encoding": "identity"})
+    assert plain.status_code == 200

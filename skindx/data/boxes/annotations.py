@@ -159,10 +159,7 @@ def _instant(when: str) -> float:
 def _read(path: Path, advice: str) -> list[Annotation]:
     if not path.exists():
         return []
-    rows = read_rows(path, Annotation, advice)
-    for row in rows:
-        row["boxes"] = tuple(Box(**box) for box in row["boxes"])
-    return [Annotation(**row) for row in rows]
+    return [Annotation(**row) for row in read_rows(path, Annotation, advice)]
 
 
 def _write(path: Path, rows: Sequence[Annotation]) -> None:

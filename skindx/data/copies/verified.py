@@ -10,7 +10,7 @@ import itertools
 import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +34,7 @@ from skindx.data.copies.hash_links import connected
 from skindx.data.copies.verify import ACCEPT, RANGES, REVIEW, VERSION, Copy, evidence_of
 from skindx.data.layout import stored_files
 from skindx.data.manifest import write_table
+from skindx.data.typed_rows import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -308,15 +309,14 @@ def write_copies(file: Path, rows: Sequence[CopyRecord]) -> None:
 def read_copies(file: Path) -> list[CopyRecord]:
     """Read rows. Raises UserError for a file that is no table of copies."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(file, columns=[field.name for field in fields(CopyRecord)]).to_pylist()
-    except (pa.ArrowException, OSError, KeyError) as error:
+        rows = rows_of(file, CopyRecord)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(
             f"{file} is no table of copies ({error}); build the dataset again."
         ) from None
-    return [CopyRecord(**{**row, "transform": tuple(row["transform"])}) for row in rows]
+    return [CopyRecord(**row) for row in rows]
 
 
 def verdict(row: CopyRecord, answers: dict[Pair, bool]) -> str:

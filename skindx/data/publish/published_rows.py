@@ -333,6 +333,4 @@ def read_published(folder: Path) -> list[PublishedRow]:
     rows = read_rows(folder / MANIFEST, PublishedRow, "run `skindx publish`")
     for row in rows:
         check_row(folder, row)
-        if row.get("boxes") is not None:
-            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
     return [PublishedRow(**row) for row in rows]

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from skindx.core.atomic_files import entries, leftovers, read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
+from skindx.core.untrusted import read_json
 from skindx.data.answer_log import held_answers
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
@@ -43,7 +44,14 @@ from skindx.data.layout import (
     transaction,
 )
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
-from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
+from skindx.data.manifest import (
+    MOST_SUMMARY,
+    Issue,
+    read_issues,
+    read_manifest,
+    write_issues,
+    write_manifest,
+)
 from skindx.data.screening.screen import remove_shards
 from skindx.data.summary import count_flagged, recounted, totals
 
@@ -208,7 +216,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
     write_issues(staging, rows)
     write_manifest(staging, kept)
     if (dataset / SUMMARY).exists():
-        summary = json.loads((dataset / SUMMARY).read_text(encoding="utf-8"))
+        summary = read_json(dataset / SUMMARY, MOST_SUMMARY, finite=False)
         summary["notes"] = _without(summary.get("notes", []), rows)
         for finding in (summary.get("boxes") or {}).get("findings", ()):
             finding["first"] = _without(finding["first"], rows)

@@ -1,6 +1,5 @@
 """Take-down: find an image and its copies in datasets, and keep them out for good."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Literal
 from skindx.core.atomic_files import only_writer, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.progress import Progress, silent
+from skindx.core.untrusted import read_json
 from skindx.data.blocklist import (
     NEAR_REASON,
     Blocked,
@@ -21,7 +21,7 @@ from skindx.data.blocklist import (
 )
 from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
-from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.manifest import MOST_SUMMARY, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.exclusions import (
     looked_for_copies,
@@ -225,7 +225,7 @@ def _manifests(known: Mapping[Path, Sequence[KnownImage]]) -> dict[str, dict[str
     splits_of: dict[str, dict[str, str]] = defaultdict(dict)
     for dataset, rows in known.items():
         summary = dataset / SUMMARY
-        known_summary = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+        known_summary = read_json(summary, MOST_SUMMARY, finite=False) if summary.exists() else {}
         manifests = [sha256_file(dataset / MANIFEST), *known_summary.get("earlier_manifests", [])]
         for row in rows:
             if row.split:

@@ -5,6 +5,8 @@ receiver fetches the trunk from its publisher. The bundle of both has the same b
 """
 
 import json
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -12,13 +14,17 @@ from pathlib import Path, PurePosixPath
 
 from skindx.core.atomic_files import atomic_file, atomic_folder, is_clutter, sha256_file
 from skindx.core.errors import UserError, instead_of
-from skindx.core.untrusted import MEGABYTE, parse_json
+from skindx.core.untrusted import MALFORMED, MEGABYTE, parse_json
 from skindx.models.bounded_files import MOST_BYTES, save_tensors
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.bundle_index import EXPORTS, INDEX, BundleSpec, MemberSpec
 from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
 from skindx.models.towers import HUB, resolve_tower
 
+_NO_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, OSError, RuntimeError
+)  # fmt: skip
+"""What a damaged, an encrypted or a forged archive may raise, beside MALFORMED."""
 NOTE = "detached.json"
 """What the archive says of the trunks that it lacks."""
 
@@ -75,7 +81,9 @@ def attach(
                     _write_trunk(_trunk_of(member, tower, weights), file)
                     _check(file, spec.files.get(trunk_file(key), ""), member)
                 open_bundle(folder)  # every hash, before it takes its place
-    except (zipfile.BadZipFile, OSError, RuntimeError) as error:
+    except (*_NO_ZIP, *MALFORMED) as error:
+        if isinstance(error, UserError):
+            raise
         detail = " ".join(str(error).split())[:120]
         raise UserError(
             f"{archive} is no archive of `skindx bundle detach` ({detail}); copy it again."
@@ -113,7 +121,9 @@ def unpack(archive: Path, folder: Path) -> Path:
                 if pure.is_absolute() or ".." in pure.parts or "\\" in entry.filename:
                     raise UserError(f"{archive}: {entry.filename[:80]!r} is no file of a bundle.")
                 _extract(opened, entry.filename, folder / pure)
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error) as error:
+    except (*_NO_ZIP, *MALFORMED) as error:
+        if isinstance(error, UserError):
+            raise
         detail = " ".join(str(error).split())[:120]
         advice = instead_of(archive, "bundle") if archive.suffix != ".zip" else "copy it again"
         raise UserError(f"{archive} is no zip of a bundle ({detail}); {advice}.") from None

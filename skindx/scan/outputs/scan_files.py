@@ -20,7 +20,7 @@ from skindx.core.private_files import (
     write_private_json,
 )
 from skindx.core.text import printable
-from skindx.core.untrusted import MEGABYTE, read_json
+from skindx.core.untrusted import MALFORMED, MEGABYTE, read_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.data.publish.publish_formats import no_formula
@@ -81,6 +81,8 @@ def renew_tables(folder: Path) -> list[Path]:
     A risk of 0 was written where the bundle knows no urgent class, and is none. Nothing is written
     where the tables are of today. Raises UserError for a folder that holds no whole scan.
     """
+    import pyarrow as pa
+
     summary = read_summary(folder)
     try:
         table, coco = read_parquet(folder / PARQUET), read_json(folder / COCO, _LONGEST_COCO)
@@ -98,7 +100,7 @@ def renew_tables(folder: Path) -> list[Path]:
             write_private_json(new / COCO, coco)
             # Parquet is the last one: by it a scan is of today.
             contents = {name: (new / name).read_bytes() for name in (COCO, CSV, PARQUET)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise UserError(
             f"the scan in {folder} is not complete ({type(error).__name__}: {error}); scan the "
             f"photos again."

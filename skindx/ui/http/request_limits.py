@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from skindx.ui.http.asgi import USER, App, Message, Receive, Send, header, refuse
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send, header, headers, refuse
 
 PER_ADDRESS = 100
 """Connections of one address, or behind a proxy requests at a time; many may share an address."""
@@ -104,6 +104,7 @@ class Pace:
         return min(self.silence_s, allowed_s - waited_s)
 
 
+_ENCODED = "The request's body is compressed (Content-Encoding), and none is undone; send it plain."
 _TWO_LENGTHS = "The request has both Content-Length and Transfer-Encoding; send one of them."
 
 
@@ -125,6 +126,12 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         most = self._most(scope["path"])
+        codings = ",".join(headers(scope, b"content-encoding")).replace(" ", "").lower()
+        if set(codings.split(",")) - {"", "identity"}:
+            await refuse(
+                send, 415, _ENCODED, {"connection": "close", "accept-encoding": "identity"}
+            )
+            return
         if header(scope, b"content-length") and header(scope, b"transfer-encoding"):
             # A proxy may have read the other of the two, and take the rest for another request.
             await refuse(send, 400, _TWO_LENGTHS, {"connection": "close"})

@@ -1,0 +1,136 @@
+"""Rows of a Parquet table as a dataclass wants them: a damaged or forged table is one sentence."""
+
+import dataclasses
+import types
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from skindx.core.atomic_files import read_parquet
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a column must hold."""
+
+    kind: type
+    """str, int, float, bool, or tuple for a list."""
+    may_lack: bool
+    items: Any = None
+    """Of a list: a dataclass, or a plain type."""
+
+
+_WORDS = {str: "text", int: "whole numbers", float: "numbers", bool: "truth values"}
+
+
+def rows_of(path: Any, row_type: type) -> list[dict[str, Any]]:
+    """Return the rows of a table whose columns are the fields of a dataclass.
+
+    A column may be missing, as in a table of an older version, when its field has a default. Lists
+    become tuples, and structures in them objects of their dataclass. Raises ValueError, which says
+    what is wrong, and what pyarrow raises.
+    """
+    table = read_parquet(path)
+    names = checked(table.schema.names, row_type)
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        columns[name] = _values(name, table[name].combine_chunks(), _wanted(row_type)[name])
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def checked(there: list[str], row_type: type) -> list[str]:
+    """Return the fields of a dataclass that are there. Raises ValueError for one that must be."""
+    fields = dataclasses.fields(row_type)
+    missing = [
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.name not in there
+    ]
+    if missing:
+        raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}")
+    return [field.name for field in fields if field.name in there]
+
+
+@cache
+def _wanted(row_type: type) -> dict[str, _Wanted]:
+    return {name: _kind(hint) for name, hint in get_type_hints(row_type).items()}
+
+
+def _kind(hint: Any) -> _Wanted:
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (part for part in get_args(hint) if part is not type(None))
+        return dataclasses.replace(_kind(inner), may_lack=True)
+    if get_origin(hint) is Literal:
+        return _Wanted(type(get_args(hint)[0]), may_lack=False)
+    if get_origin(hint) is tuple:
+        return _Wanted(tuple, may_lack=False, items=get_args(hint)[0])
+    return _Wanted(hint, may_lack=False)
+
+
+def _values(name: str, column: Any, wanted: _Wanted) -> list[Any]:
+    """Return a column's values, each of the kind that is wanted. Raises ValueError."""
+    if column.null_count and not wanted.may_lack:
+        raise ValueError(f"its column {name} has rows without a value")
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if wanted.kind is tuple:
+        return _lists(name, column, wanted)
+    if not _fits(column.type, wanted.kind):
+        raise ValueError(f"its column {name} holds {column.type}, not {_WORDS[wanted.kind]}")
+    if wanted.kind is float:
+        _check_finite(name, column)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _check_finite(name: str, column: Any) -> None:
+    import pyarrow.compute as pc
+
+    if pc.all(pc.is_finite(column)).as_py() is False:
+        raise ValueError(f"its column {name} holds a number that is not finite")
+
+
+def _fits(kind: Any, wanted: type) -> bool:
+    from pyarrow import types as of
+
+    if of.is_dictionary(kind):
+        kind = kind.value_type
+    if wanted is str:
+        return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
+    if wanted is bool:
+        return bool(of.is_boolean(kind))
+    return bool(of.is_integer(kind) or (wanted is float and of.is_floating(kind)))
+
+
+def _lists(name: str, column: Any, wanted: _Wanted) -> list[Any]:
+    from pyarrow import types as of
+
+    if not any(test(column.type) for test in (of.is_list, of.is_large_list, of.is_fixed_size_list)):
+        raise ValueError(f"its column {name} holds {column.type}, not lists")
+    inner = column.flatten()
+    item: Any = wanted.items
+    structured = dataclasses.is_dataclass(wanted.items)
+    if not structured:
+        _values(name, inner, _Wanted(item, may_lack=False))
+    elif not of.is_struct(inner.type):
+        raise ValueError(f"its column {name} holds lists of {inner.type}")
+    else:
+        names = checked([inner.type.field(n).name for n in range(inner.type.num_fields)],
+                        item)  # fmt: skip
+        parts = {
+            part: _values(f"{name}.{part}", inner.field(part), _wanted(item)[part])
+            for part in names
+        }
+        made = iter([item(**dict(zip(parts, one, strict=True)))
+                     for one in zip(*parts.values(), strict=True)])  # fmt: skip
+        lengths = column.value_lengths().to_pylist()
+        return [None if n is None else tuple(next(made) for _ in range(n)) for n in lengths]
+    return [None if row is None else tuple(row) for row in column.to_pylist()]
+
+
+def only_once(rows: list[dict[str, Any]], name: str) -> None:
+    """Raise UserError for a value that stands in two rows."""
+    seen: set[Any] = set()
+    for row in rows:
+        if row[name] in seen:
+            raise ValueError(f"its column {name} has {str(row[name])[:20]!r} in two rows")
+        seen.add(row[name])
