@@ -58,6 +58,7 @@ def _sides(epochs: int, size: int, **resize: object) -> list[int]:
 def test_sides_by_hand() -> None:
     assert _sides(4, 224, start=128, until=0.75) == [128, 160, 192, 224]
     assert _sides(4, 208, start=96, until=1.0) == [96, 128, 160, 192]
+    assert _sides(4, 200, start=96, until=0.5) == [96, 160, 200, 200]  # at once its own
     assert side_at(Recipe(), 200, 0) == 200
 
 
