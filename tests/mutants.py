@@ -582,6 +582,36 @@ MUTANTS = {
         "return False",
         "tests/ui/test_browser_lost.py::test_what_belongs_to_an_earlier_case_changes_nothing",
     ),
+    "leak: a bundle's test images count as seen": Mutant(
+        "skindx/evaluation/leak.py",
+        'for sha, split in (bundle.seen() or {}).items() if split != "test"}',
+        "for sha, split in (bundle.seen() or {}).items()}",
+        "tests/evaluation/test_leak.py::test_a_bundle_and_an_older_one",
+    ),
+    "share of groups: fewer trials than Kish's number": Mutant(
+        "skindx/metrics/share_intervals.py",
+        "max(least, min(n, share * (1 - share) / max(variance, 1e-300)))",
+        "min(n, share * (1 - share) / max(variance, 1e-300))",
+        "tests/metrics/test_intervals_by_hand.py",
+    ),
+    "calibration error: images of one group count alone": Mutant(
+        "skindx/metrics/share_intervals.py",
+        "* np.sqrt(n / effective_size(groups_N))",
+        "",
+        "tests/metrics/test_intervals_by_hand.py",
+    ),
+    "gap test: classes explain nothing": Mutant(
+        "skindx/metrics/bootstrap.py",
+        "- (sum_C / np.maximum(count_C, 1))[classes_N]",
+        "- hits_N.mean()",
+        "tests/metrics/test_intervals_by_hand.py",
+    ),
+    "bootstrap: unseen images of a mean over classes are those of all": Mutant(
+        "skindx/metrics/bootstrap.py",
+        "for strata in (None, strata_N)]",
+        "for strata in (None, None)]",
+        "tests/metrics/test_intervals_by_hand.py",
+    ),
     "refusals: no word that they are no all-clear": Mutant(
         "skindx/diagnosis/scope.py",
         'return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"',

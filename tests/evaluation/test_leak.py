@@ -1,6 +1,7 @@
 """The certificate names the copies of two datasets, by kind, and what it could not compare."""
 
 import csv
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -99,6 +100,10 @@ def test_a_bundle_and_an_older_one(pair: tuple[list[Record], list[Record]], tmp_
     certificate = leak(tmp_path / "b", older, tmp_path / "old")
     assert (certificate.copied_a, certificate.searched, certificate.false_links) == (1, 0, 0)
     assert "no fingerprints" in certificate.not_compared[0]
+    # Images that only measured a bundle did not make it.
+    held = [a[0], *(dataclasses.replace(record, split="test") for record in a[1:])]
+    measured = pack_tiny(tmp_path / "measured", seen=held).path
+    assert leak(measured, tmp_path / "b", tmp_path / "held").a.images == 1
     with pytest.raises(UserError, match="two bundles"):
         leak(bundle, older, tmp_path / "none")
     with pytest.raises(UserError, match="neither a dataset"):
