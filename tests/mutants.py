@@ -996,6 +996,12 @@ MUTANTS = {
         "iou_AB",
         "tests/data/test_boxes_agreement.py",
     ),
+    "agreement: an overlap at the threshold is none": Mutant(
+        "skindx/data/boxes/annotations.py",
+        "if iou_AB[i, j] >= threshold]",
+        "if iou_AB[i, j] > threshold]",
+        "tests/data/test_boxes_agreement.py -k threshold",
+    ),
     "agreement: kappa forgets chance": Mutant(
         "skindx/data/boxes/annotations.py",
         "np.divide(observed_D - chance_D, 1 - chance_D",

@@ -105,3 +105,9 @@ def test_of_a_dataset(tmp_path: Path) -> None:
         agree(tmp_path, ["Ann", "Bob"])
     found = agree(tmp_path, ["Ann", "recipe"], draws=10)
     assert (found.images, found.matched) == (1, 1)
+
+
+def test_boxes_that_overlap_by_just_the_threshold_are_of_one_lesion() -> None:
+    whole, half = Box(0, 0, 10, 10, "a"), Box(0, 0, 10, 5, "a")
+    assert match([whole], [half], 0.5) == [(0, 0, 0.5)]
+    assert match([whole], [half], 0.51) == []
