@@ -54,18 +54,18 @@ def spawn_context() -> SpawnContext:
 
     with _folder_kept_out():
         ensure_running()  # a process of its own, which the first lock of a pool would start
-    return _Context()
+    return _SafeContext()
 
 
-class _Process(SpawnProcess):
+class _SafeProcess(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 (its name in multiprocessing)
         with _folder_kept_out():
             return SpawnProcess._Popen(process_obj)
 
 
-class _Context(SpawnContext):
-    Process = _Process
+class _SafeContext(SpawnContext):
+    Process = _SafeProcess
 
 
 @contextmanager
