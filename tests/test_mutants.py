@@ -12,7 +12,8 @@ def test_a_fault_can_be_planted_and_its_tests_are_there(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert text.count(mutant.line) == 1
     planted = text.replace(mutant.line, mutant.instead)
-    ast.parse(planted)
+    if mutant.file.endswith(".py"):
+        ast.parse(planted)
     named = ""
     words = iter(mutant.tests.split())
     for word in words:
