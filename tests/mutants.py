@@ -396,12 +396,6 @@ MUTANTS = {
         "            raise\n        raise\n        advice",
         "tests/test_damaged_files.py -k zip",
     ),
-    "damaged files: text that is no UTF-8": Mutant(
-        "skindx/core/atomic_files.py",
-        "    table.validate(full=True)  # that its text is UTF-8, too\n",
-        "",
-        "tests/test_damaged_files.py -k 'predictions or scan or manifest_that'",
-    ),
     "damaged files: numbers of a manifest that are none": Mutant(
         "skindx/data/typed_rows.py",
         "if pc.all(pc.is_finite(column)).as_py() is False:",
