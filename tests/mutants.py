@@ -6,6 +6,7 @@ after changes of these places or their tests, not in CI: most of these tests sta
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -1126,7 +1127,7 @@ def survives(mutant: Mutant) -> bool:
             raise ValueError(f"{mutant.file} has {mutant.line!r} {text.count(mutant.line)} times")
         file.unlink()  # the checkout has it too
         file.write_text(text.replace(mutant.line, mutant.instead), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *mutant.tests.split()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *shlex.split(mutant.tests)]
         ended = subprocess.run(
             command,
             cwd=folder,

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 
 import pytest
 from mutants import MUTANTS, ROOT, Mutant
@@ -15,7 +16,7 @@ def test_a_fault_can_be_planted_and_its_tests_are_there(mutant: Mutant) -> None:
     if mutant.file.endswith(".py"):
         ast.parse(planted)
     named = ""
-    words = iter(mutant.tests.split())
+    words = iter(shlex.split(mutant.tests))
     for word in words:
         if word == "-k":
             for part in re.findall(r"\w+", next(words)):
