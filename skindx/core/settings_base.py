@@ -93,9 +93,13 @@ class Settings(BaseModel):
         """Take what YAML reads as a number or truth value as it is written, where text is due."""
         if not isinstance(raw, dict) or not (info.context or {}).get(_YAML):
             return raw
-        fields = cls.model_fields.items()
-        texts = {name for name, field in fields if name in raw and _is_of_text(field)}
-        return {key: _as_text(value) if key in texts else value for key, value in raw.items()}
+        fields = {name: field for name, field in cls.model_fields.items() if name in raw}
+        texts = {name for name, field in fields.items() if _is_of_text(field)}
+        untyped = {name for name, field in fields.items() if Any in _leaves(field.annotation)}
+        return {
+            key: _as_text(value) if key in texts else _as_plain(value) if key in untyped else value
+            for key, value in raw.items()
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -219,6 +223,17 @@ def _as_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value)
     return getattr(value, "text", str(value)) if isinstance(value, int | float) else value
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a value whose numbers forget how they were written, for fields that take any type."""
+    if isinstance(value, dict):
+        return {key: _as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_plain(inner) for inner in value]
+    if isinstance(value, _WrittenInt):
+        return int(value)
+    return float(value) if isinstance(value, _WrittenFloat) else value
 
 
 def read_yaml(path: Path, loader: type[yaml.SafeLoader] | None = None) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """The record of a diagnosis: plain values for the page, the terminal and files."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
 from skindx.data.origin import OF_WIDE_PHOTOS
-from skindx.diagnosis.case import Case, Patient, listed, use_of_facts
+from skindx.diagnosis.case import Patient, listed, use_of_facts
 from skindx.imaging.cut_lesions import Cut
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
@@ -29,10 +28,8 @@ CANNOT_RULE_OUT = (
 )
 """Stands before the upload and beside the next step of every answer."""
 
-
 NEAREST_FIRST = "What the networks find most alike comes first. Alike is not the same condition."
 """Above similar cases: how near they are has no unit that means anything to a reader."""
-
 
 SEES_WHOLE = "The networks that name conditions see the whole photo."
 SEES_SQUARE = (
@@ -40,7 +37,6 @@ SEES_SQUARE = (
     "not count."
 )
 """Of a photo on which the square is drawn."""
-
 
 CUT: dict[Cut, str] = {
     "square": (
@@ -451,10 +447,3 @@ class CaseAnswer:
     """One a photo, in the order of `diagnosis.photos`."""
     thumbnails: tuple[bytes, ...] = ()
     """JPEG, one for each of `diagnosis.similar`; empty where its licence does not allow showing."""
-
-
-class Diagnoser(Protocol):
-    """What answers cases: a pool of processes behind a server, or one predictor in a test."""
-
-    async def diagnose(self, case: Case) -> CaseAnswer:
-        """Answer a case. Raises Refused for a photo that cannot be judged, UserError otherwise."""

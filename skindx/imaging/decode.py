@@ -21,6 +21,7 @@ from skindx.imaging.image_formats import (
     read_jpeg,
     refusal,
     unusable,
+    without_text,
 )
 from skindx.imaging.srgb import FileColours, convert_kernel
 from skindx.imaging.stored_colours import PLAIN, SRGB, ColourNote, Decoding, stored_colours
@@ -35,7 +36,6 @@ FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif"
 
 # Tags of TIFF: bits of a sample, photometric interpretation (0: white is zero), planes, signedness.
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
-_PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _NOTES_BYTES = 1 << 22
 """In which EXIF is looked for: Pillow takes a step in Python for each byte that is no marker."""
 _BAND_PIXELS = 1 << 20
@@ -360,20 +360,6 @@ def _deep_grey(image: "Image.Image", tags: Mapping[int, Any]) -> NDArray[np.uint
         deep_HW &= 0xFFFFFFFF
     grey_HW: NDArray[np.uint8] = np.clip(deep_HW >> (bits - 8 - signed), 0, 255).astype(np.uint8)
     return 255 - grey_HW if tags.get(_PHOTOMETRIC) == 0 else grey_HW
-
-
-def without_text(png: bytes) -> bytes:
-    """Return a PNG without its notes and its colour profile, of which Pillow unpacks 1 MB at most.
-
-    What cannot be followed stays as it is.
-    """
-    parts, at = [png[:8]], 8
-    while at + 8 <= len(png):
-        end = at + 12 + int.from_bytes(png[at : at + 4])
-        if png[at + 4 : at + 8] not in _PNG_NOTES:
-            parts.append(png[at:end])
-        at = end
-    return b"".join(parts)
 
 
 def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:

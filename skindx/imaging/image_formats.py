@@ -277,3 +277,20 @@ def _only_appended(jpeg: _Jpeg, count: int) -> bool:
     # The decoder holds the first ones already when it sees that it is done.
     first = jpeg.pixels[max(0, end - _HELD) : end + _TRAILER_BYTES]
     return not jpeg.ended and _TRAILER.search(first) is not None
+
+
+_PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+
+
+def without_text(png: bytes) -> bytes:
+    """Return a PNG without its notes and its colour profile, of which Pillow unpacks 1 MB at most.
+
+    What cannot be followed stays as it is.
+    """
+    parts, at = [png[:8]], 8
+    while at + 8 <= len(png):
+        end = at + 12 + int.from_bytes(png[at : at + 4])
+        if png[at + 4 : at + 8] not in _PNG_NOTES:
+            parts.append(png[at:end])
+        at = end
+    return b"".join(parts)

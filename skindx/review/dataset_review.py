@@ -92,9 +92,8 @@ class DatasetReview:
         for flag in read_flags(dataset):
             self.flags[flag.sha256].append(flag)
         self.left_out: dict[str, Issue] = {}
-        self.pairs: dict[Key, CopyRecord] = {
-            row.pair: row for row in _pairs(dataset) if self._holds(row.pair)
-        }
+        copies = read_copies(dataset / COPIES) if (dataset / COPIES).exists() else []
+        self.pairs: dict[Key, CopyRecord] = {r.pair: r for r in copies if self._holds(r.pair)}
         labels = {sha256: record.label for sha256, record in self.records.items()}
         same = families([*self.pairs.values()], answered_same(read_answers(dataset)))
         for sha256, why in labels_apart(same, labels).items():
@@ -420,10 +419,6 @@ def summary(review: DatasetReview) -> str:
 def _rank(flag: Flag) -> float:
     """Return less for what a person should see first: of no skin the least certain flags."""
     return flag.score if flag.reason in ("not-skin", "off-topic") else -flag.score
-
-
-def _pairs(dataset: Path) -> list[CopyRecord]:
-    return read_copies(dataset / COPIES) if (dataset / COPIES).exists() else []
 
 
 def _signature(dataset: Path) -> object:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
@@ -24,6 +24,13 @@ from skindx.workers.worker_pool import (
     WorkerPool,
 )
 from skindx.workers.worker_process import Answers, module_command, serve
+
+
+class Diagnoser(Protocol):
+    """What answers cases: a pool of processes behind a server, or one predictor in a test."""
+
+    async def diagnose(self, case: Case) -> CaseAnswer:
+        """Answer a case. Raises Refused for a photo that cannot be judged, UserError otherwise."""
 
 
 class Busy(UserError):  # noqa: N818

@@ -71,6 +71,7 @@ class Words(Settings):
     switch: bool = False
     rate: float = 0
     parts: tuple[Folder, ...] = ()
+    loose: dict[str, Any] = Field(default_factory=dict)
 
 
 @pytest.mark.parametrize("word", WORDS.split())
@@ -110,6 +111,16 @@ def test_switches_and_numbers_are_read_as_before(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'name' = 5"):
         Words.parse({"name": 5})  # what came as JSON is what it is
     assert type(Words.load(None, ["rate=1.10"]).rate) is float
+
+
+def test_what_takes_any_type_gets_plain_numbers() -> None:
+    loose = Words.load(None, ["loose.depth=2", "loose.rates=[0.10, {a: 1_0}]"]).loose
+    assert loose == {"depth": 2, "rates": [0.1, {"a": 10}]}
+    assert [type(loose["depth"]), type(loose["rates"][0]), type(loose["rates"][1]["a"])] == [
+        int,
+        float,
+        int,
+    ]
 
 
 def test_a_strangers_yaml_has_words_for_keys_too(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer_many
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.diagnosis.record import CaseAnswer
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.answers_page import shown_row
-from skindx.ui.diagnosis_pool import Busy
+from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS, PATH, answer_row_routes, row_of
 
 

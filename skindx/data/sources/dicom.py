@@ -28,8 +28,8 @@ from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWeb
 from skindx.data.sources.folder import FolderFile, FolderWalk, look_at
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.imaging.dicom_facts import Description, named_key, pseudonym, read_key
-from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
-from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.imaging.image_formats import HEAD, DamagedImage
+from skindx.workers.sandbox import Failure, run_sandboxed
 
 if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
     from skindx.imaging.dicom import ImportedPhoto
@@ -212,9 +212,9 @@ def folder_files(root: Path, *, class_folders: bool) -> Iterator[DicomFile]:
 
 def listed_files(index: Path) -> Iterator[DicomFile]:
     """Yield the image files that a DICOMDIR lists. Raises UserError for what is none."""
-    from skindx.imaging.dicom import LIMITS
+    from skindx.imaging.dicom import LIMITS, dicomdir_listing
 
-    ((_, listed),) = run_sandboxed(listing, {}, [index], LIMITS, workers=1)
+    ((_, listed),) = run_sandboxed(dicomdir_listing, {}, [index], LIMITS, workers=1)
     if isinstance(listed, Failure | str):
         why = listed if isinstance(listed, str) else listed.detail
         raise UserError(f"{index} is no DICOMDIR ({why}); give one, or the folder of the files.")
@@ -236,28 +236,6 @@ def _looked_at(file: FolderFile, shown: str, label: str = "") -> DicomFile:
         if opened.read(HEAD)[128:132] == b"DICM":
             return DicomFile(file.path, shown, label)
     return DicomFile(None, shown, label, ("not-dicom", "it is no DICOM file"))
-
-
-def _prepare() -> None:
-    import pydicom  # noqa: F401
-
-
-@sandboxed(_prepare)
-def listing(job: dict[str, Any]) -> Work:
-    """Return what lists the image files of a DICOMDIR, each as the parts of its path."""
-    return for_each(_listed)
-
-
-def _listed(index: Path) -> list[list[str]] | str:
-    import pydicom
-
-    try:
-        header = pydicom.dcmread(index)
-        records = header.DirectoryRecordSequence
-        files = [r.ReferencedFileID for r in records if r.DirectoryRecordType == "IMAGE"]
-        return [[name] if isinstance(name, str) else list(map(str, name)) for name in files]
-    except Exception as error:  # whatever hostile bytes raise means the same
-        return str(refusal(error))[:200]
 
 
 @dataclass

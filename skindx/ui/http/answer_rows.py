@@ -16,11 +16,11 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
-from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import unjudged
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.answers_page import shown_row
-from skindx.ui.diagnosis_pool import Busy
+from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.forms import read_form
 from skindx.ui.http.request_limits import Shares, client_of

@@ -23,13 +23,14 @@ from skindx.diagnosis.case import (
     how_facts_count,
 )
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE
 from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.taxonomy.body_sites import SITES, Laterality
+from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
