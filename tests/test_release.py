@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 def test_the_version_is_the_same_everywhere(release: ModuleType) -> None:
     assert release.disagreements(ROOT) == []
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert changelog.count("\n") <= release._LONGEST_CHANGELOG
+    assert 5 < release.newest_lines(changelog) <= release._LONGEST_CHANGELOG
 
 
 def test_write_makes_a_release_of_it(release: ModuleType, project: Path) -> None:
@@ -58,9 +58,9 @@ def test_what_is_no_release(release: ModuleType, project: Path) -> None:
     (project / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (2026-12-01)\n" + "\n" * 120)
     wrong = release.unfinished(project)
     assert [sentence.partition(" ")[0] for sentence in wrong] == [
-        *("skindx/__init__.py", "CHANGELOG.md", "CHANGELOG.md")
+        *("skindx/__init__.py", "CHANGELOG.md", "the")
     ]
-    assert "123 lines, not 120" in wrong[2]
+    assert "121 lines, not 120" in wrong[2]
 
 
 def test_dry_lists_and_runs_nothing() -> None:
