@@ -75,3 +75,9 @@ def test_a_chain_that_takes_most_of_a_class_is_named() -> None:
     named = {**GROUPS, "1": "a", "2": "a"}
     joined = {**named, "3": "a", "4": "a"}
     assert swallowed_classes(labels, named, joined) == []
+    # Half a class is not most of it, neither after joining nor before.
+    assert swallowed_classes(dict.fromkeys("012345", "nevus"), GROUPS, chain) == []
+    half = {**GROUPS, "1": "a"}
+    assert swallowed_classes(dict.fromkeys("0123", "nevus"), half, {**chain, "3": "a"}) == [
+        SwallowedClass("nevus", "a", 4, 4)
+    ]

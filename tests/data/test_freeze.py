@@ -24,6 +24,7 @@ from skindx.data.splits.freeze import (
     nearest,
     place_groups,
     read_places,
+    untrained_notes,
     write_places,
 )
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
@@ -237,6 +238,43 @@ def test_folds_stay_only_where_there_are_as_many_as_are_wanted() -> None:
     assert fitting_folds(places, 0) == places
     for folds in (1, 3, 5):
         assert {place.fold for place in fitting_folds(places, folds).values()} == {None}
+    gap = {"a": Placement("train", 0), "b": Placement("val", 2)}
+    assert {place.fold for place in fitting_folds(gap, 2).values()} == {None}
+
+
+def test_a_build_without_folds_forgets_none(tmp_path: Path) -> None:
+    now, before = {"g": Placement("train")}, {sha(1): Placement("train", 2)}
+    write_places(tmp_path, {"g": {"g", sha(1)}}, [sha(1)], now, before)
+    assert read_places(tmp_path)[sha(1)] == Placement("train", 2)
+
+
+@pytest.mark.parametrize("lines", [(1, 2, 3), (3, 2, 1)])
+def test_a_group_of_a_table_is_where_its_image_nearest_to_training_is(
+    tmp_path: Path, lines: tuple[int, ...]
+) -> None:
+    split = {1: "val,1", 2: "train,4", 3: "test,"}
+    text = "".join(f"{sha(170 + n).upper()},L,{split[n]}\n" for n in lines)
+    (tmp_path / "splits.csv").write_text(f"sha256,group,split,fold\n{text}")
+    places = read_places(tmp_path)
+    assert places["L"] == Placement("train", 4)
+    assert places[sha(171)] == Placement("val", 1)  # written in small letters or large ones
+
+
+def test_copies_of_the_same_bytes_give_a_group_all_their_names() -> None:
+    rows = [LedgerRow(f"{g}.jpg", "a", "stored", sha256=sha(1), group=g) for g in ("P1", "P2")]
+    images = distinct([LabelledImage(row, "a", SOUND) for row in rows])
+    assert group_aliases(images, {sha(1): "/P1"}, KEYS) == {"/P1": {"/P1", "/P2", sha(1)}}
+
+
+def test_a_class_that_is_only_validated_is_named() -> None:
+    rows = [LedgerRow(f"{n}.jpg", label, "stored", sha256=sha(n)) for n, label in enumerate("abc")]
+    kept = [LabelledImage(row, row.label, SOUND) for row in rows]
+    groups = {row.sha256: row.sha256 for row in rows}
+    placed = dict(zip(groups, map(Placement, ("train", "val", "test")), strict=True))
+    assert [note[:23] for note in untrained_notes(kept, groups, placed)] == [
+        "b has no image in train",
+        "c has no image in train",
+    ]
 
 
 def test_an_image_that_gave_a_group_its_name_stays_where_its_line_says(tmp_path: Path) -> None:

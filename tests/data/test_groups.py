@@ -56,8 +56,9 @@ def test_links_within_the_radius_tie_and_bridge_keys(tmp_path: Path) -> None:
 
 def test_copies_of_the_same_bytes_bring_each_others_keys(tmp_path: Path) -> None:
     settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_1\n")
-    images = [image("s1", "other.jpg"), image("s1", "I_1.jpg")]
-    assert names(images, settings) == {"s1": "L_1"}
+    for other in ("a.jpg", "A.jpg"):  # which comes after the key's, and before it
+        images = [image("s1", other), image("s1", "I_1.jpg")]
+        assert names(images, settings) == {"s1": "L_1"}
 
 
 def test_pages_tie_only_when_asked_and_source_groups_always() -> None:
@@ -65,6 +66,15 @@ def test_pages_tie_only_when_asked_and_source_groups_always() -> None:
     images.append(image("s4", group="g"))
     assert len(set(names(images, GroupSettings()).values())) == 3
     assert len(set(names(images, GroupSettings(by_page=True)).values())) == 2
+
+
+def test_a_group_is_one_wherever_in_its_source_an_image_comes_from() -> None:
+    rows = [
+        LedgerRow(f"{n}.jpg", "a", "stored", sha256=f"s{n}", source=source, group="P1")
+        for n, source in enumerate(("s @ one.org", "s @ two.org", "s", "r"))
+    ]
+    tied = names([LabelledImage(row, "a", SOUND) for row in rows], GroupSettings())
+    assert tied == {"s0": "s/P1", "s1": "s/P1", "s2": "s/P1", "s3": "r/P1"}
 
 
 def test_the_key_pattern_finds_the_key(tmp_path: Path) -> None:

@@ -96,14 +96,17 @@ def test_an_id_of_more_images_than_a_person_has_is_named() -> None:
 
 def test_a_table_of_groups_has_no_placeholders(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("image,who\nA0,n/a\nA1,n/a\nB2,P\nb3,P\n")
-    keys = GroupKeys(
-        GroupSettings(tables=(GroupTable(path=path, key_column="image", group_column="who"),))
-    )
-    urls = {
-        name: keys.of(LedgerRow(f"{name}.jpg", "a", "stored")) for name in ("A0", "A1", "b2", "B3")
-    }
-    assert urls == {"A0": [], "A1": [], "b2": ["P"], "B3": ["P"]}
+    table = GroupTable(path=path, key_column="image", group_column="who")
+
+    def of(text: str, *images: str) -> list[list[str]]:
+        path.write_text(f"image,who\n{text}")
+        keys = GroupKeys(GroupSettings(tables=(table,)))
+        return [keys.of(LedgerRow(f"{name}.jpg", "a", "stored")) for name in images]
+
+    assert of("A0,n/a\nA1,n/a\nB2,P\nb3,P\n", "A0", "A1", "b2", "B3") == [[], [], ["P"], ["P"]]
+    # Zeros stand for nobody, unless the table counts on from them.
+    assert of("A,00\nB,00\nC,1\n", "A", "B", "C") == [[], [], ["1"]]
+    assert of("A,00\nB,00\nC,01\n", "A", "B", "C") == [["00"], ["00"], ["01"]]
 
 
 def test_a_build_takes_no_placeholder_for_a_class_or_a_patient(tmp_path: Path) -> None:
