@@ -463,8 +463,9 @@ def test_a_message_of_another_shape_is_refused(overlap: int) -> None:
 
 
 def test_a_message_of_a_lost_group_is_taken_back_unless_all_know_it() -> None:
-    def exchange_of(weight: nn.Parameter) -> LocalSteps:
-        made, fabric = LocalSteps(LocalSettings(steps=2, density=0.001, overlap=1)), _Garbled()
+    def exchange_of(weight: nn.Parameter, steps: int = 2, overlap: int = 1) -> LocalSteps:
+        how = LocalSettings(steps=steps, density=0.001, overlap=overlap)
+        made, fabric = LocalSteps(how), _Garbled()
         made.attach(cast(Any, fabric), GradientBuffer([("a", weight)]), 9)
         return made
 
@@ -494,6 +495,12 @@ def test_a_message_of_a_lost_group_is_taken_back_unless_all_know_it() -> None:
     after = again.state_dict()
     assert after.keys() == state.keys()
     assert all(torch.as_tensor(after[key]).equal(torch.as_tensor(state[key])) for key in state)
+
+    late = exchange_of(weight := nn.Parameter(torch.zeros(50)), steps=3, overlap=2)
+    for _ in range(4):
+        moved(weight, late)
+    late.break_off()
+    assert late.state_dict()["taken"] == 4  # with the step since the message was sent
 
 
 def test_outer_steps_are_those_of_nesterovs_sgd() -> None:

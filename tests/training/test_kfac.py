@@ -15,7 +15,7 @@ from skindx.training.methods.kfac.eigen import decompose, precondition
 from skindx.training.methods.kfac.kfac import Kfac
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
+from skindx.training.tasks.losses import LogitAdjustedLoss, SmoothedCrossEntropy, drawn_loss
 
 PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 
@@ -298,12 +298,19 @@ def test_watching_changes_no_gradient(fisher: str) -> None:
         torch.testing.assert_close(found, weight.grad)
 
 
-def test_labels_are_drawn_from_the_network_s_own_output() -> None:
-    """Over many draws the gradients' second moment is that of the softmax: diag(p) - p p^T."""
-    logits = torch.randn(1, 4, generator=torch.manual_seed(0)).repeat(40_000, 1).requires_grad_()
-    loss = drawn_loss(SmoothedCrossEntropy(torch.ones(4), 0.1))(logits, torch.Generator())
-    (gradient,) = torch.autograd.grad(loss, logits)
-    p = torch.softmax(logits[0].detach(), 0)
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_labels_are_drawn_from_the_network_s_own_output(tau: float) -> None:
+    """Over many draws the gradients' second moment is that of the softmax: diag(p) - p p^T.
+
+    It is the softmax that the loss trains, after its shift by the prior.
+    """
+    prior = torch.tensor([0.6, 0.2, 0.15, 0.05])
+    weights, logits = torch.ones(4), torch.randn(1, 4, generator=torch.manual_seed(0))
+    many = logits.repeat(40_000, 1).requires_grad_()
+    criterion = LogitAdjustedLoss(weights, 0.1, tau, prior)
+    loss = drawn_loss(criterion if tau else SmoothedCrossEntropy(weights, 0.1))
+    (gradient,) = torch.autograd.grad(loss(many, torch.Generator()), many)
+    p = torch.softmax(logits[0] + tau * prior.log(), 0)
     exact = torch.diag(p) - torch.outer(p, p)
     torch.testing.assert_close(gradient.T @ gradient / 40_000, exact, rtol=0, atol=0.01)
 

@@ -27,6 +27,8 @@ def test_cross_entropy_by_hand_is_a_sum() -> None:
     # N / (C n_c) = 10/18, 10/9, 10/3
     weighted = -10 / 18 * math.log(0.5) - 10 / 9 * math.log(0.1)
     assert _loss(LOGITS, TARGETS, class_weights="balanced") == pytest.approx(weighted, rel=1e-5)
+    rooted = -((10 / 18) ** 0.5) * math.log(0.5) - (10 / 9) ** 0.5 * math.log(0.1)
+    assert _loss(LOGITS, TARGETS, class_weights="sqrt") == pytest.approx(rooted, rel=1e-5)
 
 
 def test_focal_by_hand() -> None:
@@ -44,6 +46,9 @@ def test_logit_adjusted_by_hand() -> None:
     second = 0.1 * 0.3 / (0.1 * 0.6 + 0.1 * 0.3 + 0.8 * 0.1)
     found = _loss(LOGITS, TARGETS, loss={"kind": "logit_adjusted"})
     assert found == pytest.approx(-math.log(first) - math.log(second), rel=1e-5)
+    adjusted = {"loss": {"kind": "logit_adjusted"}, "class_weights": "balanced"}
+    weighted = -10 / 18 * math.log(first) - 10 / 9 * math.log(second)
+    assert _loss(LOGITS, TARGETS, **adjusted) == pytest.approx(weighted, rel=1e-5)
     half = _loss(LOGITS[:1], TARGETS[:1], loss={"kind": "logit_adjusted", "tau": 0.5})
     roots = [p * prior**0.5 for p, prior in zip((0.5, 0.25, 0.25), (0.6, 0.3, 0.1), strict=True)]
     assert half == pytest.approx(-math.log(roots[0] / sum(roots)), rel=1e-5)

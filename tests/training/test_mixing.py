@@ -129,6 +129,25 @@ def test_probability_leaves_pairs_alone() -> None:
     assert images[untouched].equal(torch.from_numpy(_image(untouched)).float())
 
 
+def test_what_is_drawn_has_the_distributions_of_the_papers() -> None:
+    """Half of the pairs are mixed, 0.3 of these by CutMix, none by both.
+
+    Mixup keeps Beta(0.2, 0.2). CutMix's square of side s = sqrt(1 - lambda), lambda uniform, has
+    E (s - s^2 / 4)^2 = 0.3208 of the image once it is cut at the edges.
+    """
+    mix = Mix(mixup=0.2, cutmix=1, cutmix_share=0.3, probability=0.5)
+    drawn = draw_mixture(mix, [np.arange(40_000)], 0, (0, 1, 2), sharded=False)
+    kept, (top, left, bottom, right) = drawn.kept_B[::2], drawn.box_B4[::2].T
+    area = (bottom - top) * (right - left)
+    assert ((kept < 1) & (area > 0)).sum() == 0
+    assert (area > 0).mean() == pytest.approx(0.5 * 0.3, abs=0.01)
+    up = kept[(kept < 1) & (area == 0)].astype(float)
+    assert len(up) / len(kept) == pytest.approx(0.5 * 0.7, abs=0.02)  # some keep 1 to the bit
+    assert up.mean() == pytest.approx(0.5, abs=0.03)
+    assert up.var() == pytest.approx(1 / (4 * (2 * 0.2 + 1)), abs=0.01)
+    assert area[area > 0].mean() == pytest.approx(0.3208, abs=0.01)
+
+
 def test_seeds_decide() -> None:
     def boxes(*seeds: int) -> list[list[float]]:
         mix = Mix(mixup=0)
