@@ -148,3 +148,8 @@ def test_damage_is_found_at_every_scale() -> None:
 
 
 # sources
+
+
+def test_the_smallest_image_of_a_window_has_enough_pixels_in_it() -> None:
+    window = Window(0.1, 0.2, 0.3, 0.7)
+    assert window.needs(100, 100) == (334, 143)

@@ -42,7 +42,19 @@ def test_few_images_sharpen_no_mean_beyond_the_sharper_member(combiner: Combiner
 
 
 def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
-    assert fit(Mean(), _evidence([2.0, 2.0], images=2000)).temperature < 0.9
+    evidence = _evidence([2.0, 2.0], images=2000)
+    fitted = fit(Mean(), evidence)
+    assert fitted.temperature < 0.9
+    mean_NC = soften(evidence.log_UNC, fitted.temperatures).mean(axis=0)
+    sharper_NC = mean_NC ** (1 / fitted.temperature)
+    sharper_NC /= sharper_NC.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(fitted.probabilities(evidence.log_UNC), sharper_NC, rtol=1e-6)
+    # So much is not known of five patients, of whom one has all the wrong answers.
+    order_N = np.argsort(mean_NC.argmax(axis=1) == evidence.truth_N, kind="stable")
+    patients_N = np.empty(2000, np.int64)
+    patients_N[order_N] = np.arange(2000) // 400
+    five = Evidence(evidence.log_UNC, evidence.truth_N, tuple(map(str, patients_N)))
+    assert fit(Mean(), five).temperature == 1
 
 
 @pytest.mark.parametrize("kind", ["weighted", "greedy"])
@@ -56,6 +68,10 @@ def test_what_an_older_version_chose_by_is_the_mean() -> None:
 
 
 def test_a_unit_shares_its_weight_among_its_folds() -> None:
+    for evidence in (_evidence([1.0, 2.0]), _evidence([2.0, 1.0])):
+        spread = assemble(Mean(), evidence, {"k": ("k0", "k1"), "p": ("p",)})
+        first, second = fit(Mean(), evidence).temperatures
+        assert spread.temperatures == (first, first, second)
     evidence = _evidence([2.0, 1.0], images=24)
     assembly = assemble(Mean(), evidence, {"k": ("k0", "k1", "k2"), "p": ("p",)})
     assert assembly.combination.weights == pytest.approx((1 / 6, 1 / 6, 1 / 6, 1 / 2))

@@ -262,6 +262,9 @@ def test_the_seed_alone_decides_a_change() -> None:
         second(square, seed + 100)
         assert (first(square, seed) == second(square, seed)).all()
     assert (first(square, 7) != first(square, 8)).any()
+    coloured = changer(Augment(flip=False, colour=0.2))
+    changed = sum((coloured(square[:4, :4], seed) != square[:4, :4]).any() for seed in range(1000))
+    assert 760 < changed < 840  # of 0.8 of all images
     still = changer(Augment(flip=False, colour=0))
     assert (still(square, 7) == square).all()
 
@@ -276,6 +279,9 @@ def test_each_change_is_seeded_and_does_something(kind: str) -> None:
         changed = first(square, seed)
         assert (changed == second(square, seed)).all()
         assert (changed != square).any()
+        squares_TSS3 = square[None].copy()
+        squares_changer(augment)(squares_TSS3, [seed])
+        assert (squares_TSS3[0] == changed).all()
         if kind == "holes":
             assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
 

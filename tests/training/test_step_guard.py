@@ -10,6 +10,8 @@ from plain_engine import Alone
 
 from skindx.core.errors import UserError
 from skindx.training import position
+from skindx.training.config.engine import EngineSettings
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position, StepGuard, count_step
 from skindx.training.tasks.image_sets import on_device
 
@@ -77,6 +79,26 @@ def test_skipped_images_count_in_no_mean_and_good_steps_end_a_bad_run() -> None:
     assert (stands.epoch, stands.step, stands.loss_sum) == (1, 0, 0.0)
     assert stands.row(24, 12.0, {}) == {"epoch": 2, "loss": 0.5, "skipped_steps": 0}
     assert stands.bad_run == 2  # it goes on over the end of an epoch
+
+
+def test_ranks_apart_count_their_own_skipped_steps_until_they_meet() -> None:
+    guard, stands = StepGuard(Alone(), 9, apart=True, agree_s=1e9), Position()
+    guard.agree(stands, met=True)
+    training: Any = SimpleNamespace(name="a", position=stands, guard=guard)
+    sink: Any = SimpleNamespace(line=lambda text: None)
+    for loss in (None, None):
+        count_step(training, loss, 4, sink, rate=0.1, met=False)
+    assert (stands.skipped, guard.skipped, guard.skipped_pictures) == (0, 2, 8)
+    count_step(training, 1.0, 4, sink, rate=0.1, met=True)
+    assert (stands.skipped, stands.skipped_pictures, guard.skipped) == (2, 8, 0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_main_rank_alone_says_that_a_checkpoint_is_due(rank: int) -> None:
+    mesh = Mesh(ProcessGroup(rank, 1), torch.device("cpu"), EngineSettings(accelerator="cpu"))
+    guard = StepGuard(mesh, 3, due=lambda: True)
+    guard.check(torch.tensor(1.0))
+    assert guard.save == (rank == 0)
 
 
 def test_one_bad_step_more_than_may_be_ends_a_training() -> None:
