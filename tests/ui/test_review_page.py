@@ -147,6 +147,16 @@ def test_what_no_page_of_ours_sends_writes_nothing(
     assert reviewed.verdict("image", reviewed.shas[0]) == ""
 
 
+def test_a_body_that_is_compressed_is_refused_as_such(reviewed: Reviewed) -> None:
+    body = {"at": 0, "by": "x", "revision": 0, "verdict": "remove"}
+    for coding in ("gzip", "identity, br"):
+        headers = {"content-encoding": coding}
+        answer = httpx.post(reviewed.url + "answer", headers=headers, json=body)
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+        assert "compressed" in answer.text
+    assert reviewed.verdict("image", reviewed.shas[0]) == ""
+
+
 @pytest.fixture
 def open_page(browser: "Browser", reviewed: Reviewed) -> "Iterator[Callable[..., Page]]":
     contexts, errors, hosts = [], list[str](), set[str]()

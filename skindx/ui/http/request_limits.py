@@ -104,8 +104,16 @@ class Pace:
         return min(self.silence_s, allowed_s - waited_s)
 
 
-_ENCODED = "The request's body is compressed (Content-Encoding), and none is undone; send it plain."
+ENCODED = "The request's body is compressed (Content-Encoding), and none is undone; send it plain."
+PLAIN = {"accept-encoding": "identity"}
+"""What an answer of 415 says beside it."""
 _TWO_LENGTHS = "The request has both Content-Length and Transfer-Encoding; send one of them."
+
+
+def is_encoded(scope: Message) -> bool:
+    """Tell whether a request's body is compressed, or changed otherwise on its way."""
+    codings = ",".join(headers(scope, b"content-encoding")).replace(" ", "").lower()
+    return bool(set(codings.split(",")) - {"", "identity"})
 
 
 class BodyLimit:
@@ -126,11 +134,8 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         most = self._most(scope["path"])
-        codings = ",".join(headers(scope, b"content-encoding")).replace(" ", "").lower()
-        if set(codings.split(",")) - {"", "identity"}:
-            await refuse(
-                send, 415, _ENCODED, {"connection": "close", "accept-encoding": "identity"}
-            )
+        if is_encoded(scope):
+            await refuse(send, 415, ENCODED, PLAIN | {"connection": "close"})
             return
         if header(scope, b"content-length") and header(scope, b"transfer-encoding"):
             # A proxy may have read the other of the two, and take the rest for another request.

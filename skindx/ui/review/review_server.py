@@ -25,12 +25,12 @@ from skindx.data.answer_log import AnsweredMeanwhileError
 from skindx.data.box import Box
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image
-from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
 from skindx.review.dataset_review import DatasetReview, name_of, summary
 from skindx.review.pair_drawing import draw_pair
 from skindx.ui.http.asgi import App, Message, Receive, Send, header, read_body, respond
+from skindx.ui.http.request_limits import ENCODED, PLAIN, is_encoded
 from skindx.ui.page_basics import check_free, stoppable
 
 HOST = "127.0.0.1"
@@ -141,6 +141,8 @@ class _ReviewApp:
             await respond(send, 200, file, kind, _HEADERS)
         elif scope["method"] == "GET":
             await self._get(path, scope["query_string"].decode("latin-1"), send)
+        elif is_encoded(scope):
+            await respond(send, 415, ENCODED.encode(), headers=_HEADERS | PLAIN)
         elif scope["method"] == "POST" and path == "answer" and self._is_ours(scope):
             body = await read_body(receive, _MOST_BYTES)
             await self._json(send, lambda: self._write(body))
@@ -218,7 +220,7 @@ class _ReviewApp:
                 return self._thumbs[at]
         file = stored_file(self._review.dataset, self._review.items[at].path)
         with self._decoding:
-            pixels_HW3 = decode(file.read_bytes(), at_least=(THUMB_SIDE, THUMB_SIDE))
+            pixels_HW3 = decode_limited(file.read_bytes(), at_least=(THUMB_SIDE, THUMB_SIDE))
             jpeg = small_jpeg(pixels_HW3, THUMB_SIDE)
         with self._lock:
             self._thumbs[at] = jpeg
@@ -231,7 +233,7 @@ class _ReviewApp:
         if len(item.key) == 1:
             with self._decoding:
                 data = stored_file(review.dataset, item.path).read_bytes()
-                return small_jpeg(decode(data), IMAGE_SIDE)
+                return small_jpeg(decode_limited(data), IMAGE_SIDE)
         with self._drawing:
             first_HW3, second_HW3 = (
                 read_image(review.dataset, review.records[sha256]) for sha256 in item.key
