@@ -123,7 +123,13 @@ MUTANTS = {
     ),
     "YAML: a number where text is due": Mutant(
         "skindx/core/settings_base.py",
-        "_as_text(value) if key in texts else value",
+        "_as_text(value) if key in texts else _as_plain",
+        "_as_plain",
+        "tests/core/test_config.py",
+    ),
+    "YAML: a number that keeps how it was written": Mutant(
+        "skindx/core/settings_base.py",
+        "_as_plain(value) if key in untyped else value",
         "value",
         "tests/core/test_config.py",
     ),
