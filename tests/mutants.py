@@ -655,6 +655,12 @@ MUTANTS = {
         'set(codings.split(",")) - {"", "identity", "gzip"}',
         "tests/ui/test_uploading.py -k compressed",
     ),
+    "review: a request that is compressed": Mutant(
+        "skindx/ui/review/review_server.py",
+        "elif is_encoded(scope):",
+        "elif False:",
+        "tests/ui/test_review_page.py -k compressed",
+    ),
     "patterns of users: letters by the idea of RE2": Mutant(
         "skindx/data/name_patterns.py",
         r'r"\p{L}\p{N}_"',
@@ -679,10 +685,34 @@ MUTANTS = {
         'if apart and form == "HEIC"',
         "tests/diagnosis/test_opening.py",
     ),
+    "datasets: an image has no limit of time": Mutant(
+        "skindx/data/manifest.py",
+        "return decode_limited(file",
+        "from skindx.imaging.decode import decode; return decode(file",
+        "tests/imaging/test_limited_decoding.py",
+    ),
+    "masks: one has no limit of time": Mutant(
+        "skindx/data/boxes/masks.py",
+        "grey_HW = decode_limited(data).max(2)",
+        "from skindx.imaging.decode import decode; grey_HW = decode(data).max(2)",
+        "tests/imaging/test_limited_decoding.py",
+    ),
+    "datasets: an answer that came too late is taken for another image": Mutant(
+        "skindx/workers/sandbox.py",
+        "except BaseException:  # an answer that comes later would be taken for another file's",
+        "except ZeroDivisionError:",
+        "tests/imaging/test_limited_decoding.py",
+    ),
+    "audit: an image of several processes has no limit of time": Mutant(
+        "skindx/review/privacy_audit.py",
+        "limit_time(_LIMIT_S)",
+        "limit_time(0)",
+        "tests/review/test_audit.py -k too_long",
+    ),
     "build: an image that crashed its decoder is tried again": Mutant(
         "skindx/workers/sandbox.py",
         "(suspect and -code in _BY_ITSELF)",
-        "(late and suspect)",
+        "(code == -signal.SIGALRM and suspect)",
         "tests/workers/test_sandbox.py::test_an_image_that_kills_its_decoder_is_tried_once_more_only_if_another_may_have",
     ),
     "workers: a photo that kept one for too long is tried again": Mutant(

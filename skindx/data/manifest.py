@@ -273,12 +273,12 @@ def _decoding(file: Path, time_ns: int, size: int) -> Decoding:
 
 
 def read_image(dataset: Path, record: StoredImage) -> "NDArray[np.uint8]":
-    """Return an image's pixels_HWC. Raises UserError for one that is gone or damaged."""
-    from skindx.imaging.decode import decode
+    """Return an image's pixels_HWC. Raises UserError for one that is gone, damaged or too slow."""
+    from skindx.imaging.sandboxed_images import decode_limited
 
     file = stored_file(dataset, record.path)
     try:
-        return decode(file.read_bytes(), decoding=decoding_of(dataset))
+        return decode_limited(file.read_bytes(), decoding=decoding_of(dataset))
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read ({error}); run `skindx build` again.") from None
 

@@ -114,7 +114,7 @@ def evaluate(
     an earlier evaluation.
     """
     from skindx.diagnosis.predictor import Predictor
-    from skindx.imaging.decode import decode
+    from skindx.imaging.sandboxed_images import decode_limited
 
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
@@ -133,7 +133,7 @@ def evaluate(
     return evaluate_served(
         predictor,
         records,
-        partial(decode, decoding=predictor.decoding),
+        partial(decode_limited, decoding=predictor.decoding),
         out,
         bundle=str(bundle),
         digest=predictor.bundle.digest,

@@ -29,7 +29,7 @@ from skindx.evaluation.answers import Part
 from skindx.evaluation.evaluate import EVALUATION, METRICS, Progress, evaluate_served, split_records
 from skindx.evaluation.figures import bounds
 from skindx.evaluation.score import Evaluation
-from skindx.imaging.decode import decode
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.bundle_changes import add_metrics
@@ -361,7 +361,7 @@ def evaluate_embeddings(
     evaluation = evaluate_served(
         predictor,
         scored,
-        embedded_decoder(partial(decode, decoding=predictor.decoding), rows),
+        embedded_decoder(partial(decode_limited, decoding=predictor.decoding), rows),
         folder,
         bundle=str(packed.path),
         digest=packed.digest,

@@ -30,8 +30,8 @@ from skindx.core.text import counted
 from skindx.data.layout import MANIFEST, stored_file
 from skindx.data.manifest import Record, read_manifest
 from skindx.evaluation.evaluation_report import render
-from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.fingerprints import PART, WHOLE, Fingerprints, described
@@ -259,7 +259,7 @@ def _same_pixels(a: _Input, b: _Input, names: tuple[str, str]) -> bool:
         return False
     files = (stored_file(a.path, one.path), stored_file(b.path, other.path))
     try:
-        first_HWC, second_HWC = (decode(file.read_bytes()) for file in files)
+        first_HWC, second_HWC = (decode_limited(file.read_bytes()) for file in files)
     except (OSError, DamagedImage):
         return False
     return np.array_equal(first_HWC, second_HWC)

@@ -1,17 +1,29 @@
 """Photos, which anybody may send, decoded in processes of their own; small JPEGs."""
 
+import atexit
+import hashlib
 import importlib.util
+import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.decode import MAX_PIXELS, decode_with_pillow, import_decoders
+from skindx.imaging.decode import MAX_PIXELS, decode, decode_with_pillow, import_decoders
 from skindx.imaging.image_formats import DamagedImage, refusal
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
-from skindx.workers.sandbox import Failure, MakeWork, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.sandbox import (
+    Failure,
+    LastingProcess,
+    MakeWork,
+    Work,
+    for_each,
+    run_sandboxed,
+    sandboxed,
+)
 from skindx.workers.worker_process import SandboxLimits
 
 LIMITS = SandboxLimits(timeout_s=15, memory_mb=800)
@@ -64,6 +76,123 @@ def decode_apart(
             raise DamagedImage(answer["detail"], answer["reason"])
         pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
         return pixels_HWC, answer
+
+
+def decode_limited(
+    data: bytes,
+    *,
+    at_least: tuple[int, int] | None = None,
+    rough: bool = True,
+    decoding: Decoding = SRGB,
+) -> NDArray[np.uint8]:
+    """Return what `decode` returns, from a process with limits of time and memory.
+
+    For images that are in a dataset, which may be anybody's: a process lasts for many images, and
+    threads that decode side by side have one each. What ended a process is not tried again. Raises
+    DamagedImage.
+    """
+    if len(data) in _fatal.values() and _digest(data) in _fatal:
+        raise DamagedImage("it has ended its decoder before", "decode-crash")
+    options = {"at_least": at_least, "rough": rough, "decoding": decoding}
+    decoder = _idle_decoder() or _LastingDecoder(LIMITS)
+    try:
+        answer = decoder.decode(data, options)
+    finally:
+        _idle.append(decoder)
+    if isinstance(answer, Failure):
+        if len(_fatal) < _MOST_REMEMBERED:
+            _fatal[_digest(data)] = len(data)
+        raise DamagedImage(answer.detail, answer.reason)
+    return answer
+
+
+class _LastingDecoder:
+    """A process that decodes, and the memory by which photos and pixels pass."""
+
+    def __init__(self, limits: SandboxLimits) -> None:
+        self.limits, self.pid = limits, os.getpid()
+        self._photo = os.fdopen(os.memfd_create("skindx-photo"), "w+b")
+        self._pixels = os.fdopen(os.memfd_create("skindx-pixels"), "r+b", buffering=0)
+        there = Path(f"/proc/{self.pid}/fd")
+        self._path = there / str(self._photo.fileno())
+        job = {"out": str(there / str(self._pixels.fileno()))}
+        self._process = LastingProcess(lasting_decoding, job, limits)
+
+    def end(self) -> None:
+        """End the process, unless it is of a process that this one was forked from."""
+        self._photo.close()
+        self._pixels.close()
+        if self.pid == os.getpid():
+            self._process.end()
+
+    def decode(self, data: bytes, options: dict[str, Any]) -> NDArray[np.uint8] | Failure:
+        """Return pixels_HWC. Raises DamagedImage for what the decoder refused."""
+        self._photo.seek(0)
+        self._photo.truncate()
+        self._photo.write(json.dumps(options).encode() + b"\n")
+        self._photo.write(data)
+        self._photo.flush()
+        answer = self._process.ask(self._path)
+        if isinstance(answer, Failure):
+            return answer
+        if answer["reason"]:
+            raise DamagedImage(answer["detail"], answer["reason"])
+        height, width = answer["size"]
+        pixels_HWC = np.empty((height, width, 3), np.uint8)
+        self._pixels.seek(0)
+        left = pixels_HWC.data.cast("B")
+        while left and (count := self._pixels.readinto(left)):
+            left = left[count:]
+        if left:
+            raise DamagedImage("its decoder sent too few pixels", "decode-crash")
+        if pixels_HWC.nbytes > _KEPT_BYTES:
+            self._pixels.truncate(0)
+        return pixels_HWC
+
+
+_KEPT_BYTES = 32 << 20
+"""Memory that a decoder without work keeps for pixels."""
+_MOST_REMEMBERED = 10_000
+_fatal: dict[bytes, int] = {}
+_idle: list[_LastingDecoder] = []
+
+
+def _idle_decoder() -> _LastingDecoder | None:
+    """Return a decoder that no thread uses, and that is no other process's."""
+    for decoder in tuple(_idle):
+        if decoder.pid == os.getpid() and decoder.limits == LIMITS:
+            with suppress(ValueError):  # another thread took it meanwhile
+                _idle.remove(decoder)
+                return decoder
+    return None
+
+
+@atexit.register
+def _end() -> None:
+    for decoder in _idle:
+        decoder.end()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+@sandboxed(import_decoders)
+def lasting_decoding(job: dict[str, Any]) -> Work:
+    """Return what writes an image's pixels over the job's `out`; its options are its first line."""
+
+    def answer(path: Path) -> dict[str, Any]:
+        options, _, data = path.read_bytes().partition(b"\n")
+        try:
+            pixels_HWC = decode(data, **json.loads(options))
+        except Exception as error:
+            damage = refusal(error)
+            return {"reason": damage.reason, "detail": str(damage)}
+        with Path(job["out"]).open("r+b") as file:
+            file.write(np.ascontiguousarray(pixels_HWC).data)
+        return {"reason": "", "detail": "", "size": pixels_HWC.shape[:2]}
+
+    return for_each(answer)
 
 
 def _prepare() -> None:

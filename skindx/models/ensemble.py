@@ -293,7 +293,7 @@ def decoded(
 
     Their colours are the dataset's, or those of a bundle that is to see them.
     """
-    files = Files(dataset, records, decoding)
+    files = Files(dataset, records, decoding, limited=True)
     reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
     # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))

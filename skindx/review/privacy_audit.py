@@ -14,8 +14,9 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -41,7 +42,8 @@ from skindx.data.manifest import read_image, read_manifest
 from skindx.data.origin import origin_of
 from skindx.imaging.decode import decode
 from skindx.imaging.photo_gates import modality_features, shipped
-from skindx.workers.worker_process import exit_with_parent_process
+from skindx.imaging.sandboxed_images import decode_limited
+from skindx.workers.worker_process import exit_with_parent_process, limit_time
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -239,6 +241,8 @@ JOURNAL = "audit.jsonl"
 
 _FEW = 16
 """For so few images starting other processes takes longer than the audit."""
+_LIMIT_S = 60
+"""Seconds that a process may take to decode and examine an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +398,14 @@ class _Examiner:
             self._ours.send_bytes(os.fsencode(path))
             answer = json.loads(self._ours.recv_bytes())
         except (EOFError, OSError):
+            self.process.join()
+            if self.process.exitcode == -signal.SIGALRM:
+                raise UserError(
+                    f"{path} cannot be examined (it took longer than {_LIMIT_S} s); take it "
+                    "down with `skindx remove`, or run this again with fewer `--workers`."
+                ) from None
             raise UserError(
-                "an audit process died, most likely for want of memory; "
+                f"an audit process died over {path}, most likely for want of memory; "
                 "run it again with `--workers 1`."
             ) from None
         if isinstance(answer, str):
@@ -407,10 +417,12 @@ def _examine(settings: PrivacySettings, requests: Connection) -> None:
     _start(settings)
     while True:
         path = Path(os.fsdecode(requests.recv_bytes()))
+        limit_time(_LIMIT_S)  # so that this process need not start one more that decodes
         try:
-            answer = json.dumps([asdict(one) for one in _detect(path)])
+            answer = json.dumps([asdict(one) for one in _detect(path, decode)])
         except UserError as error:
             answer = json.dumps(str(error))
+        limit_time(0)
         requests.send_bytes(answer.encode())
 
 
@@ -424,7 +436,9 @@ def _start(settings: PrivacySettings) -> None:
     _detector = PrivacyDetector(settings)
 
 
-def _detect(path: Path) -> list[Sighting]:
+def _detect(
+    path: Path, decode: Callable[[bytes], NDArray[np.uint8]] = decode_limited
+) -> list[Sighting]:
     assert _detector is not None
     try:
         pixels_HWC = decode(path.read_bytes())

@@ -23,8 +23,8 @@ from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources.folder import NOT_OPENED, FolderFile, FolderSource, look_at_folder
-from skindx.imaging.decode import decode
 from skindx.imaging.photo_gates import modality_features, shipped
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
 from skindx.taxonomy import Urgency, taxonomy_names
 from skindx.taxonomy.label_matches import described, load_shipped, without_urgency
@@ -181,7 +181,7 @@ def look(folder: Path, progress: Progress = silent) -> ImageFolder:
     first = 1 if len(stamps) > 2 else 0  # the first answer waits for processes to start
     screen_s = workers * (stamps[-1] - stamps[first]) / max(1, len(sample) - first)
     known = ImageFolder(folder, layout.files, layout.merged, tuple(sample), tuple(screened))
-    pixels = [decode(file.path.read_bytes()) for file, _ in known.sound[:: DECODED // SEEN]]
+    pixels = [decode_limited(file.path.read_bytes()) for file, _ in known.sound[:: DECODED // SEEN]]
     modality = _modality(pixels)
     faces = None if modality == "dermoscopic" else _faces(pixels)
     return ImageFolder(

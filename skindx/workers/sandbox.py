@@ -131,17 +131,83 @@ def run_sandboxed(
     an answer it writes to a file. Raises RuntimeError when a process does not even start. No
     process outlives the iteration.
     """
-    order = {
+    pool = _SandboxPool(_order(make_work, job, limits), paths, max(1, workers))
+    try:
+        yield from pool.answers()
+    finally:
+        pool.stop()
+
+
+def _order(make_work: MakeWork, job: dict[str, Any], limits: SandboxLimits) -> dict[str, Any]:
+    return {
         "function": reference(make_work),
         "job": job,
         "timeout_s": limits.timeout_s,
         "memory_mb": limits.memory_mb,
     }
-    pool = _SandboxPool(order, paths, max(1, workers))
-    try:
-        yield from pool.answers()
-    finally:
-        pool.stop()
+
+
+class LastingProcess:
+    """One process that answers a file whenever it is asked; when it ends, another follows it.
+
+    It is for one thread at a time, and ends with this object's owner.
+    """
+
+    def __init__(self, make_work: MakeWork, job: dict[str, Any], limits: SandboxLimits) -> None:
+        self._order = _order(make_work, job, limits)
+        self._process: Forked | None = None
+
+    def ask(self, path: Path) -> Any:
+        """Return the answer to a file, or a Failure.
+
+        A file whose process was ended from outside is tried once more. Raises RuntimeError when a
+        process does not even start.
+        """
+        code = 0
+        for _ in range(2):
+            process = self._process = self._process or self._start()
+            try:
+                _send(process, [str(path)])
+                while (answers := _receive(process)) == DONE:
+                    pass
+            except BaseException:  # an answer that comes later would be taken for another file's
+                self.end()
+                raise
+            if answers is not None:
+                return answers[0]
+            code = process.wait()
+            self.end()
+            if -code in _BY_ITSELF:
+                break
+        return _failure(code, self._order["timeout_s"])
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._process:
+            self._process.kill()
+            self._process.end()
+            self._process = None
+
+    def _start(self) -> Forked:
+        with TemporaryFile() as errors:
+            try:
+                process = Forked(self._order["function"], errors)
+            except OSError as error:
+                raise _no_start(str(error)) from None
+            _send(process, self._order)
+            if _receive(process) != READY:
+                process.end()
+                errors.seek(0)
+                raise _no_start(errors.read().decode("utf-8", "replace").strip())
+        return process
+
+
+def _failure(code: int, timeout_s: int) -> Failure:
+    """Return what a process says of its file by the code with which it ended."""
+    if code == -signal.SIGALRM:
+        return Failure("decode-timeout", f"its decoder took longer than {timeout_s} s")
+    ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return Failure("decode-crash", f"its decoder {ending}")
 
 
 class _SandboxPool:
@@ -215,13 +281,9 @@ class _SandboxPool:
 
         Each call gives up a file or splits its batch, so that the retries end.
         """
-        late = code == -signal.SIGALRM
         suspect, remaining = batch[done : done + 1], batch[:done] + batch[done + 1 :]
         if len(batch) == 1 or (suspect and -code in _BY_ITSELF):
-            ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
-            ending = ending or f"ended with code {code}"
-            detail = f"took longer than {self._order['timeout_s']} s" if late else ending
-            failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
+            failure = _failure(code, self._order["timeout_s"])
             self._answers.put(((suspect or batch)[0], failure))
             remaining = remaining if suspect else ()
         elif suspect:

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from paint_images import save
 from tiny_dataset import jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
@@ -160,6 +162,27 @@ def test_processes_see_what_one_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     two = audit(tmp_path / "b", settings, workers=2)
     assert one == two
     assert read_flags(tmp_path / "a") == read_flags(tmp_path / "b")
+
+
+def test_an_image_that_takes_too_long_ends_an_audit_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(settings: PrivacySettings) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's own, as this is a fork
+        module._detector = Fake(settings)
+
+    monkeypatch.setattr(module, "spawn_context", lambda: get_context("fork"))
+    monkeypatch.setattr(module, "_start", start)
+    monkeypatch.setattr(module, "_LIMIT_S", 1)
+    examiner = module._Examiner(PrivacySettings())
+    try:
+        assert examiner.detect(save(tmp_path / "sound.jpg", skin(1))) is not None
+        os.mkfifo(tmp_path / "slow.png")  # whoever opens it waits for a writer
+        with pytest.raises(UserError, match=r"slow.png cannot be examined .*longer than 1 s"):
+            examiner.detect(tmp_path / "slow.png")
+    finally:
+        examiner.process.kill()
+        examiner.process.join()
 
 
 @pytest.mark.parametrize(

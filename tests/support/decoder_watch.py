@@ -1,7 +1,9 @@
 """Looks on while child processes work: how large they get, and what they have loaded."""
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -59,3 +61,44 @@ def descendants(pid: int) -> Iterator[int]:
                 for child in (task / "children").read_text().split():
                     yield int(child)
                     yield from descendants(int(child))
+
+
+def reader_of(fifo: Path) -> tuple[int, int]:
+    """Wait for a decoder that reads the pipe; return it and our writing end, which keeps it."""
+    while True:
+        try:
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # nobody reads yet
+            time.sleep(0.01)
+    while True:
+        for pid in descendants(os.getpid()):
+            if str(fifo) in opened_by(pid):
+                return pid, writer
+
+
+def on_each_reader(fifo: Path, *acts: signal.Signals | bytes) -> threading.Thread:
+    """Kill or feed one decoder after the other that reads the pipe."""
+
+    def wait() -> None:
+        for act in acts:
+            pid, writer = reader_of(fifo)
+            if isinstance(act, bytes):
+                os.write(writer, act)
+            else:
+                os.kill(pid, act)
+                while str(fifo) in opened_by(pid):
+                    time.sleep(0.01)
+            os.close(writer)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def opened_by(pid: int) -> list[str]:
+    """Return the files that a process has open."""
+    try:
+        return [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []

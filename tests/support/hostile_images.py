@@ -53,6 +53,12 @@ def text_bomb() -> bytes:
     return png(64, 64, 0, zlib.compress(bytes(65 * 64)), comment)
 
 
+@cache
+def chunk_bomb() -> bytes:
+    """Return a PNG of 18 MB of empty chunks, each of which takes a step in Python: seconds."""
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"abCd", b"") * 1_500_000
+
+
 def scan_bomb(scans: int, side: int = 7000) -> bytes:
     """Return a progressive JPEG of `scans` empty passes over all of its pixels, none of them wrong.
 

@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from decoder_watch import descendants
+from decoder_watch import descendants, on_each_reader, reader_of
 from hostile_images import memory_bomb, scan_bomb
 from paint_images import paint, save
 
@@ -51,46 +50,6 @@ def test_an_image_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
     assert screened[5].detail == "its decoder took longer than 1 s"
     sound = [image.height for image in screened if not image.reason]
     assert sound == [64 + n for n in range(40)], "the order is that of the paths"
-
-
-def reader_of(fifo: Path) -> tuple[int, int]:
-    """Wait for a decoder that reads the pipe; return it and our writing end, which keeps it."""
-    while True:
-        try:
-            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-            break
-        except OSError:  # nobody reads yet
-            time.sleep(0.01)
-    while True:
-        for pid in descendants(os.getpid()):
-            if str(fifo) in opened_by(pid):
-                return pid, writer
-
-
-def on_each_reader(fifo: Path, *acts: signal.Signals | bytes) -> threading.Thread:
-    """Kill or feed one decoder after the other that reads the pipe."""
-
-    def wait() -> None:
-        for act in acts:
-            pid, writer = reader_of(fifo)
-            if isinstance(act, bytes):
-                os.write(writer, act)
-            else:
-                os.kill(pid, act)
-                while str(fifo) in opened_by(pid):
-                    time.sleep(0.01)
-            os.close(writer)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
-
-
-def opened_by(pid: int) -> list[str]:
-    try:
-        return [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
 
 
 @pytest.mark.parametrize(("how", "tries"), [(signal.SIGKILL, 2), (signal.SIGSEGV, 1)])

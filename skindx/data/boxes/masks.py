@@ -9,7 +9,7 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules
 from skindx.data.name_patterns import first_groups
-from skindx.imaging.decode import decode
+from skindx.imaging.sandboxed_images import decode_limited
 
 WHOLE = 0.9
 """Share of an image; a mask of more says that the lesion goes beyond it, or was drawn in haste."""
@@ -66,7 +66,7 @@ def _take(file: BoxFile, mask: Path, image: str, rules: BoxRules) -> None:
             data = opened.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
-        grey_HW = decode(data).max(2)
+        grey_HW = decode_limited(data).max(2)
     except (OSError, ValueError) as error:
         return file.skip("the mask cannot be read", f"{name} ({error})")
     marked_HW = grey_HW > 0

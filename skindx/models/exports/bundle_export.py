@@ -146,7 +146,7 @@ def _coarse(
         raise UserError(f"{dataset} has no training images for int8 to learn from; add some.")
     check_refittable(bundle, records, dataset)
     members, taxonomy = ensemble.members, bundle.taxonomy
-    files = Files(dataset, train, bundle.spec.decoding)
+    files = Files(dataset, train, bundle.spec.decoding, limited=True)
     eager_MNC = predict_members(members, dataset, val)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         exported, parity, kept, gain = make_int8(

@@ -100,12 +100,12 @@ def read_scan(folder: Path) -> StoredScan:
 
 
 def _view(folder: Path, photo: PhotoSummary, rows: list[dict[str, Any]]) -> ScanView:
-    from skindx.imaging.decode import decode
+    from skindx.imaging.sandboxed_images import decode_limited
 
     path = (folder / photo.overview).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise ValueError(f"{photo.overview} leads out of the folder")
-    pixels_HW3 = decode(path.read_bytes())
+    pixels_HW3 = decode_limited(path.read_bytes())
     boxes_L4 = np.array([[row[name] for name in ("x1", "y1", "x2", "y2")] for row in rows], float)
     colours_L3 = np.array([[row[f"colour_{axis}"] for axis in "lab"] for row in rows], float)
     shrunk = pixels_HW3.shape[1] / photo.width

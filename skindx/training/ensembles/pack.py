@@ -315,7 +315,7 @@ def _looked(
     detector: Detector, dataset: Path, records: Sequence[Record], margin: float
 ) -> Iterator[tuple[int, Images, Crops]]:
     """Yield batches: the number of the first image, the images, the crops of those with one."""
-    files = Files(dataset, records)
+    files = Files(dataset, records, limited=True)
     for first in range(0, len(records), _BATCH):
         last = min(first + _BATCH, len(records))
         images = [files.image(number) for number in range(first, last)]
