@@ -20,12 +20,11 @@ from skindx.models.ensemble import OodResult
 def served(monkeypatch: pytest.MonkeyPatch) -> FakePredictor:
     """Put the fake in the place of the real predictor and decoder."""
     predictor = FakePredictor(simulate(40)[1])
-    predictors, decoders = ModuleType("predictor"), ModuleType("decode")
+    predictors = ModuleType("predictor")
     loader = type("Predictor", (), {"load": staticmethod(lambda path, **_: predictor)})
     predictors.Predictor = loader  # type: ignore[attr-defined]
-    decoders.decode = decode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "skindx.diagnosis.predictor", predictors)
-    monkeypatch.setitem(sys.modules, "skindx.imaging.decode", decoders)
+    monkeypatch.setattr("skindx.imaging.sandboxed_images.decode_limited", decode)
     # The records' hashes are as made up as their images.
     monkeypatch.setattr("skindx.evaluation.evaluate.check_sample", lambda *_: None)
     return predictor
