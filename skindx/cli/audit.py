@@ -1,6 +1,7 @@
 """`skindx audit`: what a person should look at; `skindx dedup embed`: the embeddings for it."""
 
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
+    from skindx.review.privacy_audit import AuditSummary
 
 
 def audit(
@@ -65,7 +67,7 @@ def audit(
 
 
 def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress") -> list[str]:
-    from skindx.review.privacy_audit import PrivacySettings, summary_lines
+    from skindx.review.privacy_audit import PrivacySettings
     from skindx.review.privacy_audit import audit as look
 
     settings = PrivacySettings.load(None, sets)
@@ -167,3 +169,20 @@ def embed(
             table = LABEL_FEATURES if settings.layers == "all" else EMBEDDINGS
             made = embed_images(dataset, settings, out or dataset / table, report)
     print(f"{len(made.sha256s)} images, {made.vectors_ND.shape[1]} numbers each: {made.model}")
+
+
+def summary_lines(summary: "AuditSummary") -> Iterable[str]:
+    """Tell an audit in plain sentences."""
+    yield f"{summary.images} images, {summary.examined} of them examined now."
+    for reason, count in summary.flagged.items():
+        yield f"  {count} flagged: {reason}"
+    if summary.dermoscopic:
+        yield (
+            f"  {summary.dermoscopic} dermoscopic images resemble intimate regions and are not "
+            f"flagged as such."
+        )
+    if summary.waiting:
+        yield (
+            f"{summary.waiting} images wait for a person's decision (`skindx review DATASET`: "
+            f"keep, withhold or remove); until then they are not published."
+        )

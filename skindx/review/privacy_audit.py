@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -445,20 +445,3 @@ def _detect(
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
     return _detector.detect(pixels_HWC)
-
-
-def summary_lines(summary: AuditSummary) -> Iterable[str]:
-    """Tell an audit in plain sentences."""
-    yield f"{summary.images} images, {summary.examined} of them examined now."
-    for reason, count in summary.flagged.items():
-        yield f"  {count} flagged: {reason}"
-    if summary.dermoscopic:
-        yield (
-            f"  {summary.dermoscopic} dermoscopic images resemble intimate regions and are not "
-            f"flagged as such."
-        )
-    if summary.waiting:
-        yield (
-            f"{summary.waiting} images wait for a person's decision (`skindx review DATASET`: "
-            f"keep, withhold or remove); until then they are not published."
-        )

@@ -155,7 +155,7 @@ def import_names() -> dict[str, str]:
             "mlflow-skinny": "mlflow", "prometheus-client": "prometheus_client",
             "scikit-learn": "sklearn",
             "fhir-resources": "fhir", "pylibjpeg-openjpeg": "openjpeg", "pylibjpeg-rle": "rle",
-            "python-gdcm": "gdcm"}  # fmt: skip
+            "python-gdcm": "gdcm", "google-re2": "re2"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

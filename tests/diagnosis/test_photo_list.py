@@ -64,7 +64,7 @@ def test_a_table_gives_facts_and_says_what_it_did_not_use(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image;age\na.JPG;3\n", r"no column 'file'.*it has image;age: name the column 'file'"),
+        ("image;age\na.JPG;3\n", r"no column 'file'.*it has image, age: name the column 'file'"),
         ("file\n../outside.jpg\n", r"row 1 names ../outside.jpg, which is outside"),
         ("file\nb\n", r"row 1 names b, which is no file"),
         ("file,age\n,3\n", r"row 1 names no photo"),

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from paint_images import save
 from tiny_dataset import jpeg, skin, tiny_dataset
 
+from skindx.cli.audit import summary_lines
 from skindx.core.errors import UserError
 from skindx.data.answer_log import DECISIONS
 from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.review import privacy_audit as module
-from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
+from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit
 
 ROOT = Path(__file__).parents[2]
 

@@ -42,7 +42,7 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         ),
         ({"exchange": {"kind": "local", "density": 0}}, "density.*greater than 0"),
         ({"exchange": {"kind": "local", "bits": 3}}, "bits.*2, 4, 8 or 32"),
-        ({"exchange": {"kind": "local", "steps": 0}}, "local.steps"),
+        ({"exchange": {"kind": "local", "steps": 0}}, "exchange.steps"),
         ({"exchange": {"kind": "local", "overlap": 20}}, "overlap=20 must be less than steps=20"),
         ({"exchange": {"kind": "local"}, "engine": {"precision": "fp16"}}, "fp16 needs all"),
         ({"exchange": {"kind": "local"}, "engine": {"zero": 1}}, "set engine.zero=0"),
