@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +61,19 @@ class Opener:
         self._process.communicate()
 
 
-@cache
-def _photo() -> Any:
-    """Return the photo, which a process of its own decodes: before writing is forbidden."""
-    from skindx.diagnosis.diagnose import read_photo
-
-    return read_photo(PHOTO)
-
-
 def _bundle(path: Path, backend: str = "auto") -> None:
+    from skindx.core.errors import UserError
     from skindx.diagnosis.answer_report import report_pdf
     from skindx.diagnosis.case import Case, Patient
-    from skindx.diagnosis.diagnose import answer
+    from skindx.diagnosis.diagnose import answer_many, read_photo
     from skindx.diagnosis.predictor import Predictor
 
     predictor = Predictor.load(path, backend=backend)  # type: ignore[arg-type]
     predictor.bundle.seen()
-    answered = answer(predictor, Case((_photo(),), Patient()))
+    # As a server's worker does: the photo is ours, and a process of its own would have to write it.
+    (answered,) = answer_many(predictor, [Case((read_photo(PHOTO),), Patient())])
+    if isinstance(answered, UserError):
+        raise answered
     from datetime import UTC, datetime
 
     report_pdf(answered, predictor.bundle.metrics(), datetime.now(UTC))
