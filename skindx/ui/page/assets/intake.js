@@ -199,7 +199,10 @@ async function ask() {
   if (ageProblem()) { at("[name=age]").focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   step("send");
-  const mine = ++question, chosen = [...photos];
+  // What the form says now is asked, whatever it says once the photos are sent.
+  const mine = ++question, chosen = [...photos], words = summary();
+  const patient = Object.fromEntries(["age", "sex", "site", "laterality", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
+  patient.skin_type = at("[name=skin_type]:checked").value;
   const taken = await Promise.allSettled(chosen.map((photo) => sent(photo.file)));
   if (mine !== question) return; // cleared meanwhile
   taken.forEach(({ status, reason }, index) => {
@@ -207,11 +210,10 @@ async function ask() {
   });
   if (chosen.some((photo) => photo.refusal)) { show(); step("unsent"); return; }
   const paths = taken.map(({ value }) => value.path);
-  asked = { words: summary(), photos: chosen };
-  const patient = Object.fromEntries(["age", "sex", "site", "laterality", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
+  asked = { words, photos: chosen };
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, answered, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
+  trigger("ask", { question: mine, photos: paths, answered, patient });
 }
 
 function clear() {
