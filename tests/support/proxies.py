@@ -111,7 +111,23 @@ def site(upstream: int, folder: Path) -> Iterator[tuple[str, ssl.SSLContext]]:
     command = [program, "run", "--config", folder / "conf", "--adapter", "caddyfile"]
     with _listening(command, port, folder):
         authority = folder / "caddy/pki/authorities/local/root.crt"
-        yield f"https://localhost:{port}", ssl.create_default_context(cafile=authority)
+        yield f"https://localhost:{port}", _trusted(authority, port)
+
+
+def _trusted(authority: Path, port: int) -> ssl.SSLContext:
+    """Return a context once Caddy, which listens before that, has made its certificate."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            trust = ssl.create_default_context(cafile=authority)
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+                trust.wrap_socket(plain, server_hostname="localhost"),
+            ):
+                return trust
+        except (OSError, ssl.SSLError):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @contextmanager
