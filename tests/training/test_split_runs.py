@@ -70,9 +70,13 @@ def test_a_killed_training_goes_on_under_another_form_and_back(
     assert faults.wait(faults.start(2, whole, small_dataset, data)) == [0, 0]
     _check_timeline(timeline_file(whole, "a"))
 
-    ranks = faults.start(2, run, small_dataset, split, Accident("kill", 4))
-    assert faults.wait(ranks) == [1, -9]
-    assert said in faults.printed(run, 0)
+    for _ in range(3):
+        ranks = faults.start(2, run, small_dataset, split, Accident("kill", 4))
+        assert faults.wait(ranks) == [1, -9]
+        assert said in faults.printed(run, 0)
+        # On a busy machine the checkpoint of step 2 may not be on disk when the rank is killed.
+        if list((run / "checkpoints").rglob("index.json")):
+            break
     ranks = faults.start(2, run, small_dataset, data, Accident("kill", 3))
     assert faults.wait(ranks) == [1, -9]
     assert "0 of 1 epochs and 2 steps done" in faults.printed(run, 0)
