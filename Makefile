@@ -61,11 +61,12 @@ licences: install
 advisories: install
 	$(BIN)/uv tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
-# Wheel and sdist of skindx and of skindx-bench; built twice from the same commit they are the same
+# Wheel and sdist of skindx, skindx-methods and skindx-bench; built twice from the same commit they are the same
 # to the byte.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 dist: install
 	$(BIN)/python -m hatchling build -d dist
+	cd methods && ../$(BIN)/python -m hatchling build -d ../dist
 	cd benchmarks && ../$(BIN)/python -m hatchling build -d ../dist
 
 # Everything of a release but the upload: FLAGS=--dry lists it, --long adds the long tests, --offline
@@ -90,7 +91,7 @@ install: $(READY)
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
 $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): PART := data train detect serve hatchling uv
-$(READY) $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
+$(READY) $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): requirements.lock pyproject.toml benchmarks/pyproject.toml methods/pyproject.toml skindx/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/.skindx-*
@@ -104,8 +105,8 @@ ifeq ($(TORCH),cpu)
 	  { echo "no CPU wheels can be fetched: see the error above, or leave out TORCH=cpu" >&2; exit 1; }
 endif
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
-	  --editable . --editable ./benchmarks
-	$(BIN)/python -m compileall -q skindx benchmarks
+	  --editable . --editable ./methods --editable ./benchmarks
+	$(BIN)/python -m compileall -q skindx methods benchmarks
 	$(BIN)/skindx doctor
 	echo $(TORCH) > $(VENV)/.skindx-torch
 	touch $@
@@ -160,7 +161,7 @@ gpu-wheels: install
 # ten minutes. Writes $(GPU_OUT)/gpu-NAME.json, for docs/measured. GPU_SET="--set fake=true" tries
 # it on a CPU.
 GPU_OUT ?= runs/gpu-check
-gpu-check: LAB := $(CURDIR):$(CURDIR)/benchmarks
+gpu-check: LAB := $(CURDIR):$(CURDIR)/methods:$(CURDIR)/benchmarks
 gpu-check: GPU_SITE := $(GPU_OUT)/site
 gpu-check:
 	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.devices.wheels install $(GPU_WHEELS) $(GPU_SITE)

@@ -177,7 +177,7 @@ def _dist() -> str:
 
 def _built(root: Path, out: Path) -> dict[str, str]:
     build = (sys.executable, "-m", "hatchling", "build", "-d", str(out))
-    for folder in (root, root / "benchmarks"):
+    for folder in (root, root / "methods", root / "benchmarks"):
         _logged("dist", *build, cwd=folder)
     return {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()

@@ -16,6 +16,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = ROOT / ".ci/structure.toml"
+PACKAGES = ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
+"""Of the wheel, the kit of methods and the lab."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,16 @@ def modules(root: Path, package: str) -> list[Module]:
     ]
 
 
-def problems(wheel: list[Module], lab: list[Module], limits: Mapping[str, Any]) -> Iterator[str]:
+def problems(
+    wheel: list[Module], kit: list[Module], lab: list[Module], limits: Mapping[str, Any]
+) -> Iterator[str]:
     """Yield one sentence for each limit that is exceeded."""
     yield from _totals("the wheel", wheel, limits["wheel"])
+    yield from _totals("the kit", kit, limits["kit"])
     yield from _totals("the lab", lab, limits["lab"])
-    yield from _sizes(wheel, limits["file"], limits["folder"])
+    yield from _sizes([*wheel, *kit], limits["file"], limits["folder"])
     yield from _budgets(wheel, limits["budget"])
-    yield from repeated_classes(wheel)
+    yield from repeated_classes([*wheel, *kit])
 
 
 def _totals(name: str, files: list[Module], limits: Mapping[str, int]) -> Iterator[str]:
@@ -124,10 +129,10 @@ def repeated_classes(files: Iterable[Module]) -> Iterator[str]:
             yield f"class {name} is defined {len(where)} times ({', '.join(where)}); rename one."
 
 
-def report(wheel: list[Module], lab: list[Module]) -> str:
-    """Return the sizes of both distributions, largest packages and files first."""
+def report(wheel: list[Module], kit: list[Module], lab: list[Module]) -> str:
+    """Return the sizes of the distributions, largest packages and files first."""
     rows = []
-    for name, files in (("wheel", wheel), ("lab", lab)):
+    for name, files in (("wheel", wheel), ("kit", kit), ("lab", lab)):
         lines = sum(module.lines for module in files)
         imports = sum(module.import_lines for module in files)
         folders = len({module.path.parent for module in files})
@@ -145,9 +150,9 @@ def report(wheel: list[Module], lab: list[Module]) -> str:
 
 def main() -> int:
     """Print the report and every problem; return 1 where there is one."""
-    wheel, lab = modules(ROOT, "skindx"), modules(ROOT, "benchmarks/skindx_bench")
-    print(report(wheel, lab))
-    exceeded = list(problems(wheel, lab, tomllib.loads(LIMITS.read_text(encoding="utf-8"))))
+    wheel, kit, lab = (modules(ROOT, package) for package in PACKAGES)
+    print(report(wheel, kit, lab))
+    exceeded = list(problems(wheel, kit, lab, tomllib.loads(LIMITS.read_text(encoding="utf-8"))))
     for sentence in exceeded:
         print(sentence)
     return int(bool(exceeded))

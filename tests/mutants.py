@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("skindx", "benchmarks", "tests", "data", "pyproject.toml", "docs", "README.md")
+COPIED = (
+    "skindx",
+    "methods",
+    "benchmarks",
+    "conftest.py",
+    "tests",
+    "data",
+    "pyproject.toml",
+    "docs",
+    "README.md",
+)
 TIMEOUT_S = 900
 
 
@@ -596,10 +606,10 @@ MUTANTS = {
         "tests/training/test_gathering.py -k no_message",
     ),
     "factored exchange: processors that round otherwise": Mutant(
-        "skindx/comm/factored_exchange.py",
+        "methods/skindx_methods/factored/factored_exchange.py",
         "return bool((every_P2 == every_P2[0]).all())",
         "return True",
-        "tests/comm/test_factored.py",
+        "methods/tests/test_factored.py",
     ),
     "secrets: a host may have any once it has one": Mutant(
         "skindx/core/secret_hosts.py",

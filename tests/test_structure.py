@@ -22,6 +22,7 @@ def structure():
 
 LIMITS = {
     "wheel": {"lines": 40, "files": 3, "folders": 2, "depth": 1, "import_percent": 30},
+    "kit": {"lines": 10, "files": 2},
     "lab": {"lines": 10, "files": 2},
     "file": {"lines": 20},
     "folder": {"files": 2},
@@ -33,8 +34,8 @@ def found(structure, root, texts, limits=LIMITS):
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    wheel, lab = structure.modules(root, "skindx"), structure.modules(root, "benchmarks")
-    return list(structure.problems(wheel, lab, limits))
+    packages = [structure.modules(root, name) for name in ("skindx", "methods", "benchmarks")]
+    return list(structure.problems(*packages, limits))
 
 
 def test_a_tree_within_its_limits_has_no_problem(structure, tmp_path):
@@ -52,6 +53,7 @@ def test_a_tree_within_its_limits_has_no_problem(structure, tmp_path):
         ({"skindx/a.py": "x = 1\n"}, "a budget for data, which is gone"),
         ({"skindx/data/deep/a.py": "x = 1\n"}, "the wheel has 2 depth"),
         ({"benchmarks/a.py": "x = 1\n" * 11}, "the lab has 11 lines"),
+        ({"methods/a.py": "x = 1\n" * 11}, "the kit has 11 lines"),
         ({"skindx/data/a.py": "import os\n" * 4 + "x = 1\n"}, "80.0 % of the wheel's lines"),
         (
             {"skindx/data/a.py": "class Row: ...\n", "skindx/data/b.py": "class Row: ...\n"},
@@ -64,10 +66,9 @@ def test_each_limit_is_named_once_exceeded(structure, tmp_path, texts, sentence)
 
 
 def test_this_repository_keeps_its_limits(structure):
-    wheel = structure.modules(ROOT, "skindx")
-    lab = structure.modules(ROOT, "benchmarks/skindx_bench")
+    packages = [structure.modules(ROOT, package) for package in structure.PACKAGES]
     limits = tomllib.loads((ROOT / ".ci/structure.toml").read_text())
-    assert list(structure.problems(wheel, lab, limits)) == []
+    assert list(structure.problems(*packages, limits)) == []
 
 
 def test_the_glossary_has_at_most_40_words_and_each_is_used():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("skindx", "benchmarks/skindx_bench")
+PACKAGES = ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
 
 
 @dataclass(frozen=True)

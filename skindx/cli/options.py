@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from skindx import __version__
+from skindx.core.companions import LAB, check_version, missing
 from skindx.core.errors import UserError
 from skindx.core.removed_names import (
     refuse_removed_key,
@@ -315,7 +315,7 @@ def _special(entry: "os.DirEntry[str]") -> Iterator[tuple[Path, int]]:
 
 
 GROUP = "skindx.verbs"
-KNOWN = {"bench": "skindx-bench"}
+KNOWN = {"bench": LAB}
 """Verbs that `skindx --help` lists whether they are installed or not, and who brings them."""
 
 
@@ -342,19 +342,11 @@ def complete(group: Any, name: str) -> None:
     needed = KNOWN.get(name)
     if not entries:
         if needed:
-            raise UserError(
-                f"skindx {name} needs {needed}, which is not installed: install {needed} "
-                f"{__version__}, or run python -m {needed.replace('-', '_')} from its folder."
-            )
+            raise UserError(f"{missing(f'skindx {name}', needed)}.")
         return
     entry = entries[0]
     distribution = entry.dist.name if entry.dist else entry.value
-    version = entry.dist.version if entry.dist else ""
-    if needed and version != __version__:
-        raise UserError(
-            f"{distribution} has version {version}, and this is skindx {__version__}: install "
-            f"{needed} {__version__}."
-        )
+    check_version(entry)
     try:
         app = entry.load()
     except Exception as error:  # code of others: whatever it raises, the verb is not there

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.companions import METHODS
 from skindx.core.kinds import Family, load_object
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ EXCHANGES = Family(
     {
         "dense": "skindx.comm.dense:DenseSettings",
         "fused": "skindx.comm.fused:FusedSettings",
-        "factored": "skindx.comm.factored:FactoredSettings",
         "topk": "skindx.comm.topk:TopKSettings",
         "gtopk": "skindx.comm.gtopk:GTopKSettings",
         "local": "skindx.comm.local:LocalSettings",
@@ -22,6 +22,7 @@ EXCHANGES = Family(
         "multicolor": "skindx.comm.multicolor:MulticolorSettings",
         "powersgd": "skindx.comm.powersgd:PowerSGDSettings",
     },
+    elsewhere={"factored": METHODS},
 )
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ the package are entry points of the family's group, with the kind as their name:
     [project.entry-points."skindx.exchanges"]
     toy = "my_package.toy:ToySettings"
 
-A kind of the package keeps its name: an entry point cannot replace it.
+A kind of the package keeps its name: an entry point cannot replace it. A kind that the methods kit
+or the lab brings is named here as well, so that a message says what to install.
 """
 
 import difflib
@@ -21,6 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from skindx.core.companions import check_version, missing
 from skindx.core.errors import UserError
 
 
@@ -28,11 +30,21 @@ class Family:
     """Kinds of one family: names without an import, objects on demand, a union of settings."""
 
     def __init__(
-        self, noun: str, group: str, kinds: Mapping[str, str], gone: Mapping[str, str] | None = None
+        self,
+        noun: str,
+        group: str,
+        kinds: Mapping[str, str],
+        *,
+        gone: Mapping[str, str] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
-        """`noun` names one kind in messages; `gone` maps a former kind to what is said of it."""
+        """`noun` names one kind in messages; `gone` maps a former kind to what is said of it.
+
+        `elsewhere` maps a kind to the distribution of `core.companions` that brings it.
+        """
         self.noun, self.group = noun, group
         self._kinds, self._gone = dict(kinds), dict(gone or {})
+        self._elsewhere = dict(elsewhere or {})
         self._loaded: dict[str, Any] = {}
 
     @cached_property
@@ -40,6 +52,11 @@ class Family:
         """Kinds of other distributions; of two with one name the first."""
         points = sorted(_entry_points().select(group=self.group), key=lambda point: point.name)
         return {point.name: point for point in reversed(points) if point.name not in self._kinds}
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of kinds that the methods kit or the lab would bring, where it is not installed."""
+        return [kind for kind in self._elsewhere if kind not in self.added]
 
     @property
     def names(self) -> list[str]:
@@ -66,6 +83,7 @@ class Family:
         return result
 
     def _of_entry_point(self, point: EntryPoint) -> Any:
+        check_version(point)
         try:
             return point.load()
         except Exception as error:
@@ -77,11 +95,14 @@ class Family:
             ) from error
 
     def _unknown(self, kind: str) -> str:
+        if kind in self._elsewhere:
+            return f"{missing(f'{self.noun} {kind!r}', self._elsewhere[kind])}."
         if kind in self._gone:
             return f"{self._gone[kind]}."
         near = difflib.get_close_matches(kind, self.names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return f"{kind!r} is no {self.noun}; {hint}Valid: {', '.join(self.names)}."
+        valid = f"{hint}Valid: {', '.join(self.names)}" if self.names else "none is installed"
+        return f"{kind!r} is no {self.noun}; {valid}."
 
     def loaded(self) -> dict[str, Any]:
         """Return the objects of all kinds, without the entry points that cannot be imported."""
@@ -108,18 +129,25 @@ class Family:
         what to do; the other kinds work all the same.
         """
         classes = list(self.loaded().values())
+        if not classes:
+            return Annotated[Any, BeforeValidator(self._refuse_all)]
         one = classes[0] if len(classes) == 1 else reduce(or_, classes)
         tagged = Annotated[one, Field(discriminator="kind")] if len(classes) > 1 else one
         return Annotated[tagged, BeforeValidator(self._refuse)]
 
     def _refuse(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
-        if isinstance(kind, str) and (kind in self._gone or kind in self.added):
+        known = {*self._gone, *self._elsewhere, *self.added}
+        if isinstance(kind, str) and kind in known:
             try:
                 self.load(kind)
             except UserError as error:  # whose full stop the settings' own sentence brings
                 raise ValueError(str(error).removesuffix(".")) from None
         return raw
+
+    def _refuse_all(self, raw: Any) -> Any:
+        kind = raw.get("kind") if isinstance(raw, dict) else raw
+        raise ValueError(self._unknown(str(kind)).removesuffix("."))
 
 
 @cache

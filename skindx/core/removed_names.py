@@ -75,8 +75,6 @@ REMOVED = {
         "train ensemble.combine=weighted": _FITTED,
         "train ensemble.combine=greedy": _FITTED,
         "train engine.parallel=tensor": f"no figure showed a gain: {_FITS}",
-        "train engine.parallel=tensor3d": "no figure shows a gain, so skindx-bench has it: install "
-        f"that, or {_FITS}",
         "train engine.parallel=model": "a pipeline of stages was slower than owt wherever it was "
         f"measured: {_FITS}",
         "train engine.parallel=operators": "it was no faster than one weird trick; take owt",
@@ -152,10 +150,7 @@ _NOTHING = {"", "[]", "{}", "0", "null", "~", "false"}
 
 
 def refuse_removed_key(root: str, key: str, value: str) -> None:
-    """Raise UserError for a `key=value` of `--set` that is gone; `root` is `train` or `recipe`.
-
-    A kind that another distribution may bring is left to the settings.
-    """
+    """Raise UserError for a `key=value` of `--set` that is gone; `root` is `train` or `recipe`."""
     parts = ["[]" if part.isdigit() else part for part in key.split(".")]
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth]).replace(".[]", "[]")
@@ -164,5 +159,5 @@ def refuse_removed_key(root: str, key: str, value: str) -> None:
             raise UserError(f"{removal.sentence(name.replace('[]', ''))}.")
     name = ".".join(parts).replace(".[]", "[]").removesuffix(".kind")
     removal = REMOVED.get(f"{root} {name}={value}")
-    if removal and "skindx-bench" not in removal.instead:
+    if removal:
         raise UserError(f"{removal.sentence(f'{name}={value}'.replace('[]', ''))}.")

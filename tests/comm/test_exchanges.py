@@ -6,13 +6,13 @@ from exchanges import every_kind, left_alone
 from ranks import run_ranks
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
+from skindx_methods.factored.factored import FactoredSettings
 
 FUSED = FusedSettings(bucket_mb=0.001, tune=False)
 EXACT = {

@@ -17,7 +17,6 @@ from skindx.comm.exchange import Reducer
 from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
@@ -26,6 +25,7 @@ from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse_exchange import Sparse, add_all, add_and_select, largest, merge
 from skindx.comm.topk import TopKSettings
+from skindx_methods.factored.factored import FactoredSettings
 
 pytestmark = pytest.mark.gpu
 

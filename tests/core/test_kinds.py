@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
+from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
 from skindx.core.kinds import Family, load_object
 from skindx.core.settings_base import Settings
 
+ROOT = Path(__file__).resolve().parents[2]
 FRUIT = f"{__name__}:"
 
 
@@ -38,7 +40,7 @@ def test_an_unknown_kind_lists_the_valid_ones_and_a_former_one_says_what_to_do()
         "fruit",
         "skindx.no_fruits",
         {"apple": FRUIT + "Apple"},
-        {"plum": "plum is gone: take apple"},
+        gone={"plum": "plum is gone: take apple"},
     )
     with pytest.raises(UserError, match=r"'aple' is no fruit; did you mean 'apple'\? Valid: apple"):
         family.load("aple")
@@ -67,6 +69,7 @@ import json
 from pydantic import TypeAdapter
 from skindx.core.settings_base import Settings
 from skindx.core.kinds import Family
+from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
 
 family = Family("fruit", "skindx.fruits", {"plum": "toy_fruits:Plum"})
@@ -106,3 +109,29 @@ def test_an_entry_point_joins_the_family_and_a_broken_one_is_one_sentence(tmp_pa
     assert "\n" not in rotten
     assert "'fig' is no kind; " in fig
     assert "Valid: plum, pear" in fig
+
+
+def test_a_kind_of_the_kit_is_refused_with_the_folder_to_install_it_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = Family("exchange", "no.such.group", {}, elsewhere={"factored": METHODS})
+    folder = ROOT / "methods"
+    expected = f"exchange 'factored' needs {METHODS}, which is not installed; run `pip install"
+    with pytest.raises(UserError, match="which is not installed") as refused:
+        family.load("factored")
+    assert str(refused.value) == f"{expected} {folder}`."
+    # Without a checkout no message names what a stranger could put on an index.
+    monkeypatch.setattr("skindx.core.companions.skindx.__file__", "/nowhere/skindx/__init__.py")
+    with pytest.raises(UserError, match=r"run `pip install \./methods` in a checkout of skindx"):
+        family.load("factored")
+
+
+def test_settings_that_name_a_missing_kind_say_what_to_install() -> None:
+    for kinds in ({}, {"plain": "skindx.comm.dense:DenseSettings"}):
+        family = Family("exchange", "no.such.group", kinds, elsewhere={"factored": METHODS})
+        checked = TypeAdapter(family.union())
+        with pytest.raises(ValidationError, match="needs skindx-methods, which is not installed"):
+            checked.validate_python({"kind": "factored"})
+        if not kinds:
+            with pytest.raises(ValidationError, match="'odd' is no exchange; none is installed"):
+                checked.validate_python({"kind": "odd"})

@@ -25,7 +25,12 @@ def guarded_environment(folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "TMPDIR": str(folder),
         "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "tests/support/network"), str(ROOT), str(ROOT / "benchmarks")]
+            [
+                str(ROOT / "tests/support/network"),
+                str(ROOT),
+                str(ROOT / "methods"),
+                str(ROOT / "benchmarks"),
+            ]
         ),
         "SKINDX_NETWORK_LOG": str(log_of(folder)),
         "OMP_NUM_THREADS": "1",

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
@@ -18,6 +17,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
+from skindx_methods.factored.factored import FactoredSettings
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from skindx.comm.factored import factors_pay
 from skindx.comm.grouping import MB, fixed_buckets
 from skindx.core.cost.collectives import Cost
 from skindx_bench.frameworks.rank import COMPILED
+from skindx_methods.factored.factored import factors_pay
 
 Sending = Literal["buckets", "factors", "whole", "tensors", "shards", "sparse"]
 """buckets: of 25 MB, the first of 1 MB; factors: inputs and output gradients of wide linear layers

@@ -53,7 +53,7 @@ def name_in(family: Family) -> Any:
 
     def loads(name: Any) -> Any:
         try:
-            if isinstance(name, str) and name in family:
+            if isinstance(name, str) and (name in family or name in family.missing):
                 family.load(name)
         except UserError as error:  # whose full stop the settings' own sentence brings
             raise ValueError(str(error).removesuffix(".")) from None

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from skindx.core.companions import LAB
 from skindx.core.kinds import Family
 from skindx.core.removed_names import removed_kinds
 from skindx.training.forms.parallel_form import ParallelSettings
@@ -14,6 +15,7 @@ PARALLEL_FORMS = Family(
         "owt": "skindx.training.forms.owt_form:OwtSettings",
     },
     gone=removed_kinds("train engine.parallel"),
+    elsewhere={"tensor3d": LAB},
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ranks import run_ranks
 
 from skindx.comm.fabric import ring_bytes
-from skindx.comm.factored import factors_pay
+from skindx_methods.factored.factored import factors_pay
 
 pytestmark = pytest.mark.distributed
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.comm.factored import factors_of
 from skindx.core.cost.cluster import Collective
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
@@ -15,6 +14,7 @@ from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import PlannedMember, Workload, strategy_of
+from skindx_methods.factored.factored import factors_of
 
 INSIDE, OUTSIDE = 1000, 500
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from skindx.comm import factored_exchange
 from skindx.comm.exchange import Reducer
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.factored import FactoredSettings
-from skindx.comm.factored_exchange import Factored
+from skindx_methods.factored.factored import FactoredSettings
+from skindx_methods.factored.factored_exchange import Factored
 
 INSIDE, OUTSIDE = 48, 64
 Loss = Callable[["Net", Tensor], Tensor]

@@ -12,12 +12,12 @@ from torch.utils.hooks import RemovableHandle
 
 from skindx.comm.exchange import Exchange, State
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.factored import FactoredSettings, factors_pay
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
 from skindx.comm.grouping import MB, fixed_buckets
 from skindx.core.machine import machine_fingerprint
 from skindx.core.state_checks import UnfitStateError
+from skindx_methods.factored.factored import FactoredSettings, factors_pay
 
 
 class CollectedFactors:

@@ -30,7 +30,7 @@ class FactoredSettings(ExchangeSettings):
     least_mb: float = Field(1, ge=0, le=100_000)
     """A weight below this size is summed like all others."""
 
-    code: ClassVar[str] = "skindx.comm.factored_exchange:Factored"
+    code: ClassVar[str] = "skindx_methods.factored.factored_exchange:Factored"
     local_s_per_element: ClassVar[float] = 0.3e-9
     local_as: ClassVar[str] = "fused"
     needs: ClassVar[str] = (

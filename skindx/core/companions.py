@@ -1,0 +1,39 @@
+"""The distributions that stand beside skindx in its checkout, and what to do where one is missing.
+
+Neither is on a package index, so no message gives a name to install: a stranger could take it.
+"""
+
+import shlex
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import skindx
+from skindx.core.errors import UserError
+
+LAB, METHODS = "skindx-bench", "skindx-methods"
+FOLDERS = {LAB: "benchmarks", METHODS: "methods"}
+"""Distribution -> its folder in the checkout."""
+
+
+def how_to_install(distribution: str) -> str:
+    """Return the command that installs one of FOLDERS in the version of this skindx."""
+    folder = FOLDERS[distribution]
+    local = Path(skindx.__file__).resolve().parents[1] / folder
+    if (local / "pyproject.toml").is_file():
+        return f"run `pip install {shlex.quote(str(local))}`"
+    return f"run `pip install ./{folder}` in a checkout of skindx {skindx.__version__}"
+
+
+def missing(what: str, distribution: str) -> str:
+    """Return why `what` (a verb or a kind, as a message names it) is not there, and what to do."""
+    return f"{what} needs {distribution}, which is not installed; {how_to_install(distribution)}"
+
+
+def check_version(entry: EntryPoint) -> None:
+    """Raise UserError where one of FOLDERS that brings an entry point has another version."""
+    name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
+    if name in FOLDERS and version != skindx.__version__:
+        raise UserError(
+            f"{name} has version {version}, and this is skindx {skindx.__version__}; "
+            f"{how_to_install(name)}."
+        )
