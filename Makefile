@@ -20,10 +20,12 @@ demo: $(DEMO_READY)
 
 # Three workers, a file at a time, so that what a file shares is made once: much of the time a test
 # waits for ranks, a server or a browser that it started. A worker that crashes ends the run with the
-# test's name: pytest-xdist cannot give a crashed worker's files to another one, and hangs.
+# test's name: pytest-xdist cannot give a crashed worker's files to another one, and hangs. The JUnit
+# file has the processor time of each test; `make check` compares it with the budgets of folders.
 WORKERS ?= 3
 test: install browser network proxies clinic
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	  --junit-xml build/junit.xml
 
 # Each benchmark at its smallest, which takes minutes.
 test-lab: install browser network proxies clinic

@@ -24,6 +24,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
 
+BEGAN_S = pytest.StashKey[float]()
+
 
 # Thousands of tests and all that they import stay until the end: the collector would look through
 # them again and again.
@@ -58,6 +60,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in ("distributed", "browser")
     )
     items.sort(key=lambda item: (item.path not in trains, item.path not in browses))
+
+
+def _processor_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note the seconds of processor time of a test and of the processes that ended in it.
+
+    What a fixture costs counts for the test that needs it first; JUnit's file has the figure.
+    """
+    item.stash[BEGAN_S] = _processor_s()
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "teardown":
+        spent_s = _processor_s() - item.stash[BEGAN_S]
+        item.user_properties.append(("processor_s", round(spent_s, 3)))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 It reports sizes, and fails only beyond a limit of `.ci/structure.toml`.
 A commit that needs more lines raises the budget of its package there, on purpose.
+Where the last `make test` left its JUnit file, the processor time of each folder of tests is compared
+with its budget.
 """
 
 import ast
@@ -13,9 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = ROOT / ".ci/structure.toml"
+JUNIT = ROOT / "build/junit.xml"
+"""Written by `make test`."""
 PACKAGES = ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
 """Of the wheel, the kit of methods and the lab."""
 
@@ -117,6 +122,37 @@ def lines_by_package(files: Iterable[Module]) -> dict[str, int]:
     return dict(sorted(lines.items()))
 
 
+def processor_shares(junit: Path) -> dict[str, float]:
+    """Return what percentage of the suite's processor time each folder of `tests` took.
+
+    `junit` is the file of the last `make test`; loose files count as `.`.
+    """
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(junit).iter("testcase"):  # noqa: S314 (pytest wrote it)
+        below = case.get("classname", "").split(".")[1:]
+        folder = "." if not below or below[0].startswith("test_") else below[0]
+        for spent in case.iterfind("properties/property[@name='processor_s']"):
+            seconds[folder] += float(spent.get("value", 0))
+    whole = max(sum(seconds.values()), 1e-9)
+    return {folder: 100 * spent / whole for folder, spent in sorted(seconds.items())}
+
+
+def beyond_shares(shares: Mapping[str, float], budget: Mapping[str, int]) -> Iterator[str]:
+    """Yield one sentence for each folder whose tests take more of the whole than they may.
+
+    They are remarks: a machine without a browser has other shares.
+    """
+    for folder, share in shares.items():
+        if folder not in budget:
+            yield f"tests/{folder} has no budget of processor time; add one to {LIMITS.name}."
+        elif share > budget[folder]:
+            yield (
+                f"tests/{folder} took {share:.1f} % of the last suite's processor time; its budget "
+                f"in {LIMITS.name} is {budget[folder]} %. Share what its tests start, or move "
+                "faults and soaks to `make test-long`."
+            )
+
+
 def repeated_classes(files: Iterable[Module]) -> Iterator[str]:
     """Yield one sentence for each class name that is defined more than once."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -152,9 +188,13 @@ def main() -> int:
     """Print the report and every problem; return 1 where there is one."""
     wheel, kit, lab = (modules(ROOT, package) for package in PACKAGES)
     print(report(wheel, kit, lab))
-    exceeded = list(problems(wheel, kit, lab, tomllib.loads(LIMITS.read_text(encoding="utf-8"))))
+    limits = tomllib.loads(LIMITS.read_text(encoding="utf-8"))
+    exceeded = list(problems(wheel, kit, lab, limits))
     for sentence in exceeded:
         print(sentence)
+    if JUNIT.is_file():
+        for sentence in beyond_shares(processor_shares(JUNIT), limits["processor_percent"]):
+            print(sentence)
     return int(bool(exceeded))
 
 

@@ -2,8 +2,10 @@
 
 import importlib.util
 import sys
+import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +71,47 @@ def test_this_repository_keeps_its_limits(structure):
     packages = [structure.modules(ROOT, package) for package in structure.PACKAGES]
     limits = tomllib.loads((ROOT / ".ci/structure.toml").read_text())
     assert list(structure.problems(*packages, limits)) == []
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="tests.data.copies.test_a" name="one"><properties>
+<property name="processor_s" value="6.5"/></properties></testcase>
+<testcase classname="tests.data.test_b.TestBox" name="two"><properties>
+<property name="other" value="7"/><property name="processor_s" value="1.5"/></properties></testcase>
+<testcase classname="tests.test_c" name="three"><properties>
+<property name="processor_s" value="2"/></properties></testcase>
+<testcase classname="tests.ui.test_d" name="skipped"/>
+</testsuite></testsuites>"""
+
+
+def test_a_folder_beyond_its_share_of_the_processor_time_is_named(structure, tmp_path):
+    (tmp_path / "junit.xml").write_text(JUNIT)
+    shares = structure.processor_shares(tmp_path / "junit.xml")
+    assert shares == {"data": pytest.approx(80), ".": pytest.approx(20)}
+    assert list(structure.beyond_shares(shares, {".": 20, "data": 80, "ui": 5})) == []
+    sentences = list(structure.beyond_shares(shares, {"data": 79}))
+    assert [sentence[:12] for sentence in sentences] == ["tests/. has ", "tests/data t"]
+    assert "80.0 % of the last suite's processor time; its budget" in sentences[1]
+
+
+def test_each_folder_of_tests_has_a_budget_of_processor_time():
+    limits = tomllib.loads((ROOT / ".ci/structure.toml").read_text())
+    paths = [path.relative_to(ROOT / "tests").parts for path in ROOT.glob("tests/**/test_*.py")]
+    folders = {parts[0] if len(parts) > 1 else "." for parts in paths}
+    assert folders <= set(limits["processor_percent"])
+
+
+def test_a_test_notes_its_processor_time(request):
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    item = SimpleNamespace(stash={conftest.BEGAN_S: conftest._processor_s()}, user_properties=[])
+    used_s = time.process_time()
+    while time.process_time() < used_s + 0.05:
+        pass
+    for when in ("setup", "call", "teardown"):
+        conftest.pytest_runtest_makereport(item, SimpleNamespace(when=when))
+    [(name, value)] = item.user_properties
+    assert name == "processor_s"
+    assert 0.03 < value < 5
 
 
 def test_the_glossary_has_at_most_40_words_and_each_is_used():
