@@ -2,8 +2,7 @@
 
 It reports sizes, and fails only beyond a limit of `.ci/structure.toml`.
 A commit that needs more lines raises the budget of its package there, on purpose.
-Where the last `make test` left its JUnit file, the processor time of each folder of tests is compared
-with its budget.
+The processor time of each folder of tests in the last `make test` is compared with its budget.
 """
 
 import ast
