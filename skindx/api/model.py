@@ -12,7 +12,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from skindx.api.predictions import (
-    PersonFacts,
     PhotoLike,
     iter_predictions,
     patient_of,
@@ -22,7 +21,7 @@ from skindx.api.predictions import (
 from skindx.core.errors import known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_report import report_pdf
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, PersonFacts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ from skindx.core.progress import Progress, silent
 from skindx.data.loader.ahead import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Refused, file_hash, read_photo
 from skindx.diagnosis.scope import unjudged, without_reassurance
 from skindx.imaging.decode import load_pixels, pixels_of_opened
@@ -59,20 +60,6 @@ if TYPE_CHECKING:
 
 PhotoLike: TypeAlias = "str | os.PathLike[str] | bytes | Image | NDArray[np.uint8]"
 """A path, a file's bytes, an image of Pillow, or an array H x W x 3 of uint8 RGB."""
-
-
-class PersonFacts(TypedDict, total=False):
-    """What may be said of the person: years, words of the command line, Fitzpatrick 1 to 6."""
-
-    age: int | None
-    sex: str | None
-    site: str | None
-    laterality: str | None
-    duration: str | None
-    skin_type: int | None
-
-
-FACTS = tuple(PersonFacts.__annotations__)
 
 
 def photo_bytes(photo: Any) -> bytes:
@@ -131,7 +118,7 @@ def _png_of_image(photo: "Image") -> bytes:
 
 def patient_of(facts: Mapping[str, Any]) -> Patient:
     """Return what is known of the person. Raises UserError, which names an unknown keyword."""
-    refuse_unknown("facts", facts, FACTS)
+    refuse_unknown("facts", facts, tuple(INTAKE))
     return Patient.parse(dict(facts), origin="facts", expand=False)
 
 

@@ -10,15 +10,17 @@ from skindx.casebook.kept_case import KeptCase
 from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_output, write_private, write_private_csv
+from skindx.diagnosis.intake import INTAKE
 
 LICENCE = "private, kept with consent for training this model"
 TABLE = "pictures.csv"
 RECIPE = "recipe.yaml"
 _EXPORT = FolderKind("an export of cases", TABLE, (RECIPE, "pictures"))
+_FACTS = tuple(name for name, fact in INTAKE.items() if fact.trains)
 _COLUMNS = (
-    "file", "label", "confirmed_by", "group", "skin_type", "licence", "attribution", "lesion",
-    "age", "sex", "site", "laterality", "duration", "taken", "consent", "consented",
-)  # fmt: skip
+    *("file", "label", "confirmed_by", "group", "licence", "attribution", "lesion"),
+    *(*_FACTS, "taken", "consent", "consented"),
+)
 
 
 def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
@@ -85,15 +87,10 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
                 "label": case.confirmed,
                 "confirmed_by": case.confirmed_by,
                 "group": _code(key, person),
-                "skin_type": patient.skin_type or "",
                 "licence": LICENCE,
                 "attribution": f"case book, consent of {case.consented:%Y-%m-%d}",
                 "lesion": _code(key, f"{person}\n{case.lesion}"),
-                "age": "" if patient.age is None else patient.age,
-                "sex": patient.sex or "",
-                "site": patient.site or "",
-                "laterality": patient.laterality or "",
-                "duration": patient.duration or "",
+                **{name: patient.given.get(name, "") for name in _FACTS},
                 "taken": case.taken.isoformat(timespec="seconds"),
                 "consent": case.consent,
                 "consented": case.consented.isoformat(timespec="seconds"),

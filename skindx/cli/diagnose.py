@@ -1,25 +1,55 @@
 """`skindx diagnose`."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from skindx.cli.options import Expect, MissRate, Prevalence, console
 from skindx.core.errors import UserError
 from skindx.core.text import printable
+from skindx.diagnosis.intake import INTAKE, OPTION_USES
 
 if TYPE_CHECKING:
-    from skindx.api.predictions import PersonFacts
+    from skindx.diagnosis.case import PersonFacts
 
-_UNUSED = "printed in the report, changes no answer"
-_MAYBE = "changes answers if the bundle learned from it"
 _TABLES = (".csv", ".parquet", ".jsonl")
 Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
+def _with_facts(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb an option for each fact of the intake; it gets all of them as `facts`."""
+
+    def with_options(**given: Any) -> None:
+        verb(facts={name: given.pop(name) for name in INTAKE}, **given)
+
+    signature = inspect.signature(verb)
+    parameters = dict(signature.parameters)
+    del parameters["facts"]
+    options = [_option(name) for name in INTAKE]
+    arguments = [one for one in parameters.values() if one.kind != inspect.Parameter.KEYWORD_ONLY]
+    others = [one for one in parameters.values() if one.kind == inspect.Parameter.KEYWORD_ONLY]
+    shown = signature.replace(parameters=[*arguments, *options, *others])
+    with_options.__signature__ = shown  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in shown.parameters.values()}
+    with_options.__doc__, with_options.__name__ = verb.__doc__, verb.__name__
+    return with_options
+
+
+def _option(name: str) -> inspect.Parameter:
+    fact = INTAKE[name]
+    shown = typer.Option(help=f"{fact.option}; {OPTION_USES[fact.use]}.")
+    kind: Any = int | None if fact.number else str | None
+    annotation = Annotated[kind, shown]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+@_with_facts
 def diagnose(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     photos: Annotated[
@@ -31,28 +61,7 @@ def diagnose(
         ),
     ],
     *,
-    age: Annotated[int | None, typer.Option(help=f"Age in years; {_MAYBE}.")] = None,
-    sex: Annotated[str | None, typer.Option(help=f"female, male or other; {_MAYBE}.")] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            help="Place on the body: scalp, face, ear, lip, neck, chest, abdomen, back, trunk, "
-            f"arm, hand, palm, nail, genitals, leg, foot, sole, palm or sole; {_MAYBE}."
-        ),
-    ] = None,
-    laterality: Annotated[
-        str | None, typer.Option(help=f"Its side of the body: left, right or midline; {_UNUSED}.")
-    ] = None,
-    duration: Annotated[
-        str | None,
-        typer.Option(
-            help=f"How long it has been there: days, weeks, months, years or always; {_UNUSED}."
-        ),
-    ] = None,
-    skin_type: Annotated[
-        int | None,
-        typer.Option(help="Fitzpatrick skin type, 1 to 6; selects the thresholds fitted for it."),
-    ] = None,
+    facts: "PersonFacts",
     expect: Expect = None,
     miss_rate: MissRate = None,
     prevalence: Prevalence = None,
@@ -103,7 +112,7 @@ def diagnose(
 
     A photo that is not good enough for an answer is refused, with advice.
 
-    A folder, or a table with a column `file` and columns of facts (age, sex, site, skin_type), is
+    A folder, or a table with a column `file` and columns of facts (age, sex, site, ...), is
     answered photo by photo into the table --out. To resume an interrupted run, run the same command
     again.
 
@@ -111,14 +120,6 @@ def diagnose(
 
     Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
-    given: PersonFacts = {
-        "age": age,
-        "sex": sex,
-        "site": site,
-        "laterality": laterality,
-        "duration": duration,
-        "skin_type": skin_type,
-    }
     if swapped := next((path for path in photos if (path / "bundle.json").is_file()), None):
         raise UserError(f"{swapped} is a bundle; it comes first: skindx diagnose {swapped} PHOTO.")
     if (
@@ -127,7 +128,7 @@ def diagnose(
         or challenge
         or any(path.is_dir() or path.suffix in _TABLES for path in photos)
     ):
-        unfit = [name for name, value in given.items() if value is not None]
+        unfit = [name for name, value in facts.items() if value is not None]
         reports = {"pdf": pdf, "fhir": fhir, "dicom_sr": dicom_sr, "patient_id": patient_id}
         one_case: dict[str, object] = {"json": as_json, **reports, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
@@ -143,12 +144,12 @@ def diagnose(
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
-    patient_of(given)  # before a bundle is loaded and photos are read
+    patient_of(facts)  # before a bundle is loaded and photos are read
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)
     files.check(case, photos)
-    answered = model.diagnose(case, **given)
+    answered = model.diagnose(case, **facts)
     if pdf:
         write_private(pdf, answered.pdf())
     files.write(answered.diagnosis, case, answered.metrics)

@@ -33,6 +33,7 @@ from skindx.core.machine import require_extra
 from skindx.core.text import printable
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.guarantees import guarantee, risk_guarantee
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, UrgentRisk
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
@@ -41,6 +42,7 @@ CODES = "urn:skindx:observation"
 """System of the codes of observations; the guide lists them."""
 _URGENCY = "urn:skindx:urgency"
 _UNITS = "http://unitsofmeasure.org"
+_LOINC = "http://loinc.org"
 _ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 _CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"
 _INTERPRETATION = "http://terminology.hl7.org/CodeSystem/v3-ObservationInterpretation"
@@ -130,18 +132,16 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
     """Return the facts given about the person; empty where none is."""
     patient = diagnosis.patient
     components: list[Plain] = []
-    if patient.age is not None:
-        years = {"value": patient.age, "unit": "years", "system": _UNITS, "code": "a"}
-        components.append({"code": {"text": "age"}, "valueQuantity": years})
-    for name, value in (
-        ("sex", patient.sex),
-        ("place on the body", patient.site),
-        ("side of the body", patient.laterality),
-        ("duration", patient.duration),
-        ("Fitzpatrick skin type", patient.skin_type),
-    ):
-        if value is not None:
-            components.append({"code": {"text": name}, "valueString": str(value)})
+    for name, value in patient.given.items():
+        fact = INTAKE[name]
+        code: Plain = {"text": fact.fhir}
+        if fact.loinc:
+            code = coded(_LOINC, fact.loinc, fact.question, fact.fhir)
+        shown: Plain = {"valueString": str(value)}
+        if fact.unit == "years":
+            years = {"value": value, "unit": "years", "system": _UNITS, "code": "a"}
+            shown = {"valueQuantity": years}
+        components.append({"code": code} | shown)
     if not components:
         return {}
     more = {"category": [coded(_CATEGORY, "survey", "Survey")], "component": components}

@@ -4,11 +4,14 @@ Neither is on a package index, so no message gives a name to install: a stranger
 """
 
 import shlex
-from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import skindx
 from skindx.core.errors import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 LAB, METHODS = "skindx-bench", "skindx-methods"
 FOLDERS = {LAB: "benchmarks", METHODS: "methods"}
@@ -29,7 +32,7 @@ def missing(what: str, distribution: str) -> str:
     return f"{what} needs {distribution}, which is not installed; {how_to_install(distribution)}"
 
 
-def check_version(entry: EntryPoint) -> None:
+def check_version(entry: "EntryPoint") -> None:
     """Raise UserError where one of FOLDERS that brings an entry point has another version."""
     name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
     if name in FOLDERS and version != skindx.__version__:

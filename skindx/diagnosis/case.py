@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from pydantic import BeforeValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
 from skindx.taxonomy.body_sites import Laterality, Site, site_of
@@ -26,6 +27,8 @@ def _plain(place: Any) -> Any:
 
 class Patient(Settings):
     """Information given about the person; all of it is optional and none is guessed.
+
+    `INTAKE` (intake.py) has the texts of each fact.
 
     The networks see photos alone. Age, sex and place change an answer of a bundle that learned how;
     skin type chooses the conformal threshold where the calibration images include it. All of it
@@ -45,6 +48,12 @@ class Patient(Settings):
     """Facts that the header of a DICOM photo gave, since nobody else did."""
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The facts that are given, by name, in the order of the intake."""
+        facts = {name: getattr(self, name) for name in INTAKE}
+        return {name: value for name, value in facts.items() if value is not None}
+
+    @property
     def facts(self) -> Facts:
         """What an answer may use."""
         return Facts(self.age, self.sex or "", self.site or "")
@@ -54,6 +63,40 @@ class Patient(Settings):
         """Where on the body and on which side, in words; "" where neither is given."""
         side = {"left": "left side", "right": "right side"}.get(self.laterality or "")
         return ", ".join(filter(None, (self.site, side or self.laterality)))
+
+
+class PersonFacts(TypedDict, total=False):
+    """The facts of `Patient` as a program gives them: plain words and whole numbers."""
+
+    age: int | None
+    sex: str | None
+    site: str | None
+    laterality: str | None
+    duration: str | None
+    skin_type: int | None
+
+
+def values_of(fact: str) -> tuple[Any, ...]:
+    """Return the values that a fact may have; empty for a number within limits."""
+    return _literals(Patient.model_fields[fact].annotation)
+
+
+def limits_of(fact: str) -> tuple[int, int]:
+    """Return the least and the largest value of a whole number without named values."""
+    rules = Patient.model_fields[fact].metadata
+    least, largest = (
+        next(getattr(rule, bound) for rule in rules if hasattr(rule, bound))
+        for bound in ("ge", "le")
+    )
+    return least, largest
+
+
+def _literals(kind: Any) -> tuple[Any, ...]:
+    values: list[Any] = []
+    for part in get_args(kind):
+        inner = _literals(part)
+        values += inner or ([] if part is type(None) or isinstance(part, type) else [part])
+    return tuple(values)
 
 
 @dataclass(frozen=True)
@@ -112,7 +155,7 @@ def how_facts_count(fields: Collection[str]) -> str:
 
 def listed(fields: Collection[str]) -> str:
     """Return the names of some facts as a part of a sentence."""
-    names = [{"site": "place", "laterality": "side"}.get(field, field) for field in fields]
+    names = [INTAKE[field].noun or field for field in fields]
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
@@ -121,14 +164,8 @@ def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
 
     `used` are the fields that changed probabilities.
     """
-    given = {
-        "age": patient.age is not None,
-        "sex": patient.sex is not None,
-        "site": patient.site is not None,
-        "laterality": patient.laterality is not None,
-        "duration": patient.duration is not None,
-    }
-    unused = [name for name, is_given in given.items() if is_given and name not in used]
+    given = [name for name in patient.given if INTAKE[name].use != "thresholds"]
+    unused = [name for name in given if name not in used]
     parts = []
     if unused:
         saw = "" if used else ": the networks saw the photos alone"
@@ -144,14 +181,13 @@ def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
 
 def patient_facts(patient: Patient) -> list[tuple[str, str]]:
     """Return the given facts as (name, value) for a reader; the others are left out."""
-    facts = {
-        "age": f"{patient.age} years" if patient.age is not None else "",
-        "sex": patient.sex or "",
-        "place": patient.place,
-        "there for": (patient.duration or "").replace("always", "as long as remembered"),
-        "Fitzpatrick skin type": str(patient.skin_type or ""),
-    }
-    return [(name, value) for name, value in facts.items() if value]
+    facts = []
+    for name, declared in INTAKE.items():
+        value = patient.place if name == "site" else getattr(patient, name)
+        if declared.report and value not in (None, ""):
+            text = declared.reported.get(value, str(value))
+            facts.append((declared.report, f"{text} {declared.unit}".strip()))
+    return facts
 
 
 def with_facts(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

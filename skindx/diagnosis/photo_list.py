@@ -22,12 +22,13 @@ from skindx.data.sources.columns import (
     skin_type,
 )
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.image_formats import HEAD, image_suffix, photo_format
 from skindx.taxonomy import normalise
 
 FILE = "file"
 """The column of a table, and of the answers, that names a photo."""
-FACTS = ("age", "sex", "site", "duration", "skin_type")
+FACTS = tuple(INTAKE)
 _PHOTO_SUFFIXES = (
     ".jpg .jpeg .jpe .jfif .png .webp .heic .heif .avif .tif .tiff .bmp .gif .dcm .dicom"
 )

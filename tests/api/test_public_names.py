@@ -14,9 +14,8 @@ import pytest
 import skindx
 from skindx.api import model as model_module
 from skindx.api import verbs as verbs_module
-from skindx.api.predictions import PersonFacts
 from skindx.core.errors import UnknownKeyword
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import Patient, PersonFacts
 
 NAMES = [
     *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model", "Refused"),

@@ -18,7 +18,6 @@ from skindx.diagnosis.case import CHANGES_NOTHING, SKIN_TYPE_CHOOSES, Case, Pati
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.ui.http.api_schemas import form_schema
-from skindx.ui.http.forms import CHOICES
 from skindx.ui.page.answer_html import result_html
 from skindx.ui.page.diagnosis_page import intake_html
 
@@ -69,8 +68,8 @@ def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
     assert SKIN_TYPE_CHOOSES in intake_html(64)
     assert CHANGES_NOTHING not in intake_html(64, fields=("age", "site"))
     assert "uses age and place where given" in intake_html(64, fields=("age", "site"))
-    schema = form_schema(CHOICES, 3)["content"]["multipart/form-data"]["schema"]["properties"]
-    used = form_schema(CHOICES, 3, ("age", "site"))["content"]["multipart/form-data"]["schema"]
+    schema = form_schema(3)["content"]["multipart/form-data"]["schema"]["properties"]
+    used = form_schema(3, ("age", "site"))["content"]["multipart/form-data"]["schema"]
     for name in ("age", "sex", "site", "laterality", "duration"):
         assert "does not change the answer" in schema[name]["description"]
         about = used["properties"][name]["description"]

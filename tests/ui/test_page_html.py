@@ -19,6 +19,7 @@ from skindx.diagnosis.guarantees import (
     set_errors,
     theory,
 )
+from skindx.diagnosis.intake import GENITALS
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, Share, UrgentRisk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
@@ -31,7 +32,7 @@ from skindx.ui.page.answer_html import (
     top_html,
     waiting_html,
 )
-from skindx.ui.page.diagnosis_page import GENITALS, intake_html, many_html
+from skindx.ui.page.diagnosis_page import intake_html, many_html
 
 METRICS = {
     "origin": {"split": "test"},

@@ -29,7 +29,7 @@ from skindx.ui.http.fhir_answers import (
     fhir_problem,
     wants_fhir,
 )
-from skindx.ui.http.forms import CHOICES, read_case
+from skindx.ui.http.forms import read_case
 from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
@@ -183,7 +183,7 @@ def routes(
         response_model=Answered,
         responses=_ANSWERS,
         summary="Get a diagnosis: what a lesion may be, and what to do next",
-        openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS, used_fields(bundle.spec))},
+        openapi_extra={"requestBody": form_schema(MAX_PHOTOS, used_fields(bundle.spec))},
     )
     async def diagnose(request: Request) -> Response:
         """Send 1 to 3 photos of one place on the skin.

@@ -1,13 +1,14 @@
 """The bodies of the interface's answers and errors, with examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from skindx.diagnosis.case import SKIN_TYPE_CHOOSES
+from skindx.diagnosis.case import SKIN_TYPE_CHOOSES, limits_of, values_of
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Gate, Refused
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.scope import NOT_JUDGED
@@ -20,15 +21,6 @@ INCLUDES = ("views", "heat", "thumbnails", "pdf")
 
 _UNUSED = "It does not change the answer, and is printed in the report."
 _USED = "It changes the answer where it is given; `used_facts` says how."
-
-_MEANINGS = {
-    "age": "Age in years.",
-    "sex": "Sex of the person.",
-    "site": "Where on the body the lesion is.",
-    "laterality": "On which side of the person's body it is.",
-    "duration": "How long the lesion has been there.",
-    "skin_type": f"Fitzpatrick skin type. {SKIN_TYPE_CHOOSES}",
-}
 
 
 _WIDE = (
@@ -166,26 +158,30 @@ class ScanStatus(BaseModel):
     result: ScanAnswer | None = Field(description="null until it is done.")
 
 
-def form_schema(
-    choices: Mapping[str, Sequence[Any]], most: int, used: Sequence[str] = ()
-) -> dict[str, Any]:
+_LIMITS = ("minimum", "maximum")
+
+
+def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
     """Return the OpenAPI description of a case as multipart form data.
 
     `used` are the facts about the person that change an answer.
     """
 
-    def meaning(name: str) -> str:
-        use = "" if name == "skin_type" else _USED if name in used else _UNUSED
-        return f"{_MEANINGS[name]} {use}".strip()
+    def described(name: str) -> dict[str, Any]:
+        fact, values = INTAKE[name], values_of(name)
+        use = _USED if name in used else _UNUSED
+        if fact.use == "thresholds":
+            use = SKIN_TYPE_CHOOSES
+        kind = "integer" if INTAKE[name].number else "string"
+        allowed = (
+            {"enum": list(values)} if values else dict(zip(_LIMITS, limits_of(name), strict=True))
+        )
+        return {"type": kind, **allowed, "description": f"{fact.meaning} {use}"}
 
-    age = {"type": "integer", "minimum": 0, "maximum": 120}
     fields: dict[str, Any] = {
         "photo": _photos(most, "photos of one place on the skin: JPEG, PNG, WebP, HEIC or DICOM."),
-        "age": age | {"description": meaning("age")},
+        **{name: described(name) for name in INTAKE},
     }
-    for name, values in choices.items():
-        kind = "integer" if isinstance(values[0], int) else "string"
-        fields[name] = {"type": kind, "enum": list(values), "description": meaning(name)}
     fields["include"] = {
         "type": "string",
         "description": (

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, get_args
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
@@ -10,20 +9,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import MAX_PHOTOS, Case, Duration, Patient, Sex, SkinType
+from skindx.diagnosis.case import MAX_PHOTOS, Case, Patient
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.scan.ruler import given_scale
-from skindx.taxonomy.body_sites import SITES, Laterality
 from skindx.ui.http.api_schemas import INCLUDES
 
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "sex": get_args(Sex),
-    "site": SITES,
-    "laterality": get_args(Laterality),
-    "duration": get_args(Duration),
-    "skin_type": get_args(SkinType),
-}
-FIELDS = ("age", *CHOICES)
 FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
 """Most bytes of a request."""
 SCALE = "scale_mm_per_pixel"
@@ -159,9 +150,9 @@ class _Parser(MultiPartParser):
 def _patient(fields: dict[str, str]) -> Patient:
     values: dict[str, object] = {}
     for name, value in fields.items():
-        if name not in FIELDS:
-            raise UserError(f"there is no field {name!r}; valid: {', '.join(FIELDS)}, include.")
-        if name in ("age", "skin_type"):
+        if name not in INTAKE:
+            raise UserError(f"there is no field {name!r}; valid: {', '.join(INTAKE)}, include.")
+        if INTAKE[name].number:
             if not value.isascii() or not value.isdigit() or len(value) > 3:
                 raise UserError(f"{name} {value[:20]!r} is no whole number; give one or none.")
             values[name] = int(value)

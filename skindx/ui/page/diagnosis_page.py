@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
@@ -17,11 +17,12 @@ from skindx.diagnosis.case import (
     MAX_PHOTOS,
     SKIN_TYPE_CHOOSES,
     Case,
-    Duration,
     Patient,
-    Sex,
     how_facts_count,
+    limits_of,
+    values_of,
 )
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE
 from skindx.diagnosis.scope import NOT_JUDGED
@@ -29,7 +30,6 @@ from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
-from skindx.taxonomy.body_sites import SITES, Laterality
 from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
@@ -73,19 +73,6 @@ SKIN_TYPES = (
     SkinTypeWords(5, "V", "Very rarely burns, tans deeply", "dark brown", "#815338"),
     SkinTypeWords(6, "VI", "Hardly ever burns", "deep brown to black", "#452c20"),
 )
-GENITALS = (
-    "Take no photo of a child's genitals: let a clinician look. Of an adult, show the place alone, "
-    "with their agreement. The photo is used for this answer alone, deleted from the server with "
-    "it, and never logged or sent elsewhere."
-)
-"""Stands below the place on the body as soon as the genitals are chosen."""
-DURATIONS: dict[Duration, str] = {
-    "days": "Days",
-    "weeks": "Weeks",
-    "months": "Months",
-    "years": "Years",
-    "always": "Since birth or childhood",
-}
 
 
 def intake_html(
@@ -103,11 +90,9 @@ def intake_html(
     """
     return render(
         "intake.html.jinja",
-        sexes=get_args(Sex),
-        sites=[site for site in SITES if site != "palm or sole"],  # a person knows which
-        sides=get_args(Laterality),
-        private=GENITALS,
-        durations=DURATIONS,
+        facts={name: fact for name, fact in INTAKE.items() if name != "skin_type"},
+        limits_of=limits_of,
+        values_of=values_of,
         skin_types=SKIN_TYPES,
         changes_nothing=how_facts_count(fields),
         skin_type_chooses=SKIN_TYPE_CHOOSES,
@@ -167,19 +152,22 @@ def patient_of(sent: object) -> Patient:
     }
     if "from_file" in facts:  # what photos say is read from them
         raise UserError("there is no field 'from_file'; leave it out.")
-    for key in ("age", "skin_type"):
-        if key in facts:
-            try:
-                facts[key] = int(str(facts[key]))
-            except ValueError:
+    for key in [name for name, fact in INTAKE.items() if fact.number and name in facts]:
+        named = INTAKE[key].noun or key
+        try:
+            facts[key] = int(str(facts[key]))
+        except ValueError:
+            raise UserError(
+                f"{named} {str(facts[key])[:20]!r} is no whole number; "
+                "correct it or leave it empty."
+            ) from None
+        if not values_of(key):
+            least, largest = limits_of(key)
+            if not least <= facts[key] <= largest:
                 raise UserError(
-                    f"{key.replace('_', ' ')} {str(facts[key])[:20]!r} is no whole number; "
-                    "correct it or leave it empty."
-                ) from None
-    if not 0 <= facts.get("age", 0) <= 120:
-        raise UserError(
-            f"the age {facts['age']} is out of range; give 0 to 120, or leave it empty."
-        )
+                    f"the {named} {facts[key]} is out of range; give {least} to {largest}, or "
+                    "leave it empty."
+                )
     return Patient.parse(facts, origin="the form", expand=False)
 
 

@@ -147,15 +147,16 @@ function work(on) {
 }
 
 function summary() {
-  const said = [`${photos.length} photo${photos.length > 1 ? "s" : ""}`];
-  if (at("[name=age]").value) said.push(`${at("[name=age]").value} years`);
-  for (const name of ["sex", "site", "laterality", "duration"]) {
-    const field = at(`[name=${name}]`);
-    if (field.value) said.push(field.selectedOptions[0].textContent.toLowerCase());
-  }
-  const type = at("[name=skin_type]:checked");
-  if (type.value) said.push(`skin ${type.dataset.name}`);
-  return said.join(" · ");
+  const facts = given().filter(({ value }) => value).map((field) => {
+    if (field.type === "number") return `${field.value} ${field.placeholder}`;
+    return field.type === "radio" ? `skin ${field.dataset.name}` : field.selectedOptions[0].textContent.toLowerCase();
+  });
+  return [`${photos.length} photo${photos.length > 1 ? "s" : ""}`, ...facts].join(" · ");
+}
+
+// The field of each fact about the person, of several radio buttons the chosen one.
+function given() {
+  return [...form.querySelectorAll("[data-fact]")].filter((field) => field.type !== "radio" || field.checked);
 }
 
 // The line above an answer says what it is about, whatever the form holds since.
@@ -183,11 +184,14 @@ window.addEventListener("popstate", ({ state }) => fold(answered && state?.skind
 // To reload or to leave loses photos and answer: the browser asks first.
 window.addEventListener("beforeunload", (event) => { if (photos.length || answered) event.preventDefault(); });
 
-function ageProblem() {
-  const age = at("[name=age]"), wrong = !age.checkValidity();
-  at("#sx-age-problem").textContent = wrong ? "Give the age in whole years, 0 to 120, or leave it empty." : "";
-  age.setAttribute("aria-invalid", wrong);
-  return wrong;
+// Marks the numbers that cannot be, and returns the first.
+function wrongNumber() {
+  return given().filter((field) => field.type === "number").filter((field) => {
+    const wrong = !field.checkValidity();
+    at(`#sx-${field.name}-problem`).textContent = wrong ? field.dataset.problem : "";
+    field.setAttribute("aria-invalid", wrong);
+    return wrong;
+  })[0];
 }
 
 async function ask() {
@@ -196,13 +200,13 @@ async function ask() {
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
   if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
-  if (ageProblem()) { at("[name=age]").focus(); return; }
+  const wrong = wrongNumber();
+  if (wrong) { wrong.focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   step("send");
   // What the form says now is asked, whatever it says once the photos are sent.
   const mine = ++question, chosen = [...photos], words = summary();
-  const patient = Object.fromEntries(["age", "sex", "site", "laterality", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
-  patient.skin_type = at("[name=skin_type]:checked").value;
+  const patient = Object.fromEntries(given().map(({ name, value }) => [name, value]));
   const taken = await Promise.allSettled(chosen.map((photo) => sent(photo.file)));
   if (mine !== question) return; // cleared meanwhile
   taken.forEach(({ status, reason }, index) => {
@@ -229,10 +233,10 @@ watch("value", () => {
     for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
     form.reset();
     at(".sx-skin-given").textContent = "not given";
-    at(".sx-private").textContent = "";
+    for (const note of form.querySelectorAll(".sx-private")) note.textContent = "";
     at(".sx-skin").open = answered = false;
     asked = { words: "", photos: [] };
-    ageProblem();
+    wrongNumber();
     refuse("");
     show();
     go("form");
@@ -262,10 +266,11 @@ watch("value", () => {
 form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 form.addEventListener("change", (event) => {
   if (event.target.type === "file") { add(event.target.files); event.target.value = ""; }
-  if (event.target.name === "site") at(".sx-private").textContent = event.target.value === "genitals" ? at(".sx-private").dataset.words : "";
+  const note = at(`.sx-private[data-of="${event.target.name}"]`);
+  if (note) note.textContent = event.target.selectedOptions[0].dataset.note ?? "";
   if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
-form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") ageProblem(); });
+form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") wrongNumber(); });
 at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
 at(".sx-back").onclick = () => { go("answer"); document.querySelector(".sx-result")?.focus(); };
 // A new case clears this one, which is asked first; the focus is on what changes nothing.
