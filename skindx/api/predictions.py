@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError, refuse_unknown
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
 from skindx.diagnosis.intake import INTAKE

@@ -18,7 +18,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, require_extra
 from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, Conclusion, ConclusionRules, conclude
 from skindx.diagnosis.scope import without_reassurance

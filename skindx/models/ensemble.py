@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skindx.core.machine import cpu_count
 from skindx.data.box import Box
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
 from skindx.imaging.stored_colours import Decoding

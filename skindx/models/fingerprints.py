@@ -35,7 +35,7 @@ from skindx.data.copies.describe import (
 )
 from skindx.data.copies.geometry import laid_on, models_of
 from skindx.data.layout import stored_file
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record
 from skindx.imaging.hashes import fine_hashes, thumbnail
 from skindx.imaging.image_formats import DamagedImage

@@ -17,7 +17,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.private_files import write_private
 from skindx.core.progress import Progress
 from skindx.core.text import counted, csp_hash, inlined
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.conclusion import shown_risks
 from skindx.diagnosis.guarantees import measured
 from skindx.diagnosis.photo_checks import open_photo, read_photo

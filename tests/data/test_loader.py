@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from loader_images import dataset, photo
 
 from skindx.core.errors import UserError
-from skindx.data.loader.ahead import Pool, work_ahead
-from skindx.data.loader.crops import Window, sample_seeds
-from skindx.data.loader.load import Fill, fill_crops, fill_random_crops, load
+from skindx.data.loader.crops import Window, fill_crops, fill_random_crops, sample_seeds
+from skindx.data.loader.load import Fill, Pool, load, work_ahead
 from skindx.data.loader.source import Files, InMemory
 
 NAME = "skindx-loader"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.data.loader import node_memory
-from skindx.data.loader.node_memory import NodeMemory
+from skindx.data.loader import cache
+from skindx.data.loader.cache import NodeMemory
 from skindx.data.loader.source import rank_in_memory
 from skindx.data.manifest import Record
 
@@ -26,10 +26,10 @@ def written(folder: Path) -> tuple[list[Record], list[bytes]]:
 
 def test_what_one_process_read_all_have(tmp_path: Path) -> None:
     records, contents = written(tmp_path)
-    made = node_memory.create(SIZES)
+    made = cache.create_memory(SIZES)
     assert made
     first = NodeMemory(tmp_path, records, SIZES, made[0])
-    descriptor = node_memory.attach(made[1])
+    descriptor = cache.attach_memory(made[1])
     assert descriptor is not None
     second = NodeMemory(tmp_path, records, SIZES, descriptor)
     assert [first.read(index) for index in (0, 1, 2)] == contents[:3]
@@ -44,7 +44,7 @@ def test_what_one_process_read_all_have(tmp_path: Path) -> None:
 
 def test_a_share_is_kept_and_the_rest_is_read(tmp_path: Path) -> None:
     records, contents = written(tmp_path)
-    made = node_memory.create(SIZES)
+    made = cache.create_memory(SIZES)
     assert made
     memory = NodeMemory(tmp_path, records, SIZES, made[0], share=0.5)
     assert [memory.read(index) for index in range(len(SIZES))] == contents
@@ -59,7 +59,7 @@ def test_a_share_is_kept_and_the_rest_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_its_size_is_never_kept(tmp_path: Path) -> None:
     records, contents = written(tmp_path)
-    made = node_memory.create(SIZES)
+    made = cache.create_memory(SIZES)
     assert made
     memory = NodeMemory(tmp_path, records, SIZES, made[0])
     (tmp_path / "0").write_bytes(b"longer than it was before")
@@ -69,19 +69,21 @@ def test_a_file_that_changed_its_size_is_never_kept(tmp_path: Path) -> None:
 
 
 def test_another_processs_descriptor_is_not_taken_for_ours(tmp_path: Path) -> None:
-    made = node_memory.create(SIZES)
+    made = cache.create_memory(SIZES)
     assert made
     descriptor, handle = made
-    assert node_memory.attach(node_memory.Handle(handle.pid, handle.descriptor, "other")) is None
-    assert node_memory.attach(node_memory.Handle(2**22 + 1, handle.descriptor, handle.name)) is None
+    assert cache.attach_memory(cache.MemoryHandle(handle.pid, handle.descriptor, "other")) is None
+    assert (
+        cache.attach_memory(cache.MemoryHandle(2**22 + 1, handle.descriptor, handle.name)) is None
+    )
     os.close(descriptor)
-    assert node_memory.attach(handle) is None
+    assert cache.attach_memory(handle) is None
 
 
 HOLD = """
 import sys, time
-from skindx.data.loader import node_memory
-descriptor, handle = node_memory.create([50_000_000])
+from skindx.data.loader import cache
+descriptor, handle = cache.create_memory([50_000_000])
 import os
 os.pwrite(descriptor, b"x" * 50_000_000, 1)
 print(handle.pid, handle.descriptor, handle.name, flush=True)
@@ -93,10 +95,10 @@ def test_a_killed_process_leaves_memory_to_those_who_have_it_and_then_to_nobody(
     with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout
         pid, number, name = child.stdout.readline().split()
-        handle = node_memory.Handle(int(pid), int(number), name)
-        descriptor = node_memory.attach(handle)
+        handle = cache.MemoryHandle(int(pid), int(number), name)
+        descriptor = cache.attach_memory(handle)
         child.send_signal(signal.SIGKILL)
     assert descriptor is not None
     assert os.pread(descriptor, 3, 49_999_998) == b"xxx"
-    assert node_memory.attach(handle) is None  # no name is left that anybody could open
+    assert cache.attach_memory(handle) is None  # no name is left that anybody could open
     os.close(descriptor)

@@ -14,8 +14,7 @@ from loader_images import dataset, jpeg, photo
 
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
-from skindx.data.loader.crops import Window, draw_windows, resize_into
-from skindx.data.loader.load import fill_crops
+from skindx.data.loader.crops import Window, draw_windows, fill_crops, resize_into
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
 from skindx.imaging.decode import decode

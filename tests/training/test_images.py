@@ -13,16 +13,15 @@ from skindx.core.compiled_loops import compiler
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.loader import augment as augment_module
-from skindx.data.loader import cache, node_memory
-from skindx.data.loader.ahead import Pool
+from skindx.data.loader import cache
 from skindx.data.loader.augment import (
     changer,
     composed_changer,
     squares_changer,
     turned,
 )
-from skindx.data.loader.crops import sample_seeds
-from skindx.data.loader.load import Reading, fill_random_crops, threads_for
+from skindx.data.loader.crops import fill_random_crops, sample_seeds
+from skindx.data.loader.load import Pool, Reading, threads_for
 from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
@@ -145,7 +144,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     # Two ranks of one node have one copy: shares would take as much.
     assert not opened(2).sharded
     assert not said
-    monkeypatch.setattr(node_memory, "create", lambda sizes: None)
+    monkeypatch.setattr(cache, "create_memory", lambda sizes: None)
     assert opened(2).sharded
     assert said == ["each of the 2 ranks sees its own share of the images, the same in each epoch"]
     assert not opened(1).sharded

@@ -16,9 +16,8 @@ from skindx.core.machine import cpu_count
 from skindx.core.measurement import timed_rounds
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
-from skindx.data.loader.ahead import Pool, work_ahead
-from skindx.data.loader.crops import Window, draw_windows, sample_seeds
-from skindx.data.loader.load import fill_random_crops, load
+from skindx.data.loader.crops import Window, draw_windows, fill_random_crops, sample_seeds
+from skindx.data.loader.load import Pool, load, work_ahead
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record

@@ -12,7 +12,7 @@ from pydantic import Field
 from skindx.api.model import Model
 from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
-from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.diagnose import needed_side
 from skindx.diagnosis.photo_checks import open_photo
 from skindx.diagnosis.predictor import Predictor

@@ -1,10 +1,13 @@
 """Where training images are kept between epochs, by the memory of the nodes, alike on all ranks."""
 
 import os
+import secrets
 import socket
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +15,13 @@ from numpy.typing import NDArray
 
 from skindx.core.machine import free_memory
 from skindx.data.layout import CACHE
-from skindx.data.loader import node_memory
 from skindx.data.loader.batches import shard
 from skindx.data.loader.load import threads_for
-from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.shuffler import Ranks, ShardShuffler, gloo_group
-from skindx.data.loader.source import Files, ImageSource, InMemory
+from skindx.data.loader.source import Files, ImageSource, InMemory, rank_in_memory
+from skindx.data.manifest import Record
 
 KEEP = 0.5
 """Share of the free memory that images may take; the rest is the training's own."""
@@ -198,14 +200,14 @@ def _share_memory(
     if isinstance(held, NodeMemory):
         made = held.offer()
     elif node.ranks > 1:
-        made = node_memory.create(sizes_N.tolist())
+        made = create_memory(sizes_N.tolist())
     offers = mesh.gather((host, astuple(made[1]) if made else None))
     given = next(offer for name, offer in offers if name == host)
-    handle = node_memory.Handle(*given) if given else None
+    handle = MemoryHandle(*given) if given else None
     descriptor = made[0] if made else None
     if made and handle != made[1]:
         os.close(made[0])  # the first rank's is taken; this one never held a page
-        descriptor = node_memory.attach(handle) if handle else None
+        descriptor = attach_memory(handle) if handle else None
     # Copies of some beside memory shared by others would take more than the budget knows of. The
     # first rank's process goes on holding its descriptor until all have answered.
     reached = [name for name, result in mesh.gather((host, descriptor is not None)) if result]
@@ -240,3 +242,81 @@ def cache_folder(dataset: Path, cache: DiskCache) -> Path:
         return dataset / CACHE
     # Several datasets may share one disk.
     return cache.folder / sha256(str(dataset.resolve()).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHandle:
+    """Facts with which another process of the machine finds the memory."""
+
+    pid: int
+    descriptor: int
+    name: str
+
+
+class NodeMemory(Files):
+    """Files whose bytes are kept, by whichever rank reads one first, for every rank of the node.
+
+    The memory is a file without a name (memfd_create), which the system frees when the last
+    process that has it open is gone, however that ended. Bytes are written before their mark, both
+    by system calls, so that an image marked as kept is whole; two ranks that read the same file
+    at once write the same. `share` is as in `InMemory`.
+    """
+
+    def __init__(
+        self,
+        dataset: Path,
+        records: Sequence[Record],
+        sizes: Sequence[int],
+        descriptor: int,
+        share: float = 1.0,
+    ) -> None:
+        """Take over `descriptor`; `sizes` are the bytes of all images, the same on all ranks."""
+        super().__init__(dataset, records)
+        self.share = share
+        self._starts = list(accumulate(sizes, initial=len(sizes)))  # the marks lie first
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def read(self, index: int) -> bytes:
+        """Return an image's encoded bytes. Raises UserError when the file cannot be read."""
+        start, end = self._starts[index : index + 2]
+        if os.pread(self._descriptor, 1, index) == b"\1":
+            return os.pread(self._descriptor, end - start, start)
+        data = super().read(index)
+        wanted = len(data) == end - start and rank_in_memory(index) < self.share
+        # A write is cut short only where there is no memory left: then nothing is marked.
+        if wanted and os.pwrite(self._descriptor, data, start) == len(data):
+            os.pwrite(self._descriptor, b"\1", index)
+        return data
+
+    def offer(self) -> tuple[int, MemoryHandle]:
+        """Return another descriptor of this memory, and its handle."""
+        descriptor = os.dup(self._descriptor)
+        link = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
+        return descriptor, MemoryHandle(os.getpid(), descriptor, name)
+
+
+def create_memory(sizes: Sequence[int]) -> tuple[int, MemoryHandle] | None:
+    """Return a descriptor of new, empty memory and its handle; None where there is none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    name = f"skindx-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.memfd_create(name)
+        os.truncate(descriptor, len(sizes) + sum(sizes))  # takes no memory yet
+    except OSError:
+        return None
+    return descriptor, MemoryHandle(os.getpid(), descriptor, name)
+
+
+def attach_memory(handle: MemoryHandle) -> int | None:
+    """Return a descriptor of another process's memory; None when it cannot be reached."""
+    path = Path(f"/proc/{handle.pid}/fd/{handle.descriptor}")
+    try:
+        # In another container the same number is another process: the name shows it.
+        if str(path.readlink()) != f"/memfd:{handle.name} (deleted)":
+            return None
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import CppSource
+from skindx.data.loader.source import ImageSource, MappedSource
 from skindx.imaging.resize import resize_bilinear
 
 # H, W = height, width; S = side of the square
@@ -211,3 +212,79 @@ def _words(number: int) -> list[int]:
     while number := number // _WORD:
         words.append(number % _WORD)
     return words
+
+
+def fill_random_crops(
+    source: ImageSource,
+    indices: Sequence[int],
+    seeds: Sequence[int],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    *,
+    bars: tuple[int, int, int] | None = None,
+    out_TSS3: NDArray[np.uint8],
+) -> None:
+    """Write a random window of each image, resized to S x S; see `random_window`.
+
+    A window is drawn from its image's seed, which is below 2^32. With `bars`, the colour of what is
+    beside a whole image in its square, it is one of that square.
+    """
+    sizes_T2 = np.array([source.size(index) for index in indices], np.int64).reshape(-1, 2)
+    if bars is not None:
+        out_TSS3[...] = bars
+        squares_T2 = sizes_T2.max(axis=1, keepdims=True).repeat(2, axis=1)
+        windows_T4 = draw_windows(squares_T2, seeds, scale, ratio)
+        _fill_framed(source, indices, sizes_T2, windows_T4, out_TSS3)
+        return
+    fill_crops(source, indices, draw_windows(sizes_T2, seeds, scale, ratio), out_TSS3)
+
+
+def fill_crops(
+    source: ImageSource,
+    indices: Sequence[int],
+    windows_T4: NDArray[np.float64],
+    out_TSS3: NDArray[np.uint8],
+) -> None:
+    """Write a window of each image, resized to S x S, decoded no larger than the window needs.
+
+    A row of `windows_T4` has top, left, height and width as `Window` has them.
+
+    Draw the windows of all these images before: between two images the code that draws random
+    numbers has left the processor's caches, and takes several times as long.
+    """
+    if isinstance(source, MappedSource):
+        source.crop(indices, windows_T4, out_TSS3)
+        return
+    sides = out_TSS3.shape[1:3]
+    for index, shares, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
+        window = Window(*shares)
+        image_HW3 = source.image(index, at_least=window.needs(*sides))
+        resize_into(window.of(image_HW3), out_SS3)
+
+
+def _fill_framed(
+    source: ImageSource,
+    indices: Sequence[int],
+    sizes_T2: NDArray[np.int64],
+    windows_T4: NDArray[np.float64],
+    out_TSS3: NDArray[np.uint8],
+) -> None:
+    """Write a window of each image's square, which has its longer side; bars stay as they are.
+
+    Where a window is the wider one it holds the whole image, anywhere in it; else it lies within.
+    """
+    side = out_TSS3.shape[1]
+    extent_T2 = windows_T4[:, 2:] * sizes_T2.max(axis=1, keepdims=True) / sizes_T2
+    free_T2 = 1 - windows_T4[:, 2:]
+    place_T2 = np.where(free_T2 > 0, windows_T4[:, :2] / np.maximum(free_T2, 1e-12), 0.5)
+    begin_T2 = place_T2 * (1 - extent_T2)  # in shares of the image, as all but `place`
+    low_T2, high_T2 = np.maximum(begin_T2, 0), np.minimum(begin_T2 + extent_T2, 1)
+    first_T2 = np.rint((low_T2 - begin_T2) / extent_T2 * side).astype(int).clip(0, side - 1)
+    last_T2 = np.rint((high_T2 - begin_T2) / extent_T2 * side).astype(int).clip(first_T2 + 1, side)
+    seen_T4 = np.hstack([low_T2, high_T2 - low_T2])
+    for number, (index, (top, left), (bottom, right)) in enumerate(
+        zip(indices, first_T2.tolist(), last_T2.tolist(), strict=True)
+    ):
+        part_1RC3 = np.empty((1, bottom - top, right - left, 3), np.uint8)
+        fill_crops(source, [index], seen_T4[number : number + 1], part_1RC3)
+        out_TSS3[number, top:bottom, left:right] = part_1RC3[0]

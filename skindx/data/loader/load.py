@@ -1,20 +1,90 @@
 """uint8 batches from threads, each in its order, the next ones in work meanwhile."""
 
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.machine import cpu_count
-from skindx.data.loader.ahead import Allocate, Pool, work_ahead
-from skindx.data.loader.crops import Window, draw_windows, resize_into
-from skindx.data.loader.pixels import Pixels
-from skindx.data.loader.source import ImageSource
 
 if TYPE_CHECKING:
     import torch
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+def work_ahead(
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    *,
+    threads: int,
+    ahead: int,
+    size: Callable[[Value], int] | None = None,
+    most: int = 0,
+) -> Generator[Value, None, None]:
+    """Yield function(item) in the order of `items`, computed on `threads` threads.
+
+    At most `ahead` items are taken that have not been yielded yet, so that memory is bounded
+    however slow the consumer is; nor are more taken while those that wait have a `size` of more
+    than `most` together. What `function` raises is raised here, at its item's turn.
+    Threads start with the first value asked for and have ended when the generator has: also by
+    an exception, by `close`, or by leaving a `for` loop that holds its only reference.
+    """
+    assert threads >= 1
+    assert ahead >= 1
+    taken: deque[Future[Value]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="skindx-loader")
+    try:
+        for item in items:
+            taken.append(pool.submit(function, item))
+            while len(taken) == ahead or (size and _waiting(taken, size) > most):
+                yield taken.popleft().result()
+        while taken:
+            yield taken.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _waiting(taken: Iterable[Future[Value]], size: Callable[[Value], int]) -> int:
+    return sum(size(one.result()) for one in taken if one.done() and not one.exception())
+
+
+Shape = tuple[int, int, int, int]
+
+Allocate = Callable[[Shape], NDArray[np.uint8]]
+
+
+class _Lease:
+    """A block in use: arrays made of it, and all their views, keep it alive."""
+
+    def __init__(self, block: NDArray[np.uint8], shape: Shape) -> None:
+        self.__array_interface__: dict[str, Any] = {**block.__array_interface__, "shape": shape}
+
+
+class Pool:
+    """Hands out uint8 arrays; a block returns when its array and every view of it are gone.
+
+    The system gives fresh memory page by page at the first touch, which for a batch of images
+    costs as much as a quarter of cropping them from a cache.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+
+    def __call__(self, shape: Shape) -> NDArray[np.uint8]:
+        """Return an array of any content."""
+        size = int(np.prod(shape))
+        free = self._free[size]
+        block = free.pop() if free else np.empty(size, np.uint8)
+        lease = _Lease(block, shape)
+        weakref.finalize(lease, free.append, block).atexit = False
+        return np.asarray(lease)
 
 
 Fill = Callable[[Sequence[int], NDArray[np.uint8]], None]
@@ -74,82 +144,6 @@ def _tasks(
             part = slice(start, start + size)
             last = start + size >= len(batch)
             yield _Task(batch[part], images_BSS3[part], images_BSS3 if last else None)
-
-
-def fill_random_crops(
-    source: ImageSource,
-    indices: Sequence[int],
-    seeds: Sequence[int],
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-    *,
-    bars: tuple[int, int, int] | None = None,
-    out_TSS3: NDArray[np.uint8],
-) -> None:
-    """Write a random window of each image, resized to S x S; see `random_window`.
-
-    A window is drawn from its image's seed, which is below 2^32. With `bars`, the colour of what is
-    beside a whole image in its square, it is one of that square.
-    """
-    sizes_T2 = np.array([source.size(index) for index in indices], np.int64).reshape(-1, 2)
-    if bars is not None:
-        out_TSS3[...] = bars
-        squares_T2 = sizes_T2.max(axis=1, keepdims=True).repeat(2, axis=1)
-        windows_T4 = draw_windows(squares_T2, seeds, scale, ratio)
-        _fill_framed(source, indices, sizes_T2, windows_T4, out_TSS3)
-        return
-    fill_crops(source, indices, draw_windows(sizes_T2, seeds, scale, ratio), out_TSS3)
-
-
-def fill_crops(
-    source: ImageSource,
-    indices: Sequence[int],
-    windows_T4: NDArray[np.float64],
-    out_TSS3: NDArray[np.uint8],
-) -> None:
-    """Write a window of each image, resized to S x S, decoded no larger than the window needs.
-
-    A row of `windows_T4` has top, left, height and width as `Window` has them.
-
-    Draw the windows of all these images before: between two images the code that draws random
-    numbers has left the processor's caches, and takes several times as long.
-    """
-    if isinstance(source, Pixels):
-        source.crop(indices, windows_T4, out_TSS3)
-        return
-    sides = out_TSS3.shape[1:3]
-    for index, shares, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
-        window = Window(*shares)
-        image_HW3 = source.image(index, at_least=window.needs(*sides))
-        resize_into(window.of(image_HW3), out_SS3)
-
-
-def _fill_framed(
-    source: ImageSource,
-    indices: Sequence[int],
-    sizes_T2: NDArray[np.int64],
-    windows_T4: NDArray[np.float64],
-    out_TSS3: NDArray[np.uint8],
-) -> None:
-    """Write a window of each image's square, which has its longer side; bars stay as they are.
-
-    Where a window is the wider one it holds the whole image, anywhere in it; else it lies within.
-    """
-    side = out_TSS3.shape[1]
-    extent_T2 = windows_T4[:, 2:] * sizes_T2.max(axis=1, keepdims=True) / sizes_T2
-    free_T2 = 1 - windows_T4[:, 2:]
-    place_T2 = np.where(free_T2 > 0, windows_T4[:, :2] / np.maximum(free_T2, 1e-12), 0.5)
-    begin_T2 = place_T2 * (1 - extent_T2)  # in shares of the image, as all but `place`
-    low_T2, high_T2 = np.maximum(begin_T2, 0), np.minimum(begin_T2 + extent_T2, 1)
-    first_T2 = np.rint((low_T2 - begin_T2) / extent_T2 * side).astype(int).clip(0, side - 1)
-    last_T2 = np.rint((high_T2 - begin_T2) / extent_T2 * side).astype(int).clip(first_T2 + 1, side)
-    seen_T4 = np.hstack([low_T2, high_T2 - low_T2])
-    for number, (index, (top, left), (bottom, right)) in enumerate(
-        zip(indices, first_T2.tolist(), last_T2.tolist(), strict=True)
-    ):
-        part_1RC3 = np.empty((1, bottom - top, right - left, 3), np.uint8)
-        fill_crops(source, [index], seen_T4[number : number + 1], part_1RC3)
-        out_TSS3[number, top:bottom, left:right] = part_1RC3[0]
 
 
 @dataclass(frozen=True)

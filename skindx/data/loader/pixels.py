@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file, only_writer
 from skindx.core.errors import UserError
-from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crops import resize_into, window_places
+from skindx.data.loader.load import work_ahead
 from skindx.data.loader.source import Files
 from skindx.imaging.resize import resize_views, shrink, shrunk_size
 from skindx.imaging.stored_colours import AS_STORED

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.stored_colours import Decoding
 
-# H, W = height, width
+# T = images of a task, H, W = height, width, S = side
 
 _GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2
 
@@ -28,6 +28,16 @@ class ImageSource(Protocol):
 
     def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return H x W x 3 uint8, perhaps smaller, but no side below `at_least`; do not write."""
+
+
+@runtime_checkable
+class MappedSource(ImageSource, Protocol):
+    """Images that lie decoded in memory, so that many are cropped at once."""
+
+    def crop(
+        self, indices: Sequence[int], windows_T4: NDArray[np.float64], out_TSS3: NDArray[np.uint8]
+    ) -> None:
+        """Write a window of each image, resized to S x S."""
 
 
 class Files:

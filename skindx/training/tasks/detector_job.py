@@ -22,8 +22,8 @@ from skindx.core.settings_base import read_yaml
 from skindx.core.startup import light_imports
 from skindx.core.state_checks import check_like
 from skindx.data.box import Box
-from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.batches import epoch_plan, steps_of
+from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record
 from skindx.data.origin import origin_of
 from skindx.metrics import DetectionScore, mean_average_precision

@@ -18,10 +18,9 @@ from torch import Tensor
 from skindx.data.loader.augment import squares_changer
 from skindx.data.loader.batches import epoch_plan
 from skindx.data.loader.cache import CacheContext, Say, node_of, open_cached
-from skindx.data.loader.crops import sample_seeds
+from skindx.data.loader.crops import fill_random_crops, sample_seeds
 from skindx.data.loader.load import (
     Reading,
-    fill_random_crops,
     load,
     memory_for,
     threads_for,
