@@ -155,3 +155,11 @@ def lab_here() -> None:
             pass
     except UserError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset folder of 3 classes x 30 images with boxes, in four splits."""
+    from shapes_dataset import write_shapes
+
+    return write_shapes(tmp_path_factory.mktemp("small") / "data")

@@ -1,7 +1,8 @@
+"""A dataset folder of 3 classes x 30 images with boxes, in four splits."""
+
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from skindx.data.box import Box
 from skindx.data.layout import store_bytes
@@ -27,12 +28,10 @@ def _paint(label: str, seed: int) -> tuple[np.ndarray, tuple[Box, ...]]:
     return image, (Box(x - 15, y - 15, x + 15, y + 15, "lesion", "painter"),)
 
 
-@pytest.fixture(scope="session")
-def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset folder of 3 classes x 30 images with boxes, in four splits."""
+def write_shapes(folder: Path) -> Path:
+    """Write the dataset and return its folder."""
     import cv2
 
-    folder = tmp_path_factory.mktemp("small") / "data"
     records = []
     for number, label in enumerate(CLASSES):
         for index in range(30):
