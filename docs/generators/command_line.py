@@ -19,10 +19,11 @@ exit code 2; a job that failed ends with exit code 1; a job that was stopped wit
 def command_line() -> str:
     """Return the page."""
     from skindx.cli import app
-    from skindx.cli.options import complete
+    from skindx.cli.options import KNOWN, complete
 
     parts, verbs = [_INTRODUCTION], typer.main.get_command(app)
-    complete(verbs, "bench")
+    for name in KNOWN:
+        complete(verbs, name)
     for words, command in _leaves(verbs, ("skindx",)):
         parts += [f"## {code(' '.join(words))}\n", _usage(words, command), *_help(command)]
         parts += [_parameters(command)]

@@ -1,4 +1,4 @@
-"""Verbs about this machine: `skindx demo`, `doctor`, `bench` and `completion`."""
+"""Verbs about this machine: `skindx demo`, `doctor` and `completion`; those of kit and lab."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,6 +68,11 @@ def demo(
 def bench() -> None:
     """Measure skindx and comparable tools; needs the distribution skindx-bench."""
     raise AssertionError("the verb of skindx-bench takes the place of this one")
+
+
+def plan() -> None:
+    """Estimate time, cost and bottleneck of a training; needs the distribution skindx-methods."""
+    raise AssertionError("the verb of skindx-methods takes the place of this one")
 
 
 def completion(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from skindx.core.companions import LAB, check_version, missing
+from skindx.core.companions import LAB, METHODS, entry_of, load_entry, missing
 from skindx.core.errors import UserError
 from skindx.core.removed_names import (
     refuse_removed_key,
@@ -315,7 +315,7 @@ def _special(entry: "os.DirEntry[str]") -> Iterator[tuple[Path, int]]:
 
 
 GROUP = "skindx.verbs"
-KNOWN = {"bench": LAB}
+KNOWN = {"bench": LAB, "plan": METHODS}
 """Verbs that `skindx --help` lists whether they are installed or not, and who brings them."""
 
 
@@ -336,26 +336,14 @@ def complete(group: Any, name: str) -> None:
     Nothing happens for a name that no installed distribution adds. Raises UserError for one of
     KNOWN that is missing or has another version than skindx, and for one that fails to import.
     """
-    from importlib.metadata import entry_points
-
-    entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
-    needed = KNOWN.get(name)
-    if not entries:
-        if needed:
+    entry = entry_of(GROUP, name)
+    if entry is None:
+        if needed := KNOWN.get(name):
             raise UserError(f"{missing(f'skindx {name}', needed)}.")
         return
-    entry = entries[0]
-    distribution = entry.dist.name if entry.dist else entry.value
-    check_version(entry)
-    try:
-        app = entry.load()
-    except Exception as error:  # code of others: whatever it raises, the verb is not there
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"skindx {name} cannot be loaded from {distribution} ({reason}); reinstall or remove "
-            f"{distribution}."
-        ) from error
+    app = load_entry(entry, f"skindx {name}")
     if not isinstance(app, typer.Typer):
+        distribution = entry.dist.name if entry.dist else entry.value
         raise UserError(
             f"skindx {name} of {distribution} is a {type(app).__name__} and no typer.Typer; "
             f"remove {distribution}."

@@ -76,6 +76,7 @@ def train(
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.place import settle_place
     from skindx.training.launching.supervise import StoppedError
+    from skindx.training.registry import follow_plan
     from skindx.training.run import train as train_run
 
     settle_place()
@@ -84,12 +85,11 @@ def train(
         return
     chosen = ["engine.schedule=hop"] if hop else []
     chosen += sets or []
-    if plan:
-        from skindx.plan.training_plan import keep, settings_with_plan
-
-        settings, predicted = settings_with_plan(config, chosen, plan, dataset)
-    else:
-        settings = TrainSettings.load(config, chosen)
+    settings, keep = (
+        follow_plan(plan, config, chosen, dataset)
+        if plan
+        else (TrainSettings.load(config, chosen), _nothing)
+    )
     settings = settings.starting_from(weights) if weights else settings
     if config is None or random_weights:
         settings = _without_config(
@@ -98,9 +98,8 @@ def train(
     if out is None:
         raise UserError("--out is missing; name the run folder to write.")
     try:
-        begin = partial(keep, out, predicted) if plan else _nothing
         with energy_reported("train", out):
-            bundle = train_run(dataset, settings, out, begin)
+            bundle = train_run(dataset, settings, out, partial(keep, out))
     except StoppedError as stopped:
         if not str(stopped):
             # One rank of several that another launcher started: the first rank reports for all, and
@@ -156,7 +155,7 @@ def _join(dataset: Path, run: Path | None, others: list[object]) -> None:
         raise typer.Exit(stopped.code) from None
 
 
-def _nothing() -> None: ...
+def _nothing(run: Path) -> None: ...
 
 
 def _stopped(stopped: "StoppedError") -> str:

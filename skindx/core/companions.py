@@ -5,7 +5,7 @@ Neither is on a package index, so no message gives a name to install: a stranger
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import skindx
 from skindx.core.errors import UserError
@@ -40,3 +40,27 @@ def check_version(entry: "EntryPoint") -> None:
             f"{name} has version {version}, and this is skindx {skindx.__version__}; "
             f"{how_to_install(name)}."
         )
+
+
+def entry_of(group: str, name: str) -> "EntryPoint | None":
+    """Return the entry point of that name, of two the first; None where nothing installed has it.
+
+    Metadata of packages is read at each call: it takes tens of milliseconds.
+    """
+    from importlib.metadata import entry_points
+
+    return next((entry for entry in entry_points(group=group) if entry.name == name), None)
+
+
+def load_entry(entry: "EntryPoint", what: str) -> Any:
+    """Return what an entry point names. Raises UserError, with `what` as the message names it."""
+    check_version(entry)
+    try:
+        return entry.load()
+    except Exception as error:  # code of others: whatever it raises, it is not there
+        distribution = entry.dist.name if entry.dist else entry.value
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"{what} cannot be loaded from {distribution} ({reason}); reinstall or remove "
+            f"{distribution}."
+        ) from error

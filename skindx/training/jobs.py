@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -38,7 +37,7 @@ from skindx.training.launching.supervise import (
     write_note,
 )
 from skindx.training.parallel.mesh import Mesh, is_lost, leave
-from skindx.training.recorded_step import PLANNED, RecordedStep, timeline_file
+from skindx.training.registry import PLANNED, recorded
 from skindx.training.state import Row, Training
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.training.tasks.detector_job import DetectorJob
@@ -188,9 +187,8 @@ def train_job(
 def _setup(job: Job, mesh: Mesh, say: Callable[[str], None]) -> Training[Any]:
     """Return a training; where it follows a plan, its main rank records a step."""
     training = job.setup(mesh, say)
-    if not (mesh.is_main and (job.run / PLANNED).is_file()):
-        return training
-    return replace(training, take=RecordedStep(timeline_file(job.run, job.key)))
+    follows = mesh.is_main and (job.run / PLANNED).is_file()
+    return recorded(training, job.run, job.key) if follows else training
 
 
 def hold(run: Path, wait_s: float, held: ExitStack) -> None:

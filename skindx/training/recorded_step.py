@@ -48,9 +48,6 @@ class TimedEngine:
         return taken
 
 
-PLANNED = "plan.json"
-"""In a run that follows a plan: what was predicted."""
-
 NUMBER = 4
 """The step since a start that is recorded: the ones before open connections and take memory."""
 
@@ -84,6 +81,11 @@ class RecordedStep:
         if loss is not None:
             write_chrome(self._file, recorder.step(), "measured: the main rank, one step")
         return loss
+
+
+def recording(run: Path, key: str) -> RecordedStep:
+    """Return what takes the steps of a run's training, and records one of them."""
+    return RecordedStep(timeline_file(run, key))
 
 
 class _Recorder:

@@ -1,10 +1,18 @@
-"""The methods and towers of a training by its settings: the one place that loads them, by name."""
+"""The methods and towers of a training by its settings: the one place that loads them, by name.
+
+A plan too, which the methods kit reads and lays beside a run: its entry points in the group
+`skindx.training_plans` are `follow` and `record`.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from skindx.core.companions import METHODS, entry_of, load_entry, missing
 from skindx.core.errors import UserError
 from skindx.core.kinds import load_object
 from skindx.models.towers import is_tower, resolve_tower
@@ -12,6 +20,11 @@ from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.method import Method, RunMethod
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.state import Training
+
+PLANS = "skindx.training_plans"
+PLANNED = "plan.json"
+"""In a run that follows a plan: what was predicted."""
 
 
 def run_method(settings: TrainSettings) -> RunMethod:
@@ -107,3 +120,26 @@ def build_preconditioner(
         say=say,
     )
     return made
+
+
+def follow_plan(
+    plan: Path, config: Path | None, sets: list[str], dataset: Path
+) -> tuple[TrainSettings, Callable[[Path], None]]:
+    """Return the settings of a config under a plan, and what writes the prediction into a run.
+
+    Raises UserError, also where the methods kit is not installed.
+    """
+    entry = entry_of(PLANS, "follow")
+    if entry is None:
+        raise UserError(f"{missing('skindx train --plan', METHODS)}.")
+    settings, keep = load_entry(entry, "skindx train --plan")(plan, config, sets, dataset)
+    return settings, keep
+
+
+def recorded(training: Training[Any], run: Path, key: str) -> Training[Any]:
+    """Return a training that records a step for its plan; without the methods kit, as it was."""
+    entry = entry_of(PLANS, "record")
+    if entry is None:
+        return training
+    take = load_entry(entry, f"recording a step for {run / PLANNED}")(run, key)
+    return replace(training, take=take)

@@ -34,8 +34,7 @@ from skindx.training.jobs import train as train_members
 from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.mesh import is_lost, leave, resolve_accelerator
-from skindx.training.recorded_step import PLANNED
-from skindx.training.registry import resolve, run_method
+from skindx.training.registry import PLANNED, resolve, run_method
 
 _WRITTEN_FIRST = (SETTINGS, PLANNED)
 """What a training writes before its ranks look at weights, images and checkpoints."""

@@ -14,7 +14,7 @@ from command_line import Skindx
 from typer.testing import CliRunner
 
 from skindx import cli
-from skindx.cli.options import complete
+from skindx.cli.options import KNOWN, complete
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CHEAP = ("boxes export", "casebook list", "completion")
@@ -33,7 +33,8 @@ def leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 def every_verb() -> dict[str, Any]:
     group = typer.main.get_command(cli.app)
-    complete(group, "bench")
+    for name in KNOWN:
+        complete(group, name)
     return dict(leaves(group))
 
 

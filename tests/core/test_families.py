@@ -1,14 +1,13 @@
 """Kinds of a family are named once: those from outside show up everywhere, no literal elsewhere."""
 
 import ast
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from guide_pages import ROOT
+from toy_kinds import TOY_POINTS, ask_beside_toys
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -19,53 +18,13 @@ from skindx.core.kinds import Family
 
 PACKAGE = ROOT / "skindx"
 
-TOYS = '''
-"""Kinds from outside, one a family."""
-from typing import ClassVar, Literal
-from pydantic import Field
-from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.pricing import StepSchedule, after_backward
-from skindx.core.settings_base import Settings
-from skindx.training.forms.owt_form import OwtForm
-from skindx.training.forms.parallel_form import ParallelSettings
-
-class ToyExchange(ExchangeSettings):
-    """Sends a tenth of everything (Doe 2020, arXiv 2001.00001)."""
-    kind: Literal["toy"] = "toy"
-    tenths: int = Field(1, ge=1, le=10)
-    code: ClassVar[str] = "pathlib:PurePath"
-
-    def schedule(self, load, network, rule=""):
-        price = network.price("all_reduce")
-        size = self.tenths * load.size_bytes // 10
-        return StepSchedule((after_backward(load, size, price(size)),), spread=price.spread)
-
-class ToyForm(OwtForm):
-    """Splits as owt does."""
-    name = "toyform"
-
-class ToyParallel(ParallelSettings):
-    """Splits something."""
-    kind: Literal["toyform"] = "toyform"
-    price: ClassVar = ToyForm
-
-class Anything(Settings):
-    """Does whatever it says."""
-    kind: Literal["anything"] = "anything"
-'''
 ASKS = """
-import json, sys
+import json
 sys.path.insert(0, DOCS)
 from generators.kinds import families, kinds
-from skindx.cli.plan import plan
 from skindx.core.errors import UserError
-from skindx.plan.plan import make
-from skindx.plan.plan_text import plan_values
-from skindx.plan.plan import PlanRequest, plan_of_trace
-from skindx.plan.search import PlanLimits
+from skindx.plan.strategies import strategy_names
 from skindx.training.config.run import TrainSettings
-from pathlib import Path
-import typer
 
 raw = {"exchange": {"kind": "toy", "tenths": 2}}
 settings = TrainSettings.parse(raw, "run.yaml")
@@ -77,66 +36,34 @@ def refusal(raw):
     except UserError as error:
         return str(error)
 
-command = typer.main.get_command(plan).commands["make"]
-command.complete()
-helps = next(option.help for option in command.params if option.name == "strategy")
-asked = PlanRequest(PlanLimits(lossy=True, extrapolate=True), Path(TRACE), "10gbe:4")
-rows = plan_values(plan_of_trace(asked))["candidates"]
 print(json.dumps({
     "kinds": [settings.exchange.kind, form.engine.parallel.kind],
     "refusals": [refusal({"exchange": {"kind": kind}}) for kind in ("broken", "gone")],
-    "help": helps,
+    "strategies": strategy_names(),
     "page": kinds(),
     "names": {family.group: family.names for family in families()},
-    "rows": {row["strategy"]: row["settings"] for row in rows},
 }))
 """
-TRACED = {
-    "name": "two",
-    "batch": 32,
-    "layers": [
-        {"name": "conv", "operator": "Conv2d", "forward_s": 1e-3, "backward_s": 2e-3,
-         "activation_bytes": 4000, "parameter_bytes": 4_000_000, "outputs": 64},
-        {"name": "fc", "operator": "Linear", "forward_s": 3e-3, "backward_s": 4e-3,
-         "activation_bytes": 128_000, "parameter_bytes": 8_000_000, "outputs": 1000,
-         "input_bytes": 4000},
-    ],
-}  # fmt: skip
 
 
-def test_a_kind_of_another_distribution_is_in_settings_help_page_and_plan(tmp_path: Path) -> None:
-    (tmp_path / "toys.py").write_text(TOYS)
-    (tmp_path / "trace.json").write_text(json.dumps({"networks": [TRACED]}))
-    info = tmp_path / "toys-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    own = {"skindx.exchanges": "toy = toys:ToyExchange\nbroken = no_module:X",
-           "skindx.parallel_forms": "toyform = toys:ToyParallel"}  # fmt: skip
-    groups = {family.group: "anything = toys:Anything" for family in families()} | own
-    text = "\n".join(f"[{group}]\n{points}" for group, points in groups.items())
-    (info / "entry_points.txt").write_text(text)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); DOCS = {str(ROOT / 'docs')!r}\n"
-    code += f"TRACE = {str(tmp_path / 'trace.json')!r}\n{ASKS}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kinds"] == ["toy", "toyform"]
-    broken, gone = found["refusals"]
+def test_a_kind_of_another_distribution_is_in_settings_strategies_and_page(tmp_path: Path) -> None:
+    groups = [family.group for family in families()]
+    code = f"DOCS = {str(ROOT / 'docs')!r}\n{ASKS}"
+    answers = ask_beside_toys(tmp_path, groups, code)
+    assert answers["kinds"] == ["toy", "toyform"]
+    broken, gone = answers["refusals"]
     assert "exchange 'broken' comes from toys, which cannot be imported" in broken
     assert "'gone' is no kind; " in gone
-    assert "toy, " in found["help"]
-    assert "toyform" in found["help"]
-    assert "| `toy` | Sends a tenth of everything" in found["page"]
-    assert "Doe 2020, arXiv 2001.00001" in found["page"]
-    assert found["page"].count("| `anything` | Does whatever it says. |") == len(groups) - len(own)
-    assert all(("toy" if group in own else "anything") in " ".join(names)
-               for group, names in found["names"].items())  # fmt: skip
-    assert found["rows"]["toy"]["exchange"] == {"kind": "toy"}
+    assert {"toy", "toyform"} <= set(answers["strategies"])
+    page = answers["page"]
+    assert "| `toy` | Sends a tenth of everything" in page
+    assert "Doe 2020, arXiv 2001.00001" in page
+    assert page.count("| `anything` | Does whatever it says. |") == len(groups) - len(TOY_POINTS)
+    assert all(("toy" if group in TOY_POINTS else "anything") in " ".join(names)
+               for group, names in answers["names"].items())  # fmt: skip
 
 
 ALLOWED = {
-    # Work of a rank's own cores, in a profile.
-    ("local", "skindx/plan/plan.py"),
     # Whose pictures a report may show.
     ("local", "skindx/evaluation/mistakes.py"),
     # The kind of an operator whose price is asked for, not of a head.

@@ -52,8 +52,11 @@ def verbs() -> Iterator[str]:
     import typer
 
     from skindx.cli import app
+    from skindx.cli.options import complete
 
-    left: deque[tuple[str, Any]] = deque([("verb", typer.main.get_command(app))])
+    group = typer.main.get_command(app)
+    complete(group, "plan")
+    left: deque[tuple[str, Any]] = deque([("verb", group)])
     while left:
         words, command = left.popleft()
         if words != "verb":

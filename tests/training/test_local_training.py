@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from skindx.training.config.run import TrainSettings
 from skindx.training.gradient_sync import OUTER
-from skindx.training.recorded_step import PLANNED, timeline_file
+from skindx.training.recorded_step import timeline_file
+from skindx.training.registry import PLANNED
 
 pytestmark = pytest.mark.distributed
 

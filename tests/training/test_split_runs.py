@@ -18,7 +18,8 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import Remembered
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
-from skindx.training.recorded_step import PLANNED, timeline_file
+from skindx.training.recorded_step import timeline_file
+from skindx.training.registry import PLANNED
 
 OWT = {"kind": "owt", "min_weights": 1}
 SETTINGS: dict[str, Any] = {

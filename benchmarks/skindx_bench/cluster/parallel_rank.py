@@ -18,7 +18,6 @@ from skindx.comm.clocks import HostMark, LayerClock, layers_of
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
-from skindx.plan.measured_steps import local_work
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
@@ -31,6 +30,7 @@ from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.forms.cubes import Cube, cube_product
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
+from skindx_methods.plan.measured_steps import local_work
 
 _CONVOLUTIONS = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))
 """Channels in and out, and size of the kernels."""

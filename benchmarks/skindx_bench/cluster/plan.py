@@ -19,8 +19,6 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import make, preset
-from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import PlannedMember, Workload
 from skindx_bench.cluster.gradient_load import load_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
@@ -34,6 +32,8 @@ from skindx_bench.cluster.public_traces import (
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.result import median as figure_of
+from skindx_methods.plan.plan import make, preset
+from skindx_methods.plan.search import PlanLimits, search
 
 LOGS = (("tmp2comm", 2), ("tmp4comm", 4), ("tmp4ocomm", 4), ("tmp8comm", 8), ("tmp8ocomm", 8))
 """Log and nodes; a log holds one run or two."""

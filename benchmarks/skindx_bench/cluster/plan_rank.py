@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.comm.fused_exchange import Fused
-from skindx.plan.measured_steps import local_work
 from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx_bench.cluster.gradient_load import Waiting, heavy_tailed
 from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.harness.answering import answer_commands
+from skindx_methods.plan.measured_steps import local_work
 
 _TIMEOUT = timedelta(minutes=5)
 

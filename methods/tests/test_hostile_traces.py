@@ -14,14 +14,14 @@ from skindx.core.cost import collectives
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
-from skindx.plan import search as searching
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import PlanRequest, make, plan_of_trace, read_cluster
-from skindx.plan.plan_text import candidates, plan_values, summary
-from skindx.plan.saved_plan import read_fragment
-from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import PlannedMember, Workload
 from skindx.training.methods.kfac.sharing import divisors
+from skindx_methods.plan import search as searching
+from skindx_methods.plan.plan import PlanRequest, make, plan_of_trace, read_cluster
+from skindx_methods.plan.plan_text import candidates, plan_values, summary
+from skindx_methods.plan.saved_plan import read_fragment
+from skindx_methods.plan.search import PlanLimits
 
 DIGITS = "9" * 5000
 LARGE = "9" * 4000  # of as many JSON still makes a number

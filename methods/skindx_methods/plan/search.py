@@ -23,7 +23,7 @@ from skindx.plan.strategies import (
 PAPER = (
     "Search over parallel forms | Jia, Zaharia and Aiken, Beyond Data and Model Parallelism "
     "for Deep Neural Networks (FlexFlow), arXiv 1807.05358, 2018 | "
-    "tests/plan/test_search.py | docs/measured/parallel.json"
+    "methods/tests/test_search.py | docs/measured/parallel.json"
 )
 
 VARIANTS = tuple(searched(parallel=False))

@@ -17,7 +17,7 @@ from skindx.core.cost.profile import MOST_S, Name
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
 from skindx.plan.estimate import Estimate
-from skindx.plan.plan import Plan
+from skindx_methods.plan.plan import Plan
 
 Predictable = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 """Of many steps, whose times are bounded themselves."""

@@ -7,7 +7,7 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
 from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
-from skindx.plan.plan import (
+from skindx_methods.plan.plan import (
     BETWEEN,
     INSIDE,
     PlanRequest,
@@ -15,7 +15,7 @@ from skindx.plan.plan import (
     preset,
     read_cluster,
 )
-from skindx.plan.search import PlanLimits
+from skindx_methods.plan.search import PlanLimits
 
 
 def test_a_written_cluster_is_read_back(tmp_path: Path) -> None:

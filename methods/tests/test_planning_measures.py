@@ -24,17 +24,23 @@ from skindx.core.errors import UserError
 from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
-from skindx.plan.measure import measure
-from skindx.plan.measured_steps import profile_member
-from skindx.plan.plan import make
-from skindx.plan.saved_plan import Predicted, write_fragment
-from skindx.plan.search import PlanLimits
-from skindx.plan.training_plan import given_choice, keep, read_kept, settings_with_plan, workload_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.tasks.image_sets import TrainingData
 from skindx_bench.cluster.network_probe import cluster_of, rising
+from skindx_methods.plan.measure import measure
+from skindx_methods.plan.measured_steps import profile_member
+from skindx_methods.plan.plan import make
+from skindx_methods.plan.saved_plan import Predicted, write_fragment
+from skindx_methods.plan.search import PlanLimits
+from skindx_methods.plan.training_plan import (
+    given_choice,
+    keep,
+    read_kept,
+    settings_with_plan,
+    workload_of,
+)
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],

@@ -13,16 +13,16 @@ from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.plan import measured_steps
 from skindx.plan.estimate import Machine, estimate
-from skindx.plan.measure import distinct
-from skindx.plan.plan import make, preset
-from skindx.plan.saved_plan import merged, read_fragment, write_fragment
-from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.plan.training_plan import given_choice, keep, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings
 from skindx.training.recorded_step import timeline_file
+from skindx_methods.plan import measured_steps
+from skindx_methods.plan.measure import distinct
+from skindx_methods.plan.plan import make, preset
+from skindx_methods.plan.saved_plan import merged, read_fragment, write_fragment
+from skindx_methods.plan.search import PlanLimits
+from skindx_methods.plan.training_plan import given_choice, keep, recorded_steps, workload_of
 
 
 def test_settings_without_split_layers_are_given_as_their_exchange() -> None:

@@ -106,9 +106,9 @@ def make(
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.events import write_chrome
     from skindx.core.errors import UserError
-    from skindx.plan.plan import PlanRequest, plan_of_trace
-    from skindx.plan.plan_text import plan_values, render
-    from skindx.plan.search import PlanLimits
+    from skindx_methods.plan.plan import PlanRequest, plan_of_trace
+    from skindx_methods.plan.plan_text import plan_values, render
+    from skindx_methods.plan.search import PlanLimits
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
     request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch)
@@ -117,12 +117,12 @@ def make(
     elif config is None or dataset is None:
         raise UserError("a plan of a training needs both, CONFIG and DATA.")
     else:
-        from skindx.plan.training_plan import plan_of_config
         from skindx.training.config.run import TrainSettings
+        from skindx_methods.plan.training_plan import plan_of_config
 
         made = plan_of_config(TrainSettings.load(config, sets or []), dataset, request)
     if write:
-        from skindx.plan.saved_plan import write_fragment
+        from skindx_methods.plan.saved_plan import write_fragment
 
         write_fragment(write, made)
     if json_file:
@@ -155,8 +155,8 @@ def measure(
     Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
     """
     require_extra("train", *NEEDS, purpose="measuring networks")
-    from skindx.plan.measure import measure as measure_networks
     from skindx.training.config.run import TrainSettings
+    from skindx_methods.plan.measure import measure as measure_networks
 
     profiles = measure_networks(
         TrainSettings.load(config, sets or []), dataset, ranks=ranks, seconds=seconds
@@ -200,8 +200,8 @@ def check(
     from skindx.core.cost.cluster import Cluster
     from skindx.core.cost.events import lay_beside
     from skindx.core.text import seconds, size
-    from skindx.plan.saved_plan import compare, learnt
-    from skindx.plan.training_plan import happened, read_kept, recorded_steps
+    from skindx_methods.plan.saved_plan import compare, learnt
+    from skindx_methods.plan.training_plan import happened, read_kept, recorded_steps
 
     pairs = compare(read_kept(run), happened(run, dataset))
     if timeline:

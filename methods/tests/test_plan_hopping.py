@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
 from skindx.plan.estimate import Machine
-from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import PlannedMember, Workload, hops
+from skindx_methods.plan.search import PlanLimits, search
 
 
 def test_two_members_on_two_partitions_change_places_once() -> None:

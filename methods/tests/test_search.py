@@ -12,10 +12,10 @@ from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine, estimate, largest_batch, memory_of
-from skindx.plan.plan import make
-from skindx.plan.search import VARIANTS, PlanLimits, search
 from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload, strategy_of
 from skindx.training.config.run import TrainSettings
+from skindx_methods.plan.plan import make
+from skindx_methods.plan.search import VARIANTS, PlanLimits, search
 
 MEMBER = PlannedMember("m", profile(), batch=32, epochs=2, images=320, validation=32)
 WORK = Workload((MEMBER,))

@@ -1,6 +1,8 @@
 """A plan for training settings and a dataset, and what a run that follows a plan keeps of it."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,17 @@ from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
-from skindx.plan.measure import NOTHING, measure
-from skindx.plan.measured_steps import variant_of
-from skindx.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
-from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import resolve_ranks
-from skindx.training.recorded_step import PLANNED, timeline_file
+from skindx.training.recorded_step import timeline_file
+from skindx.training.registry import PLANNED
+from skindx_methods.plan.measure import NOTHING, measure
+from skindx_methods.plan.measured_steps import variant_of
+from skindx_methods.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
+from skindx_methods.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 
 _NAMED = 5
 """Networks of a trace that a message names."""
@@ -226,6 +229,14 @@ def settings_with_plan(
             "engine.hostfile, or start the ranks with torchrun or Slurm."
         )
     return settings, predicted
+
+
+def follow(
+    plan: Path, config: Path | None, sets: list[str], dataset: Path
+) -> tuple[TrainSettings, Callable[[Path], None]]:
+    """Return the settings of a config under a plan, and what keeps the prediction in a run."""
+    settings, predicted = settings_with_plan(config, sets, plan, dataset)
+    return settings, partial(keep, predicted=predicted)
 
 
 def _started_by_launcher() -> bool:

@@ -15,12 +15,12 @@ from skindx.core.errors import UserError
 from skindx.core.text import percent, seconds
 from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
 from skindx.plan.outcome import PlanOutcome
-from skindx.plan.search import PlanLimits, SearchResult, search
 from skindx.plan.strategies import Choice, PlannedMember, Workload
+from skindx_methods.plan.search import PlanLimits, SearchResult, search
 
 PAPER = (
     "Guidelines for workers and batches | Zou et al., Distributed Training Large-Scale Deep "
-    "Architectures, arXiv 1709.06622, 2017 | tests/plan/test_plan_report.py | "
+    "Architectures, arXiv 1709.06622, 2017 | methods/tests/test_plan_report.py | "
     "docs/measured/plan.json"
 )
 

@@ -11,11 +11,12 @@ from some_plans import cluster, profile, profiles
 from skindx.core.cost.events import chrome_events
 from skindx.core.cost.profile import Profiles
 from skindx.core.errors import UserError
-from skindx.plan import plan as guidelines
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import Plan, make
-from skindx.plan.plan_text import plan_values
-from skindx.plan.saved_plan import (
+from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan import plan as guidelines
+from skindx_methods.plan.plan import Plan, make
+from skindx_methods.plan.plan_text import plan_values
+from skindx_methods.plan.saved_plan import (
     Happened,
     Predicted,
     compare,
@@ -25,8 +26,7 @@ from skindx.plan.saved_plan import (
     read_fragment,
     write_fragment,
 )
-from skindx.plan.search import PlanLimits
-from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.search import PlanLimits
 
 
 @pytest.fixture(scope="module")

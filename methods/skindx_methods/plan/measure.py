@@ -22,7 +22,6 @@ from skindx.core.machine import cpu_count
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
-from skindx.plan.measured_steps import profile_member, variant_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import MemberSettings, TrainSettings
@@ -31,6 +30,7 @@ from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.launching.supervise import end_with_parent
 from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
 from skindx.training.tasks.image_sets import TrainingData
+from skindx_methods.plan.measured_steps import profile_member, variant_of
 
 BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""

@@ -10,7 +10,7 @@ from skindx import __version__
 from skindx.core.text import count, percent, rounded, seconds, size, within
 from skindx.plan.estimate import Estimate
 from skindx.plan.outcome import PlanOutcome
-from skindx.plan.plan import Plan
+from skindx_methods.plan.plan import Plan
 
 _ROWS = 12
 

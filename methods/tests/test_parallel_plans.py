@@ -10,11 +10,11 @@ from some_networks import profiles as of_network
 from skindx.core.cost.events import chrome_events
 from skindx.core.cost.profile import ProfiledLayer, Profiles
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import Plan, make, preset
-from skindx.plan.plan_text import plan_values
-from skindx.plan.saved_plan import write_fragment
-from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.plan import Plan, make, preset
+from skindx_methods.plan.plan_text import plan_values
+from skindx_methods.plan.saved_plan import write_fragment
+from skindx_methods.plan.search import PlanLimits
 
 OWN = alexnet(224, 1000, 128)
 WORK = Workload((PlannedMember("m", OWN, 512, epochs=2, images=5120),))

@@ -5,9 +5,9 @@ from some_plans import cluster, profile, profiles
 
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
-from skindx.plan.plan import make
-from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.plan import make
+from skindx_methods.plan.search import PlanLimits, search
 
 OWN = profile()
 

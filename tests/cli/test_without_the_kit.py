@@ -1,0 +1,84 @@
+"""The wheel alone, without skindx-methods: what the kit brings is refused in one sentence."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Skindx
+from tiny_dataset import jpeg, skin
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HIDDEN = """
+import importlib.metadata as metadata
+import sys
+
+everywhere = metadata.entry_points
+
+def of_others(**chosen):
+    entries = everywhere(**chosen)
+    others = (entry for entry in entries if not entry.dist or entry.dist.name != "skindx-methods")
+    return metadata.EntryPoints(others)
+
+metadata.entry_points = of_others
+sys.modules["skindx_methods"] = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("plan",), "skindx plan"),
+        (("plan", "--help"), "skindx plan"),
+        (("plan", "make", "c.yaml", "data", "--write", "plan.yaml"), "skindx plan"),
+        (("plan", "measure", "c.yaml", "data", "--out", "trace.json"), "skindx plan"),
+        (("train", "data", "--out", "run", "--plan", "plan.yaml"), "skindx train --plan"),
+    ],
+)
+def test_one_sentence_says_what_to_install_and_nothing_is_written(
+    skindx: Skindx,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    what: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    code, printed, err = skindx(*arguments)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert err == (
+        f"error: {what} needs skindx-methods, which is not installed; run `pip install "
+        f"{ROOT / 'methods'}`.\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_lists_the_verb_all_the_same(
+    skindx: Skindx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    code, printed, err = skindx("--help")
+    assert (code, err) == (0, "")
+    assert " plan " in printed
+
+
+def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    for number in range(12):
+        file = tmp_path / "images" / ("acne", "rosacea")[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(skin(number)))
+    words = ("new", "images", "--out", "run", "--effort", "quick", "--network", "test_resnet")
+    done = subprocess.run(
+        [sys.executable, "-m", "skindx", *words, "--yes"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" of memory") == 3
