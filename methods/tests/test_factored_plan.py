@@ -12,9 +12,10 @@ from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload, strategy_of
+from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.factored.factored import factors_of
 from skindx_methods.plan.search import PlanLimits, search
+from skindx_methods.plan.strategy_kinds import strategy_of
 
 INSIDE, OUTSIDE = 1000, 500
 

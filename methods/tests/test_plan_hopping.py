@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
 from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload, hops
+from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.plan.search import PlanLimits, search
+from skindx_methods.plan.strategy_kinds import hops
 
 
 def test_two_members_on_two_partitions_change_places_once() -> None:

@@ -10,12 +10,14 @@ from skindx.core.cost.cluster import Correction
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
+from skindx.core.cost.step import simulate_step
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine, estimate, largest_batch, memory_of
-from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload, strategy_of
+from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
 from skindx_methods.plan.plan import make
 from skindx_methods.plan.search import VARIANTS, PlanLimits, search
+from skindx_methods.plan.strategy_kinds import strategy_of
 
 MEMBER = PlannedMember("m", profile(), batch=32, epochs=2, images=320, validation=32)
 WORK = Workload((MEMBER,))
@@ -249,3 +251,18 @@ def test_local_steps_are_proposed_where_the_gradient_may_change_and_a_round_fits
     with pytest.raises(UserError, match=r"ranks train apart, and engine.precision=fp16 needs them"):
         search(scaled, slow, PlanLimits(strategy="local"))
     assert str(refused.value).endswith("set exchange.steps to at most 10.")
+
+
+def test_zero_updates_a_part_and_gathers_the_weights() -> None:
+    network = Network(cluster(4))
+    load = Load(profile().trace(), profile(), "cuda")
+
+    def step_of(name: str) -> float:
+        schedule = strategy_of(name).schedule(load, network)
+        return simulate_step(load.trace, schedule, network).seconds
+
+    # Reduced as a gather of a quarter (3 steps of 3,000 bytes), and gathered again; once more each
+    # before forward and in backward for stage 3.
+    gather = 3 * (0.01 + 0.3)
+    assert step_of("zero-1") == pytest.approx(10 + gather + 0.5 / 4 + gather)
+    assert step_of("zero-3") == pytest.approx(2 * gather + 10 + gather + 0.5 / 4)

@@ -1,14 +1,13 @@
 """Totals of a choice for epochs, members and the whole ensemble; time, money and energy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.network import Network
 from skindx.core.cost.profile import Profiles, compute_scale
 from skindx.plan.estimate import Estimate
-from skindx.plan.strategies import Choice, Hopping, PlannedMember, Workload, hops
+from skindx.plan.strategies import Choice, PlannedMember, Workload
 
 
 @dataclass(frozen=True)
@@ -97,18 +96,16 @@ def outcome(
     cluster: Cluster,
     *,
     as_given: bool = False,
+    whole_s: Callable[[Sequence[MemberTime]], float] | None = None,
 ) -> PlanOutcome:
-    """Add up the members; `estimates` by member's name."""
+    """Add up the members; `estimates` by member's name.
+
+    `whole_s` returns when the last one is trained, where they are not trained one after the other.
+    """
     members = tuple(
         _member(member, estimates[member.name], profiles) for member in workload.members
     )
-    seconds = [member.seconds for member in members]
-    if isinstance(choice.strategy, Hopping):
-        total = _hopping(members, workload, choice, cluster)
-    elif choice.side_by_side > 1:
-        total = _side_by_side(seconds, choice.side_by_side)
-    else:
-        total = sum(seconds)
+    total = whole_s(members) if whole_s else sum(member.seconds for member in members)
     memory = max(estimate.memory.peak_bytes for estimate in estimates.values())
     limit = cluster.memory_gb
     ranks = choice.ranks_per_node if profiles.device == "cpu" else 1
@@ -138,34 +135,3 @@ def _member(member: PlannedMember, estimate: Estimate, profiles: Profiles) -> Me
     return MemberTime(
         member.name, estimate, steps * estimate.step_s, rank_images * seconds, member.epochs
     )
-
-
-def _hopping(
-    members: Sequence[MemberTime], workload: Workload, choice: Choice, cluster: Cluster
-) -> float:
-    """Return when the last member has hopped through its last epoch; a partition is a rank's."""
-    network = Network(cluster, choice.nodes, choice.ranks_per_node)
-    link = network.between if choice.nodes > 1 else network.inside
-    state = {
-        member.name: member.profile.parameter_bytes + member.profile.optimizer_bytes
-        for member in workload.members
-    }
-    total, done = 0.0, 0
-    for epochs in sorted({member.epochs for member in members}):
-        active = [member for member in members if member.epochs >= epochs]
-        units = [
-            [(member.epoch_s + member.validation_s) / choice.ranks] * choice.ranks
-            for member in active
-        ]
-        sizes = [float(state[member.name]) for member in active]
-        epoch_s = hops(units, sizes, link.beta_s_per_byte, link.alpha_s)
-        total, done = total + (epochs - done) * epoch_s, epochs
-    return total
-
-
-def _side_by_side(seconds: list[float], ranks: int) -> float:
-    """Return when the last of the ranks is done, each of which takes the next member that waits."""
-    busy = [0.0] * ranks
-    for took in seconds:
-        busy[busy.index(min(busy))] += took
-    return max(busy)

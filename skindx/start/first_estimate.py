@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from skindx.comm.dense import DenseSettings
 from skindx.core.child_python import spawn_context
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
@@ -21,7 +22,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.text import seconds, size
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.outcome import outcome
-from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
+from skindx.plan.strategies import Choice, Exchanging, PlannedMember, Workload
 from skindx.start.first_files import VIEWS
 from skindx.start.image_folder import ImageFolder
 
@@ -248,7 +249,7 @@ def estimates(
     cluster = Cluster(name="this machine", source="measured", nodes=1)
     machine = Machine(profiles, cluster)
     taken = min(batch, max(2, round(0.6 * images)))
-    choice = Choice(strategy_of("dense"), 1, 1, taken)
+    choice = Choice(Exchanging(DenseSettings()), 1, 1, taken)
     member = PlannedMember(
         "member", network, taken, 1, epochs, round(0.6 * images), round(0.1 * images)
     )

@@ -23,7 +23,6 @@ import json
 sys.path.insert(0, DOCS)
 from generators.kinds import families, kinds
 from skindx.core.errors import UserError
-from skindx.plan.strategies import strategy_names
 from skindx.training.config.run import TrainSettings
 
 raw = {"exchange": {"kind": "toy", "tenths": 2}}
@@ -39,14 +38,13 @@ def refusal(raw):
 print(json.dumps({
     "kinds": [settings.exchange.kind, form.engine.parallel.kind],
     "refusals": [refusal({"exchange": {"kind": kind}}) for kind in ("broken", "gone")],
-    "strategies": strategy_names(),
     "page": kinds(),
     "names": {family.group: family.names for family in families()},
 }))
 """
 
 
-def test_a_kind_of_another_distribution_is_in_settings_strategies_and_page(tmp_path: Path) -> None:
+def test_a_kind_of_another_distribution_is_in_settings_and_page(tmp_path: Path) -> None:
     groups = [family.group for family in families()]
     code = f"DOCS = {str(ROOT / 'docs')!r}\n{ASKS}"
     answers = ask_beside_toys(tmp_path, groups, code)
@@ -54,7 +52,6 @@ def test_a_kind_of_another_distribution_is_in_settings_strategies_and_page(tmp_p
     broken, gone = answers["refusals"]
     assert "exchange 'broken' comes from toys, which cannot be imported" in broken
     assert "'gone' is no kind; " in gone
-    assert {"toy", "toyform"} <= set(answers["strategies"])
     page = answers["page"]
     assert "| `toy` | Sends a tenth of everything" in page
     assert "Doe 2020, arXiv 2001.00001" in page

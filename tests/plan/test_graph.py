@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from some_plans import cluster, profile
+from some_plans import cluster, exchanging, profile
 from some_traces import costs, traces
 
 from skindx.comm.grouping import rules
@@ -11,7 +11,6 @@ from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import Message, StepSchedule, simulate, simulate_step
-from skindx.plan.strategies import strategy_of
 
 ONE_LINK = Network(cluster(4))
 
@@ -32,7 +31,7 @@ def test_with_one_link_a_step_is_the_timeline(trace: Trace, cost: Cost, rule: st
 def step_of(name: str, local_s: float = 0.0, **options: object) -> float:
     own = profile(local_s)
     load = Load(own.trace(), own, "cuda")
-    schedule = strategy_of(name, options).schedule(load, ONE_LINK)
+    schedule = exchanging(name, **options).schedule(load, ONE_LINK)
     return simulate_step(load.trace, schedule, ONE_LINK).seconds
 
 
@@ -53,18 +52,10 @@ def test_exchanges_as_a_hand_counts_them() -> None:
     assert step_of("powersgd") == pytest.approx(10 + 0.1 + 0.464 + 0.1 + 0.08 + 0.5)
 
 
-def test_zero_updates_a_part_and_gathers_the_weights() -> None:
-    # Reduced as a gather of a quarter (3 steps of 3,000 bytes), and gathered again; once more each
-    # before forward and in backward for stage 3.
-    gather = 3 * (0.01 + 0.3)
-    assert step_of("zero-1") == pytest.approx(10 + gather + 0.5 / 4 + gather)
-    assert step_of("zero-3") == pytest.approx(2 * gather + 10 + gather + 0.5 / 4)
-
-
 def test_pieces_are_exchanged_once() -> None:
     own = profile()
     load = Load(own.trace(), own, "cuda")
-    schedule = strategy_of("dense").schedule(load, ONE_LINK)
+    schedule = exchanging("dense").schedule(load, ONE_LINK)
     step = simulate_step(load.trace, schedule, ONE_LINK, pieces=3)
     assert step.seconds == pytest.approx(30 + 1.3 + 0.5)
     assert step.parts["forward"] == pytest.approx(9)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 import pytest
-from some_plans import cluster, profile
+from some_plans import cluster, exchanging, profile
 
 from skindx.core.cost.cluster import Cluster, Collective, Correction
 from skindx.core.cost.collectives import Cost
@@ -14,7 +14,7 @@ from skindx.core.cost.network import Timed
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.cost.step import simulate_step
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
-from skindx.plan.strategies import Choice, strategy_of
+from skindx.plan.strategies import Choice
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
 
 NODES = 4
@@ -101,7 +101,7 @@ def test_nine_of_ten_trainings_are_in_their_interval() -> None:
         truth = Truth(rng)
         machine = Machine(Profiles(networks=(truth.profile(),), device="cuda"), truth.cluster())
         name = ("dense", "fused", "per-tensor")[number % 3]
-        choice = Choice(strategy_of(name), NODES, 1, 8 * NODES)
+        choice = Choice(exchanging(name), NODES, 1, 8 * NODES)
         found = estimate(machine.profiles.networks[0], choice, machine)
         within.append(found.low_s <= truth.measured_s(found) <= found.high_s)
         widths.append(found.half_width)
@@ -115,7 +115,7 @@ def half_width(kind: str = "dense", local_s: float = 0.0, **change: object) -> f
     machine = Machine(
         Profiles(networks=(profile(local_s, **own),), device="cuda"), cluster(4, **change)
     )
-    choice = Choice(strategy_of(kind), 4, 1, 32)
+    choice = Choice(exchanging(kind), 4, 1, 32)
     return estimate(machine.profiles.networks[0], choice, machine).half_width
 
 

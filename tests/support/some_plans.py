@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
+from skindx.plan.strategies import Exchanging
 
 KINDS = (
     "dense", "fused", "factored", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",
@@ -52,3 +54,10 @@ def cluster(nodes: int = 4, alpha_s: float = 0.1, beta: float = 1e-4, **change: 
             **change,
         }
     )
+
+
+def exchanging(name: str, **options: Any) -> Exchanging:
+    """The price of an exchange by its kind, or by one of the further names of a kind."""
+    kinds = EXCHANGES.loaded().items()
+    [settings] = (settings for kind, settings in kinds if name in (kind, *settings.also))
+    return Exchanging(settings.parse(options), name)

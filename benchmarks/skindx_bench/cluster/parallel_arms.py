@@ -13,10 +13,11 @@ from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.settings_base import Settings
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import Choice, strategy_of
+from skindx.plan.strategies import Choice
 from skindx_bench.harness.netlab import Link, NetLab
 from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, median, ratio
+from skindx_methods.plan.strategy_kinds import strategy_of
 
 
 class Config(Settings):

@@ -20,7 +20,7 @@ from skindx.core.errors import JobError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import Choice, strategy_of
+from skindx.plan.strategies import Choice
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.run import TrainSettings
@@ -32,6 +32,7 @@ from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
 from skindx_methods.plan.plan import PlanRequest
 from skindx_methods.plan.saved_plan import happened_of
 from skindx_methods.plan.search import PlanLimits
+from skindx_methods.plan.strategy_kinds import strategy_of
 from skindx_methods.plan.training_plan import plan_of_config
 
 _WORKER = "skindx_bench.cluster.plan_rank"

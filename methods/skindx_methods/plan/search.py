@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from skindx.core.cost.pricing import Strategy
@@ -10,15 +11,8 @@ from skindx.core.errors import UserError
 from skindx.data.loader.batches import steps_of
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
-from skindx.plan.strategies import (
-    Choice,
-    Exchanging,
-    Hopping,
-    SideBySide,
-    Workload,
-    searched,
-    strategy_of,
-)
+from skindx.plan.strategies import Choice, Exchanging, Workload
+from skindx_methods.plan.strategy_kinds import Hopping, SideBySide, searched, strategy_of
 
 PAPER = (
     "Search over parallel forms | Jia, Zaharia and Aiken, Beyond Data and Model Parallelism "
@@ -256,12 +250,22 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
         return f"lars and lamb go by the norms of layers, which {strategy.name} {does}"
     whole_layers = any(member.whole_layers for member in workload.members)
     if isinstance(strategy, Exchanging):
-        reason = strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
+        reason = _no_training(strategy, whole_layers=whole_layers, preconditioned=preconditioned)
         if reason := reason or _unfit(strategy, workload):
             return reason
     if strategy.parallel and whole_layers:
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None
+
+
+def _no_training(strategy: Exchanging, *, whole_layers: bool, preconditioned: bool) -> str:
+    """Return why an exchange does not go with a training; empty where it does."""
+    settings = strategy.settings
+    try:
+        settings.check_training(whole_layers=whole_layers, preconditioned=preconditioned)
+    except ValueError as error:
+        return settings.needs or str(error)
+    return ""
 
 
 def _unfit(strategy: Exchanging, workload: Workload) -> str:
@@ -343,8 +347,18 @@ def _price(
             )
             by_network[key] = estimate(member.profile, member_choice, machine)
         estimates[member.name] = by_network[key]
+    cluster, whole_s = machine.cluster, None
+    if isinstance(choice.strategy, SideBySide):
+        add_up = choice.strategy.whole_s
+        whole_s = partial(add_up, workload=workload, choice=choice, cluster=cluster)
     return outcome(
-        choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
+        choice,
+        estimates,
+        workload,
+        machine.profiles,
+        cluster,
+        as_given=as_given,
+        whole_s=whole_s,
     )
 
 

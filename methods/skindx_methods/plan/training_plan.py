@@ -17,7 +17,7 @@ from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
-from skindx.plan.strategies import Choice, PlannedMember, Workload, strategy_of
+from skindx.plan.strategies import Choice, PlannedMember, Workload
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
@@ -28,6 +28,7 @@ from skindx_methods.plan.measure import NOTHING, measure
 from skindx_methods.plan.measured_steps import variant_of
 from skindx_methods.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
 from skindx_methods.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
+from skindx_methods.plan.strategy_kinds import strategy_of
 
 _NAMED = 5
 """Networks of a trace that a message names."""

@@ -22,7 +22,7 @@ class _StrategiesNamed(PlainCommand):
 
     def complete(self) -> None:
         """Name the strategies."""
-        from skindx.plan.strategies import strategy_names
+        from skindx_methods.plan.strategy_kinds import strategy_names
 
         for option in self.params:
             if option.name == "strategy" and isinstance(option, TyperOption):
