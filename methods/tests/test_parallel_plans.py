@@ -7,7 +7,6 @@ import pytest
 from some_networks import alexnet
 from some_networks import profiles as of_network
 
-from skindx.core.cost.events import chrome_events
 from skindx.core.cost.profile import ProfiledLayer, Profiles
 from skindx.plan.estimate import Machine
 from skindx.plan.strategies import PlannedMember, Workload
@@ -15,6 +14,7 @@ from skindx_methods.plan.plan import Plan, make, preset
 from skindx_methods.plan.plan_text import plan_values
 from skindx_methods.plan.saved_plan import write_fragment
 from skindx_methods.plan.search import PlanLimits
+from skindx_methods.plan.timeline import chrome_events
 
 OWN = alexnet(224, 1000, 128)
 WORK = Workload((PlannedMember("m", OWN, 512, epochs=2, images=5120),))

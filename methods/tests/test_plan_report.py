@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.core.cost.events import chrome_events
 from skindx.core.cost.profile import Profiles
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
@@ -27,6 +26,7 @@ from skindx_methods.plan.saved_plan import (
     write_fragment,
 )
 from skindx_methods.plan.search import PlanLimits
+from skindx_methods.plan.timeline import chrome_events
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.strategies import PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
-from skindx.training.recorded_step import timeline_file
 from skindx_methods.plan import measured_steps
 from skindx_methods.plan.measure import distinct
 from skindx_methods.plan.plan import make, preset
+from skindx_methods.plan.recorded_step import timeline_file
 from skindx_methods.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.training_plan import given_choice, keep, recorded_steps, workload_of

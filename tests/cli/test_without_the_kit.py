@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import Skindx
@@ -82,3 +83,13 @@ def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" of memory") == 3
+
+
+def test_a_run_with_a_plan_goes_on_and_records_no_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from skindx.training.registry import recorded
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    training: Any = object()
+    assert recorded(training, tmp_path, "m") is training

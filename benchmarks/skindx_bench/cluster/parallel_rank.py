@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from skindx.comm.clocks import HostMark, LayerClock, layers_of
+from skindx.comm.clocks import HostMark
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
@@ -30,6 +30,7 @@ from skindx_bench.cluster.network_probe import cluster_of
 from skindx_bench.forms.cubes import Cube, cube_product
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
+from skindx_methods.plan.layer_clock import LayerClock, layers_of
 from skindx_methods.plan.measured_steps import local_work
 
 _CONVOLUTIONS = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))

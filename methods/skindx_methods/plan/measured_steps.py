@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.comm.clocks import LayerClock, layers_of
 from skindx.comm.exchange_kinds import EXCHANGES, AnyExchange, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.sparse_exchange import Sparse, merge
@@ -29,10 +28,11 @@ from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.loop import take_step
 from skindx.training.parallel.mesh import Mesh, peak_memory
-from skindx.training.recorded_step import TimedEngine
 from skindx.training.state import Batch, Training
 from skindx.training.tasks.classifier_job import setup_member
 from skindx.training.tasks.image_sets import TrainingData
+from skindx_methods.plan.layer_clock import LayerClock, layers_of
+from skindx_methods.plan.recorded_step import TimedEngine
 
 # Work of a rank's own cores: each exchange's, on a rank that sends nothing, and products.
 

@@ -22,11 +22,11 @@ from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import resolve_ranks
-from skindx.training.recorded_step import timeline_file
 from skindx.training.registry import PLANNED
 from skindx_methods.plan.measure import NOTHING, measure
 from skindx_methods.plan.measured_steps import variant_of
 from skindx_methods.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
+from skindx_methods.plan.recorded_step import timeline_file
 from skindx_methods.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx_methods.plan.strategy_kinds import strategy_of
 

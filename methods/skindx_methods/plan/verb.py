@@ -104,11 +104,11 @@ def make(
     """
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
-    from skindx.core.cost.events import write_chrome
     from skindx.core.errors import UserError
     from skindx_methods.plan.plan import PlanRequest, plan_of_trace
     from skindx_methods.plan.plan_text import plan_values, render
     from skindx_methods.plan.search import PlanLimits
+    from skindx_methods.plan.timeline import write_chrome
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
     request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch)
@@ -198,9 +198,9 @@ def check(
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.cluster import Cluster
-    from skindx.core.cost.events import lay_beside
     from skindx.core.text import seconds, size
     from skindx_methods.plan.saved_plan import compare, learnt
+    from skindx_methods.plan.timeline import lay_beside
     from skindx_methods.plan.training_plan import happened, read_kept, recorded_steps
 
     pairs = compare(read_kept(run), happened(run, dataset))

@@ -10,7 +10,7 @@ import torch
 from faults import Accident
 from safetensors.torch import load_file
 
-from skindx.core.cost.events import Span, Step, StepTask, lay_beside, write_chrome
+from skindx.core.cost.events import Span, Step, StepTask
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.data.manifest import read_manifest
@@ -18,8 +18,9 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import Remembered
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
-from skindx.training.recorded_step import timeline_file
 from skindx.training.registry import PLANNED
+from skindx_methods.plan.recorded_step import timeline_file
+from skindx_methods.plan.timeline import lay_beside, write_chrome
 
 OWT = {"kind": "owt", "min_weights": 1}
 SETTINGS: dict[str, Any] = {

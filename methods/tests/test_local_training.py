@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from skindx.training.config.run import TrainSettings
 from skindx.training.gradient_sync import OUTER
-from skindx.training.recorded_step import timeline_file
 from skindx.training.registry import PLANNED
+from skindx_methods.plan.recorded_step import timeline_file
 
 pytestmark = pytest.mark.distributed
 
