@@ -11,20 +11,20 @@ import pytest
 from command_line import Skindx
 from tiny_dataset import jpeg, skin
 
+from skindx.training.registry import recorded  # families read entry points before they are hidden
+
 ROOT = Path(__file__).resolve().parents[2]
+
+NOTHING = importlib.metadata.EntryPoints(())
 
 HIDDEN = """
 import importlib.metadata as metadata
 import sys
 
-everywhere = metadata.entry_points
-
-def of_others(**chosen):
-    entries = everywhere(**chosen)
-    others = (entry for entry in entries if not entry.dist or entry.dist.name != "skindx-methods")
-    return metadata.EntryPoints(others)
-
-metadata.entry_points = of_others
+installed = metadata.distributions
+metadata.distributions = lambda **chosen: (
+    one for one in installed(**chosen) if one.name != "skindx-methods"
+)
 sys.modules["skindx_methods"] = None
 """
 
@@ -47,7 +47,7 @@ def test_one_sentence_says_what_to_install_and_nothing_is_written(
     what: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: NOTHING)
     code, printed, err = skindx(*arguments)
     assert (code, printed, err.count("\n")) == (2, "", 1)
     assert err == (
@@ -60,7 +60,7 @@ def test_one_sentence_says_what_to_install_and_nothing_is_written(
 def test_the_help_lists_the_verb_all_the_same(
     skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: NOTHING)
     code, printed, err = skindx("--help")
     assert (code, err) == (0, "")
     assert " plan " in printed
@@ -88,8 +88,6 @@ def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
 def test_a_run_with_a_plan_goes_on_and_records_no_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from skindx.training.registry import recorded
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: NOTHING)
     training: Any = object()
     assert recorded(training, tmp_path, "m") is training
