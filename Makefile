@@ -13,7 +13,7 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
 endif
 
-.PHONY: demo test test-lab test-long test-mutants check docs docs-links sbom licences advisories dist release lock install clean screenshots
+.PHONY: demo test test-lab test-methods test-all test-long test-mutants check docs docs-links sbom licences advisories dist release lock install clean screenshots
 
 demo: $(DEMO_READY)
 	$(BIN)/skindx demo --out runs/demo
@@ -27,12 +27,23 @@ test: install browser network proxies clinic
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 	  --junit-xml build/junit.xml
 
-# Each benchmark at its smallest, which takes minutes.
+# The lab's tests, with each benchmark at its smallest, which takes minutes; what passed is noted, so
+# that .ci/run leaves it out until something that it stands on changes.
 test-lab: install browser network proxies clinic
-	$(BIN)/python -m pytest -m "lab and not long" -n $(WORKERS) --dist loadfile --max-worker-restart 0
+	$(BIN)/python -m pytest benchmarks/tests -m "not long and not gpu" \
+	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/python .ci/tested.py note lab
+
+# The tests of skindx-methods; what passed is noted too.
+test-methods: install network
+	$(BIN)/python -m pytest methods/tests \
+	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/python .ci/tested.py note methods
+
+test-all: test test-methods test-lab
 
 test-long: install browser network proxies clinic launchers
-	$(BIN)/python -m pytest -m long --timeout 3600
+	$(BIN)/python -m pytest tests methods/tests benchmarks/tests -m long --timeout 3600
 
 # Plants faults that tests must notice, one after the other, in half an hour; for some: MUTANTS="NAME".
 test-mutants: install

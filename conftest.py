@@ -1,4 +1,5 @@
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -63,8 +64,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _processor_s() -> float:
+    """Return the seconds of this process, of those that have ended and of those below it."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    spent_s = times.user + times.system + times.children_user + times.children_system
+    return spent_s + sum(_living_ticks(Path("/proc/self"))) / os.sysconf("SC_CLK_TCK")
+
+
+def _living_ticks(process: Path) -> Iterator[int]:
+    """Yield the ticks of all living processes below one; nothing where there is no /proc."""
+    for task in process.glob("task/*/children"):
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
+            for child in task.read_text().split():
+                stat = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
+                yield sum(map(int, stat[11:15]))  # of itself and of its ended children
+                yield from _living_ticks(Path("/proc", child))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,19 +155,6 @@ def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("served")
     with serving(tiny_bundle, folder, proxy="127.0.0.1") as page:  # proxies of tests are believed
         yield page
-
-
-@pytest.fixture(scope="session")
-def lab_here() -> None:
-    """Skip where no emulated cluster can be built: not Linux, not root, no ip, no tc."""
-    from skindx.core.errors import UserError
-    from skindx_bench.harness.netlab import Link, NetLab
-
-    try:
-        with NetLab(1, Link(100)):
-            pass
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

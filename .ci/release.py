@@ -209,8 +209,7 @@ def steps(*, long: bool, offline: bool) -> list[Step]:
         Step("dist", "wheels and sdists, built twice to the same bytes", _dist, costly=True),
         Step("sbom", "the software bill of materials", make("sbom"), costly=True),
         *([] if offline else [Step("links", "every link of the guide", make("docs-links"), True)]),
-        Step("tests", "the whole suite", make("test"), costly=True),
-        *([Step("lab", "each benchmark at its smallest", make("test-lab"), True)] if long else []),
+        Step("tests", "all tests, with those of methods and lab", make("test-all"), costly=True),
         *([Step("long", "soak and fault tests", make("test-long"), True)] if long else []),
         Step("tag", "the commands that are left", _tag, costly=True),
     ]

@@ -68,7 +68,7 @@ def test_dry_lists_and_runs_nothing() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     names = [line.partition(":")[0] for line in ran.stdout.splitlines()]
     assert names == [
-        *("clean", "version", "free-tag", "stable", "check", "dist", "sbom", "tests", "lab"),
+        *("clean", "version", "free-tag", "stable", "check", "dist", "sbom", "tests"),
         *("long", "tag"),
     ]
 

@@ -1,6 +1,7 @@
 """The check of sizes, budgets and class names: planted cases, and this repository."""
 
 import importlib.util
+import re
 import sys
 import time
 import tomllib
@@ -112,6 +113,15 @@ def test_a_test_notes_its_processor_time(request):
     [(name, value)] = item.user_properties
     assert name == "processor_s"
     assert 0.03 < value < 5
+
+
+def test_no_test_of_the_wheel_imports_the_lab():
+    imports = re.compile(r"^\s*(?:from|import) skindx_bench\b", re.MULTILINE)
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 400
+    wrong = {file.name for file in files if imports.search(file.read_text(encoding="utf-8"))}
+    # The guide names benchmarks, whose settings are looked up.
+    assert wrong <= {"test_docs_commands.py", "test_planning_measures.py"}
 
 
 def test_the_glossary_has_at_most_40_words_and_each_is_used():

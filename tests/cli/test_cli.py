@@ -178,13 +178,6 @@ def test_version(skindx: Skindx) -> None:
     assert skindx("--version")[:2] == (0, f"skindx {__version__}{known}\n")
 
 
-def test_help_names_every_bench(skindx: Skindx) -> None:
-    from skindx_bench.subjects import BENCHES
-
-    reported = skindx("bench", "--help")[1]
-    assert [name for name in BENCHES if name not in reported] == []
-
-
 def test_ctrl_c_in_a_verb_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

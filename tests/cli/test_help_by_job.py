@@ -95,16 +95,6 @@ def test_flags_stand_without_a_type(words: list[str]) -> None:
     assert "--help" in shown.output
 
 
-def test_benches_are_seven_groups_without_types_of_flags(skindx: Skindx) -> None:
-    from skindx_bench.subjects import GROUPS
-
-    assert len(GROUPS) == 7
-    code, shown, _ = skindx("bench", "--help")
-    assert code == 0
-    assert "bool" not in shown
-    assert [group for group in GROUPS if f" {group} " not in shown] == []
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(skindx: Skindx, shell: str) -> None:
     code, script, err = skindx("completion", shell)

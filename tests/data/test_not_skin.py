@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from answering import write_answer
+from foreign_images import document, landscape, warm_screenshot
 from paint_images import encode, save
 from skin_photo import skin_pixels
 
@@ -28,9 +29,8 @@ from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import ScreenSettings, read_shard, screen_bytes, write_shard
 from skindx.review.dataset_review import DatasetReview
-from skindx_bench.honesty.no_skin_images import KINDS, WARM
 
-FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}
+FOREIGN = {"document": document, "screenshot": warm_screenshot}
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_verdicts_keep_what_was_seen_in_a_shard(tmp_path: Path) -> None:
 def test_all_dropped_is_one_sentence(tmp_path: Path) -> None:
     for n in range(3):
         for label in ("acne", "wart"):
-            save(tmp_path / "in" / label / f"{n}.jpg", KINDS["landscape"](np.random.default_rng(n)))
+            save(tmp_path / "in" / label / f"{n}.jpg", landscape(np.random.default_rng(n)))
     with pytest.raises(UserError, match=r"none of the 6 images .*\(6 not-skin\)"):
         make(tmp_path / "in", tmp_path / "out", "screen.not_skin=drop")
     assert not (tmp_path / "out" / "manifest.parquet").exists()

@@ -1,15 +1,12 @@
 """The gates without a model: what they refuse, what they remark on, what they let pass."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from foreign_images import FOREIGN
 from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_pixels
 
 from skindx.imaging.photo_gates import BRIGHT, inspect, sharpness
-from skindx_bench.honesty.gates_study import blurred, darkened, photos_of
-from skindx_bench.honesty.no_skin_images import KINDS
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:
@@ -56,21 +53,7 @@ def test_light(pixels: np.ndarray, expected: tuple[str, bool]) -> None:
     assert gates_of(pixels.astype(np.uint8))[0] == expected
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("wood", "colour noise")])
+@pytest.mark.parametrize("kind", ["document", "landscape"])
 def test_what_has_no_colour_of_skin_is_refused(kind: str) -> None:
     for seed in range(3):
-        assert gates_of(KINDS[kind](np.random.default_rng(seed))) == [("no-skin", True)]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("folder", ["isic9", "boxes/train"])
-def test_real_photos_pass_light_or_dark_and_blurred_ones_do_not(real: Path, folder: str) -> None:
-    """The figures by which the thresholds were chosen, on fewer photos, with room to spare."""
-    photos = photos_of(real / folder, 60)
-    assert _refused(photos) <= 0.05
-    assert _refused([darkened(photo, 0.1) for photo in photos]) <= 0.05
-    assert _refused([blurred(photo, 2) for photo in photos]) >= 0.95
-
-
-def _refused(photos: list[np.ndarray]) -> float:
-    return float(np.mean([any(fatal for _, fatal in gates_of(photo)) for photo in photos]))
+        assert gates_of(FOREIGN[kind](np.random.default_rng(seed))) == [("no-skin", True)]

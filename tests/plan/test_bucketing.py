@@ -1,5 +1,4 @@
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,11 +18,9 @@ from skindx.comm.grouping import (
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import simulate
-from skindx_bench.cluster.public_traces import read_pipedream, read_runs
 
 MB = 1 << 20
 ROUNDING = 1 + 1e-8
-ETHERNET_10G = {8: Cost(5.23e-4, 8.57e-10), 32: Cost(4.04e-3, 8.64e-10)}
 
 
 def finish_s(trace: Trace, plan: Plan, cost: Cost) -> float:
@@ -155,29 +152,3 @@ def test_candidates_are_different_sorted_few_and_ddp_is_among_them(
 def test_a_single_tensor_leaves_nothing_to_choose() -> None:
     [only] = candidates(trace_of([10], [1]), Cost(1, 1))
     assert (only.name, only.plan, only.predicted_s) == ("ddp", [1], 12)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("ranks", [8, 32])
-def test_on_public_traces_the_optimum_wins_with_few_groups(real: Path, ranks: int) -> None:
-    folder, cost = real / "traces", ETHERNET_10G[ranks]
-    profiles = sorted((folder / "pipedream_profiles").glob("*.graph.txt"))
-    assert len(profiles) == 9
-    found = [read_pipedream(path).networks[0].trace() for path in profiles]
-    found.append(read_runs(folder / "bcaffe_logdata" / "tmp8comm.log")[0].trace)
-    gains = []
-    for trace in found:
-        plan = optimum(trace, cost)
-        assert len(plan) <= 6
-        best_s = finish_s(trace, plan, cost)
-        others = (greedy(trace, cost), ddp_buckets(trace), one_buffer(trace), per_tensor(trace))
-        gains.append([finish_s(trace, other, cost) / best_s for other in others])
-    over_greedy, over_ddp, over_one, over_each = (
-        max(column) for column in zip(*gains, strict=True)
-    )
-    assert min(map(min, gains)) > 1 - 1e-8
-    assert over_one > 1.5
-    assert over_ddp > 1.05
-    if ranks == 32:
-        assert over_greedy > 1.2
-        assert over_each > 2

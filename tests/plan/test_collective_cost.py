@@ -1,7 +1,5 @@
 import re
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.cost.collectives import Cost, all_gather, fit, gtopk, ring
-from skindx_bench.cluster.public_traces import read_allreduce
 
 LINK = Cost(1e-4, 8e-9)
 SIZES = [1 << power for power in range(10, 27, 2)]
@@ -92,15 +89,3 @@ def test_alone_nothing_is_sent(collective: Callable[[Cost, int], Cost]) -> None:
     assert collective(LINK, 1) == Cost(0, 0)
     with pytest.raises(ValueError, match="1 rank or more, not 0"):
         collective(LINK, 0)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_a_line_describes_a_measured_all_reduce(real: Path, ranks: int) -> None:
-    samples = read_allreduce(real / "traces" / "bcaffe_logdata" / f"allreduce{ranks}.log")
-    assert samples[0][0] == 4
-    assert samples[-1][0] == 1 << 20
-    cost = fit(samples)
-    errors = [abs(cost(size) / seconds - 1) for size, seconds in samples if size >= 1000]
-    # This library changes its algorithm at 12 kB and, on 8 ranks, at 512 kB.
-    assert median(errors) < 0.1

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from painted_bodies import CLASSES, PHOTOS, SOURCE, WHEN
+from seen_bodies import Body, paint_body, seen_again
 from typer.testing import CliRunner
 from whole_photo import ArrayPhoto
 
@@ -26,7 +27,6 @@ from skindx.scan.compare.scan_comparison import (
 from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
-from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)
 
@@ -58,14 +58,14 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("visits")
     back = paint_body(np.random.default_rng(1), 20, SIZE)
     front = paint_body(np.random.default_rng(2), 10, SIZE)
-    again = seen_again(np.random.default_rng(3), back, Camera(8, 1.05))
+    again = seen_again(np.random.default_rng(3), back, 8, 1.05)
     inside = np.flatnonzero(back.inside() & again.inside())
     largest = inside[np.argmax(back.sizes_N[inside])]
     sizes = again.sizes_N.copy()
     sizes[largest] *= 1.8
     again = replace(again, sizes_N=sizes)
     lost = int(next(number for number in inside if number != largest))
-    front_again = seen_again(np.random.default_rng(4), front, Camera(-5, 0.97))
+    front_again = seen_again(np.random.default_rng(4), front, -5, 0.97)
     return (
         write(folder / "2025", {"=back.jpg": back, "front.jpg": front}),
         write(folder / "2026", {"a.jpg": front_again, "b.jpg": again}, lost),

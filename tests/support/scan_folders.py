@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from found_lesions import lesion
 from painted_bodies import BANDS, CLASSES, PHOTOS, SOURCE, WHEN
+from seen_bodies import Body, paint_body, seen_again
 from whole_photo import ArrayPhoto
 
 from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.scanned_lesions import ScannedPhoto
-from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 
 SIZE = (480, 360)
 
@@ -20,7 +20,7 @@ SIZE = (480, 360)
 def visits_of(folder: Path) -> tuple[Path, Path]:
     """Return two scans of one view; one lesion has grown meanwhile."""
     body = paint_body(np.random.default_rng(1), 14, SIZE)
-    again = seen_again(np.random.default_rng(3), body, Camera(5, 1.03))
+    again = seen_again(np.random.default_rng(3), body, 5, 1.03)
     inside = np.flatnonzero(body.inside() & again.inside())
     sizes = again.sizes_N.copy()
     sizes[inside[np.argmax(body.sizes_N[inside])]] *= 1.9

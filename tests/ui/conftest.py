@@ -13,9 +13,7 @@ import pytest
 from network_guard import calls_in, guarded_environment
 from painted_answers import BLURRED, BROKEN, BUSY, DARK, PLAIN, SLOW, URGENCIES, jpeg
 from served import free_port
-from windows import DESKTOP, STORED, Painted, Seen
-
-from skindx_bench.serve.server import ARGUMENTS, CHROMIUM
+from windows import ARGUMENTS, CHROMIUM, DESKTOP, STORED, Painted, Seen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -1,6 +1,7 @@
 """Fifty clients for a minute, and workers that are killed while they work."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from served import Served, serving
-
-from skindx_bench.serve.server import Server, photo_jpeg
+from skin_photo import skin_photo
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -20,15 +21,26 @@ CLIENTS, SECONDS = 50, 60.0
 
 
 @pytest.fixture
-def server(tiny_bundle: Path, tmp_path: Path) -> Iterator[tuple[Served, Server]]:
+def server(tiny_bundle: Path, tmp_path: Path) -> Iterator[tuple[Served, psutil.Process]]:
     with serving(tiny_bundle, tmp_path) as served:
-        yield served, Server(served.process.pid, served.url)
+        yield served, psutil.Process(served.process.pid)
 
 
-async def load(url: str, seconds: float, watch: list[int], server: Server) -> Counter[object]:
+def memory_bytes(server: psutil.Process) -> int:
+    """Return the memory of a process and all below it, what they share counted once."""
+    total = 0
+    for process in (server, *server.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            total += process.memory_full_info().pss
+    return total
+
+
+async def load(
+    url: str, seconds: float, watch: list[int], server: psutil.Process
+) -> Counter[object]:
     """Ask with many clients at once until the time is over; count how each request ended."""
     ended: Counter[object] = Counter()
-    photos = [photo_jpeg(800, 600, seed) for seed in range(8)]
+    photos = [skin_photo(800, 600, seed=seed) for seed in range(8)]
     deadline = time.monotonic() + seconds
 
     async def client(number: int) -> None:
@@ -45,7 +57,7 @@ async def load(url: str, seconds: float, watch: list[int], server: Server) -> Co
 
     async def watching() -> None:
         while True:
-            watch.append(await asyncio.to_thread(server.memory_bytes))
+            watch.append(await asyncio.to_thread(memory_bytes, server))
             await asyncio.sleep(1)
 
     watcher = asyncio.ensure_future(watching())
@@ -54,7 +66,7 @@ async def load(url: str, seconds: float, watch: list[int], server: Server) -> Co
     return ended
 
 
-def test_fifty_clients_for_a_minute(server: tuple[Served, Server]) -> None:
+def test_fifty_clients_for_a_minute(server: tuple[Served, psutil.Process]) -> None:
     served, processes = server
     memory: list[int] = []
     ended = asyncio.run(load(served.url, SECONDS, memory, processes))
@@ -73,7 +85,7 @@ async def soak(url: str, pid: int, answers: int) -> list[int]:
     import psutil
 
     process, numbers, memory = psutil.Process(pid), iter(range(answers)), []
-    photos = [photo_jpeg(1600, 1200, seed) for seed in range(8)]
+    photos = [skin_photo(1600, 1200, seed=seed) for seed in range(8)]
 
     async def client() -> None:
         async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as http:
@@ -92,7 +104,7 @@ async def soak(url: str, pid: int, answers: int) -> list[int]:
 
 
 @pytest.mark.timeout(3600)
-def test_thousands_of_reports_take_no_more_memory(server: tuple[Served, Server]) -> None:
+def test_thousands_of_reports_take_no_more_memory(server: tuple[Served, psutil.Process]) -> None:
     served, processes = server
     memory = asyncio.run(soak(served.url, processes.pid, 3_000))
     half = len(memory) // 2
@@ -112,7 +124,9 @@ def settled(url: str) -> dict[str, int]:
         time.sleep(0.5)
 
 
-def test_workers_that_are_killed_under_load_come_back(server: tuple[Served, Server]) -> None:
+def test_workers_that_are_killed_under_load_come_back(
+    server: tuple[Served, psutil.Process],
+) -> None:
     served, processes = server
     killed: list[int] = []
 
@@ -120,7 +134,7 @@ def test_workers_that_are_killed_under_load_come_back(server: tuple[Served, Serv
         loading = asyncio.ensure_future(load(served.url, 20, [], processes))
         for _ in range(3):
             await asyncio.sleep(5)
-            victim = (await asyncio.to_thread(processes.processes))[1]
+            victim = (await asyncio.to_thread(processes.children))[0].pid
             os.kill(victim, signal.SIGKILL)
             killed.append(victim)
         return await loading
@@ -131,4 +145,4 @@ def test_workers_that_are_killed_under_load_come_back(server: tuple[Served, Serv
     assert ended[200] > 20 * ended[500]
     health = settled(served.url)
     assert health["restarts"] == len(set(killed))
-    assert not set(killed) & set(processes.processes())
+    assert not set(killed) & {child.pid for child in processes.children(recursive=True)}

@@ -10,6 +10,7 @@ from echo_app import ask, echo
 from proxies import proxied, site
 from raw_server import Client, running
 from served import Served, serving
+from skin_photo import skin_photo
 from windows import Seen
 
 from skindx.core.errors import UserError
@@ -19,10 +20,9 @@ from skindx.ui.http.browser_rules import HostCheck
 from skindx.ui.http.login import Gate
 from skindx.ui.http.server import Forwarding, Patience, checked_root
 from skindx.ui.http.users import Users, add_user
-from skindx_bench.serve.server import photo_jpeg
 
 PASSWORD = "correct horse battery"
-PHOTO = photo_jpeg(800, 600, 0)
+PHOTO = skin_photo(800, 600)
 KINDS = ("nginx", "caddy")
 
 

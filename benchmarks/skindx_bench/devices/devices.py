@@ -31,7 +31,7 @@ from skindx_bench.harness.result import Figure, Result, changed_settings, hardwa
 PAPER = (
     "Performance and energy of processors | Wang et al., Performance and Power Evaluation "
     "of AI Accelerators for Training Deep Learning Models, arXiv 1909.06842, 2019 | "
-    "tests/bench/test_bench_devices.py | docs/measured/devices-epyc.json"
+    "benchmarks/tests/test_bench_devices.py | docs/measured/devices-epyc.json"
 )
 
 SMALLEST = (

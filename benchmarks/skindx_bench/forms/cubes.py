@@ -29,7 +29,7 @@ from skindx_bench.forms.tensor3d import Tensor3dSettings
 
 PAPER = (
     "3-D tensor parallelism | Bian et al., Maximizing Parallelism in Distributed Training for "
-    "Huge Neural Networks, arXiv 2105.14450, 2021 | tests/bench/test_tensor3d.py | "
+    "Huge Neural Networks, arXiv 2105.14450, 2021 | benchmarks/tests/test_tensor3d.py | "
     "docs/measured/parallel.json"
 )
 

@@ -21,7 +21,7 @@ from skindx_bench.harness.result import Result
 PAPER = (
     "Comparison of frameworks | Shi and Chu, Performance Modeling and Evaluation of "
     "Distributed Deep Learning Frameworks on GPUs, arXiv 1711.05979, 2017 | "
-    "tests/bench/test_bench_frameworks.py | docs/measured/frameworks.json"
+    "benchmarks/tests/test_bench_frameworks.py | docs/measured/frameworks.json"
 )
 
 _FREE = {

@@ -22,7 +22,7 @@ from skindx.core.measurement import interleave, torch_threads
 
 PAPER = (
     "MTNN | Shi, Xu and Chu, Supervised Learning Based Algorithm Selection for Deep Neural "
-    "Networks, arXiv 1702.03192, 2017 | tests/bench/test_nt_tree.py | docs/measured/gemm.json"
+    "Networks, arXiv 1702.03192, 2017 | benchmarks/tests/test_nt_tree.py | docs/measured/gemm.json"
 )
 
 Feature = Literal["m", "n", "k", "blocks", "m_over_n", "n_over_k", "dtype", "threads"]

@@ -25,7 +25,7 @@ from skindx_bench.serve.container_tasks import START, TASKS, Agent, Amounts, Tas
 PAPER = (
     "Overhead of containers | Xu, Shi and Chu, Performance Evaluation of Deep Learning "
     "Tools in Docker Containers, arXiv 1711.03386, 2017 | "
-    "tests/bench/test_bench_container.py | docs/measured/container.json"
+    "benchmarks/tests/test_bench_container.py | docs/measured/container.json"
 )
 
 # B = resamples, S = starts, R = rounds of a start

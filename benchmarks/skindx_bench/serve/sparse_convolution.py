@@ -16,7 +16,7 @@ from skindx.core.compiled_loops import CppSource
 PAPER = (
     "Sparse convolution | Shi and Chu, Speeding up Convolutional Neural Networks By "
     "Exploiting the Sparsity of Rectifier Units, arXiv 1704.07724, 2017 | "
-    "tests/bench/test_sparse_convolution.py | docs/measured/sparse.json"
+    "benchmarks/tests/test_sparse_convolution.py | docs/measured/sparse.json"
 )
 
 SOURCE = CppSource(

@@ -28,7 +28,6 @@ from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.workers.task_runner import LocalRunner
-from skindx_bench.data.copy_variants import screenshot
 
 Made = tuple[Path, list[str], set[tuple[int, int]]]
 
@@ -43,6 +42,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def found(made: Made) -> list[Copy]:
     dataset, paths, _ = made
     return find_copies(dataset, paths, runner=LocalRunner(1))
+
+
+def framed(pixels: np.ndarray) -> np.ndarray:
+    """Show an image in the window of a browser: a bar, an address, lines of text."""
+    height, width = pixels.shape[:2]
+    page = np.full((height + 120, width + 60, 3), 250, np.uint8)
+    page[:20] = (70, 130, 190)
+    for button in range(3):
+        cv2.circle(page, (10 + 12 * button, 10), 4, (200, 60 + 60 * button, 50), -1, cv2.LINE_AA)
+    page[50 : 50 + height, 30 : 30 + width] = pixels
+    lines = ("https://www.atlas.example", "Home   Atlas   Search", "clinic skin photo library",
+             "derma image atlas photo", "pathology medica skin")  # fmt: skip
+    rows = (34, 47, *(50 + height + below for below in (20, 40, 60)))
+    for words, row in zip(lines, rows, strict=True):
+        size = 0.5 if row > 50 else 0.4
+        cv2.putText(page, words, (30, row), 0, size, (50, 50, 50), 1, cv2.LINE_AA)
+    return page
 
 
 class Threads(LocalRunner):
@@ -205,7 +221,7 @@ def test_a_killed_search_goes_on_after_its_last_shard(
 
 def test_near_hashes_of_different_photos_in_one_frame_are_denied(tmp_path: Path) -> None:
     photos = (cv2.resize(paint(CLASSES[n], n, 5).pixels, (256, 192)) for n in (0, 3))
-    page = [screenshot(np.asarray(photo, np.uint8), 0) for photo in photos]
+    page = [framed(np.asarray(photo, np.uint8)) for photo in photos]
     smaller = cv2.resize(page[0], None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     smooth = [np.full((120, 160, 3), level, np.uint8) for level in (120, 121)]
     paths = [put(tmp_path, pixels) for pixels in (*page, smaller, *smooth)]

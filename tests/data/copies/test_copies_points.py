@@ -12,11 +12,16 @@ from skindx.data.copies.geometry import AlignmentModel, align, mirrored_points, 
 from skindx.data.copies.overlap import closed
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.hashes import grey
-from skindx_bench.data.learn_copies import mirror_permutation
 
 
 def painted(number: int = 3) -> np.ndarray:
     return grey(paint(CLASSES[number % len(CLASSES)], number).pixels)
+
+
+def mirror_permutation() -> np.ndarray:
+    """Of a descriptor: 4 rows across the point's direction, 4 columns along it, 8 directions."""
+    row, column, direction = np.meshgrid(range(4), range(4), range(8), indexing="ij")
+    return (((3 - row) * 4 + column) * 8 + (8 - direction) % 8).ravel()
 
 
 def test_the_mirror_permutation_is_its_own_inverse() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import Skindx
 
 from skindx.core.errors import UserError
 from skindx_bench.devices import suite
@@ -13,7 +14,7 @@ from skindx_bench.devices.suite import WORDS, tables, words
 from skindx_bench.harness.conditions import Conditions
 from skindx_bench.harness.parts import Outcome, Part
 from skindx_bench.harness.result import Figure, Result
-from skindx_bench.subjects import BENCHES, run_bench
+from skindx_bench.subjects import BENCHES, GROUPS, run_bench
 
 
 def test_a_bench_that_runs_and_one_that_cannot_stand_on_the_page(tmp_path: Path) -> None:
@@ -164,3 +165,16 @@ def test_every_figure_with_words_is_one_of_its_bench(pytestconfig: pytest.Config
         figures = json.loads(file.read_text())["figures"]
         known = [key for key in figures if words(bench, key) != key]
         assert len(known) >= len(WORDS[bench]), bench
+
+
+def test_help_names_every_bench(skindx: Skindx) -> None:
+    reported = skindx("bench", "--help")[1]
+    assert [name for name in BENCHES if name not in reported] == []
+
+
+def test_benches_are_seven_groups_without_types_of_flags(skindx: Skindx) -> None:
+    assert len(GROUPS) == 7
+    code, shown, _ = skindx("bench", "--help")
+    assert code == 0
+    assert "bool" not in shown
+    assert [group for group in GROUPS if f" {group} " not in shown] == []

@@ -24,7 +24,7 @@ from skindx_bench.honesty.ood import (
 from skindx_bench.honesty.ood_candidates import KINDS
 from skindx_bench.subjects import run_bench
 
-DATASET = Path(__file__).parents[1] / "fixtures" / "v0_1" / "dataset"
+DATASET = Path(__file__).parents[2] / "tests" / "fixtures" / "v0_1" / "dataset"
 TRAINING = """
 name: tiny
 engine: {accelerator: cpu, ranks: 1}

@@ -1,18 +1,23 @@
 """Published traces and logs: what is read of them, by hand and of the real ones."""
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster
 
+from skindx.comm.grouping import Plan, ddp_buckets, greedy, one_buffer, optimum, per_tensor
 from skindx.core.cost.cluster import Link
-from skindx.core.cost.collectives import Cost, Curve
+from skindx.core.cost.collectives import Cost, Curve, fit
 from skindx.core.cost.network import Network, Price
+from skindx.core.cost.profile import Trace
+from skindx.core.cost.step import simulate
 from skindx_bench.cluster.public_traces import (
     fit_overhead,
     overhead_of,
+    read_allreduce,
     read_pipedream,
     read_runs,
 )
@@ -146,3 +151,48 @@ def test_all_logs_of_bcaffe_hold_googlenet(real: Path, log: str) -> None:
     assert trace.sizes_bytes[:2] == (4 * 1024, 4 * 1024000)
     assert sum(trace.sizes_bytes) / 4e6 == pytest.approx(13.4, abs=0.1)  # auxiliary heads too
     assert sum(trace.backward_s) == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_line_describes_a_measured_all_reduce(real: Path, ranks: int) -> None:
+    samples = read_allreduce(real / "traces" / "bcaffe_logdata" / f"allreduce{ranks}.log")
+    assert samples[0][0] == 4
+    assert samples[-1][0] == 1 << 20
+    cost = fit(samples)
+    errors = [abs(cost(size) / seconds - 1) for size, seconds in samples if size >= 1000]
+    # This library changes its algorithm at 12 kB and, on 8 ranks, at 512 kB.
+    assert median(errors) < 0.1
+
+
+ETHERNET_10G = {8: Cost(5.23e-4, 8.57e-10), 32: Cost(4.04e-3, 8.64e-10)}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("ranks", [8, 32])
+def test_on_public_traces_the_optimum_wins_with_few_groups(real: Path, ranks: int) -> None:
+    folder, cost = real / "traces", ETHERNET_10G[ranks]
+    profiles = sorted((folder / "pipedream_profiles").glob("*.graph.txt"))
+    assert len(profiles) == 9
+    found = [read_pipedream(path).networks[0].trace() for path in profiles]
+    found.append(read_runs(folder / "bcaffe_logdata" / "tmp8comm.log")[0].trace)
+    gains = []
+    for trace in found:
+        plan = optimum(trace, cost)
+        assert len(plan) <= 6
+        best_s = _finish_s(trace, plan, cost)
+        others = (greedy(trace, cost), ddp_buckets(trace), one_buffer(trace), per_tensor(trace))
+        gains.append([_finish_s(trace, other, cost) / best_s for other in others])
+    over_greedy, over_ddp, over_one, over_each = (
+        max(column) for column in zip(*gains, strict=True)
+    )
+    assert min(map(min, gains)) > 1 - 1e-8
+    assert over_one > 1.5
+    assert over_ddp > 1.05
+    if ranks == 32:
+        assert over_greedy > 1.2
+        assert over_each > 2
+
+
+def _finish_s(trace: Trace, plan: Plan, cost: Cost) -> float:
+    return simulate(trace, plan, cost).finish_s

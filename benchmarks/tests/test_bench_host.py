@@ -22,7 +22,7 @@ from skindx_bench.train.host import (
     matched_folds,
 )
 
-DATASET = Path(__file__).parents[1] / "fixtures" / "v0_1" / "dataset"
+DATASET = Path(__file__).parents[2] / "tests" / "fixtures" / "v0_1" / "dataset"
 SOURCES = ("files:index.csv @ www.large.org", "files:index.csv @ small.org.br")
 HOSTS = ("large", "small")
 

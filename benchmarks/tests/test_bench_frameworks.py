@@ -47,7 +47,7 @@ from skindx_bench.harness import environments
 from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
 from skindx_bench.subjects import run_bench
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parent / "support"
 
 
 def test_an_iteration_is_the_sum_of_its_stages_but_for_what_lies_between() -> None:
