@@ -15,7 +15,7 @@ from command_line import Skindx
 from guide_pages import PAGES, ROOT, Block, inline_commands, shell_blocks
 
 from skindx.cli import app
-from skindx.cli.options import complete
+from skindx.cli.options import KNOWN, complete
 
 BLOCKS = shell_blocks()
 FIXTURES = ROOT / "tests/fixtures/v0_1"
@@ -34,7 +34,8 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 @cache
 def _all_verbs() -> Any:
     command = typer.main.get_command(app)
-    complete(command, "bench")
+    for name in KNOWN:
+        complete(command, name)
     return command
 
 
