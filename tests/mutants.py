@@ -288,22 +288,22 @@ MUTANTS = {
         "tests/taxonomy/test_matching.py",
     ),
     "K-FAC: the floor by the other factor": Mutant(
-        "skindx/training/methods/kfac/eigen.py",
+        "methods/skindx_methods/kfac/eigen.py",
         "_counted(v_a * top_g > floor)",
         "_counted(v_a * top_a > floor)",
-        "tests/training/test_kfac_prepared.py",
+        "methods/tests/test_kfac_prepared.py",
     ),
     "K-FAC: the floor of the outputs by the other factor": Mutant(
-        "skindx/training/methods/kfac/eigen.py",
+        "methods/skindx_methods/kfac/eigen.py",
         "_counted(v_g * top_a > floor)",
         "_counted(v_g * top_g > floor)",
-        "tests/training/test_kfac_prepared.py",
+        "methods/tests/test_kfac_prepared.py",
     ),
     "K-FAC: batch norms by one factor alone": Mutant(
-        "skindx/training/methods/kfac/eigen.py",
+        "methods/skindx_methods/kfac/eigen.py",
         "values = outside.values_SW * values",
         "values = outside.values_SW * torch.ones_like(values)",
-        "tests/training/test_kfac_prepared.py tests/training/test_kfac.py",
+        "methods/tests/test_kfac_prepared.py methods/tests/test_kfac.py",
     ),
     "ZeRO 3: the last gradient of a layer that a step does not reach": Mutant(
         "skindx/training/deepspeed/engine.py",
@@ -459,7 +459,7 @@ MUTANTS = {
         "skindx/training/tasks/losses.py",
         "(logits_BC.float() + shift_C, dim=1)",
         "(logits_BC.float(), dim=1)",
-        "tests/training/test_kfac.py -k own_output",
+        "methods/tests/test_kfac.py -k own_output",
     ),
     "mixtures: the square of a share as its side": Mutant(
         "skindx/training/tasks/losses.py",

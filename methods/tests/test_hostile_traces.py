@@ -16,7 +16,7 @@ from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.training.methods.kfac.sharing import divisors
+from skindx_methods.kfac.sharing import divisors
 from skindx_methods.plan import search as searching
 from skindx_methods.plan.plan import PlanRequest, make, plan_of_trace, read_cluster
 from skindx_methods.plan.plan_text import candidates, plan_values, summary

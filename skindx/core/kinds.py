@@ -122,18 +122,19 @@ class Family:
             for kind, item in self.loaded().items()
         }
 
-    def union(self) -> Any:
+    def union(self, *, optional: bool = False) -> Any:
         """Return the settings classes as one type for pydantic, told apart by `kind`.
 
         A value that names a former kind, or an entry point that cannot be imported, is refused with
-        what to do; the other kinds work all the same.
+        what to do; the other kinds work all the same. `optional`: None is a value too.
         """
         classes = list(self.loaded().values())
         if not classes:
-            return Annotated[Any, BeforeValidator(self._refuse_all)]
+            refuse = self._refuse_any_but_none if optional else self._refuse_all
+            return Annotated[Any, BeforeValidator(refuse)]
         one = classes[0] if len(classes) == 1 else reduce(or_, classes)
         tagged = Annotated[one, Field(discriminator="kind")] if len(classes) > 1 else one
-        return Annotated[tagged, BeforeValidator(self._refuse)]
+        return Annotated[tagged | None if optional else tagged, BeforeValidator(self._refuse)]
 
     def _refuse(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
@@ -148,6 +149,9 @@ class Family:
     def _refuse_all(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
         raise ValueError(self._unknown(str(kind)).removesuffix("."))
+
+    def _refuse_any_but_none(self, raw: Any) -> Any:
+        return None if raw is None else self._refuse_all(raw)
 
 
 @cache

@@ -22,14 +22,14 @@ from skindx.training.callbacks import Silent
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.loop import train
-from skindx.training.methods.kfac.eigen import decompose
-from skindx.training.methods.kfac.kfac import Kfac
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.layers import find_layers
-from skindx.training.methods.kfac.sharing import plan_sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
+from skindx_methods.kfac.eigen import decompose
+from skindx_methods.kfac.kfac import Kfac
+from skindx_methods.kfac.kfac_settings import KfacSettings
+from skindx_methods.kfac.layers import find_layers
+from skindx_methods.kfac.sharing import plan_sharing
 
 RATE_FACTOR = 10**0.5
 """Between two learning rates that are tried."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from skindx.core.companions import METHODS
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import Augment
@@ -21,15 +22,16 @@ from skindx.training.config.rate_schedules import AnyRateSchedule, Cosine
 PRECONDITIONERS = Family(
     "preconditioner",
     "skindx.preconditioners",
-    {"kfac": "skindx.training.methods.kfac.kfac_settings:KfacSettings"},
+    {},
+    elsewhere={"kfac": METHODS},
 )
 
 if TYPE_CHECKING:
     OptimizerName = str
-    AnyPreconditioner = PreconditionerSettings
+    AnyPreconditioner = PreconditionerSettings | None
 else:
     OptimizerName = name_in(OPTIMIZERS)
-    AnyPreconditioner = PRECONDITIONERS.union()
+    AnyPreconditioner = PRECONDITIONERS.union(optional=True)
 
 
 class CrossEntropy(Settings):
@@ -114,8 +116,8 @@ class Recipe(Settings):
     optimizer: OptimizerName = "adamw"
     """muon takes matrices and kernels, and leaves biases, norms, depthwise kernels and the last
     layer to AdamW, at the same rate and decay; it needs whole layers: `zero: 0`."""
-    preconditioner: AnyPreconditioner | None = None
-    """Changes the reduced gradient before the optimizer takes it (`kind: kfac`).
+    preconditioner: AnyPreconditioner = None
+    """Changes the reduced gradient before the optimizer takes it, by its `kind`.
 
     adamw then keeps its momentum and decoupled decay, without the second moment, which would undo
     the change."""

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.comm.grouping import fixed_buckets
-from skindx.training.methods.kfac.eigen import (
+from skindx.training.parallel.mesh import Mesh
+from skindx_methods.kfac.eigen import (
     NARROWEST,
     STEEPEST,
     Eigen,
@@ -18,9 +19,8 @@ from skindx.training.methods.kfac.eigen import (
     leading,
     nothing,
 )
-from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, Layer, Multiply, Sums, plain_nt
-from skindx.training.methods.kfac.sharing import Sharing
-from skindx.training.parallel.mesh import Mesh
+from skindx_methods.kfac.layers import INSIDE, OUTSIDE, Layer, Multiply, Sums, plain_nt
+from skindx_methods.kfac.sharing import Sharing
 
 Key = tuple[str, str]
 """Layer and factor."""

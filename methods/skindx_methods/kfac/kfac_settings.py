@@ -17,7 +17,7 @@ class KfacSettings(PreconditionerSettings):
     natural gradient; other weights keep their plain gradient, and a message names them.
     """
 
-    builds: ClassVar[str] = "skindx.training.methods.kfac.kfac:build_kfac"
+    builds: ClassVar[str] = "skindx_methods.kfac.kfac:build_kfac"
 
     kind: Literal["kfac"] = "kfac"
     fisher: Literal["sampled", "empirical"] = "sampled"

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from skindx.training.methods.kfac import layers
-from skindx.training.methods.kfac.layers import LEAST, by_onednn, onednn_is_faster, plain_nt
+from skindx_methods.kfac import layers
+from skindx_methods.kfac.layers import LEAST, by_onednn, onednn_is_faster, plain_nt
 
 M, N, K = 120, 130, 100
 needs_onednn = pytest.mark.skipif(

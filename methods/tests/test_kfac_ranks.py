@@ -16,10 +16,10 @@ from skindx.training.checkpoint.saved_state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.methods.kfac.kfac import Kfac
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
+from skindx_methods.kfac.kfac import Kfac
+from skindx_methods.kfac.kfac_settings import KfacSettings
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=5.0, sync_batch_norm=True)
 KFAC = KfacSettings(fisher="empirical", factors_every=2, inverses_every=4, damping=0.05)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse, precondition
-from skindx.training.methods.kfac.layers import plain_nt
+from skindx_methods.kfac.eigen import Eigen, Inverse, make_inverse, precondition
+from skindx_methods.kfac.layers import plain_nt
 
 DAMPING, NEGLIGIBLE = 0.5, 0.04
 

@@ -16,10 +16,11 @@ from torch.utils.hooks import RemovableHandle
 from skindx.core.startup import light_imports
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.method import Method, State
-from skindx.training.methods.kfac.bases import EigenBases, Factors, Key, LayerMatrices
-from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.layers import (
+from skindx.training.parallel.mesh import Mesh
+from skindx_methods.kfac.bases import EigenBases, Factors, Key, LayerMatrices
+from skindx_methods.kfac.eigen import Eigen, Inverse, make_inverse
+from skindx_methods.kfac.kfac_settings import KfacSettings
+from skindx_methods.kfac.layers import (
     INSIDE,
     OUTSIDE,
     Layer,
@@ -30,8 +31,7 @@ from skindx.training.methods.kfac.layers import (
     onednn_is_faster,
     plain_nt,
 )
-from skindx.training.methods.kfac.sharing import plan_sharing
-from skindx.training.parallel.mesh import Mesh
+from skindx_methods.kfac.sharing import plan_sharing
 
 with light_imports():
     from timm.layers import BatchNormAct2d
@@ -167,7 +167,7 @@ def _exactly(rest: Callable[[Tensor], Sums], gradient: Tensor) -> Sums:
 
 PAPER = (
     "Distributed K-FAC | Pauloski et al., Convolutional Neural Network Training with "
-    "Distributed K-FAC, SC, arXiv 2007.00784, 2020 | tests/training/test_kfac_ranks.py | "
+    "Distributed K-FAC, SC, arXiv 2007.00784, 2020 | methods/tests/test_kfac_ranks.py | "
     "docs/measured/second-order.json"
 )
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from skindx.training.methods.kfac.layers import LEAST, Multiply, plain_nt
+from skindx_methods.kfac.layers import LEAST, Multiply, plain_nt
 
 # S = blocks, W = width of a factor, G = outputs, A = inputs
 

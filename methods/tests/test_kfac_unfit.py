@@ -7,9 +7,9 @@ from test_kfac import PLAIN, one_step, small_net
 from torch import nn
 
 from skindx.core.state_checks import UnfitStateError
-from skindx.training.methods.kfac.eigen import decompose
-from skindx.training.methods.kfac.kfac import Kfac
-from skindx.training.methods.kfac.layers import INSIDE
+from skindx_methods.kfac.eigen import decompose
+from skindx_methods.kfac.kfac import Kfac
+from skindx_methods.kfac.layers import INSIDE
 
 
 def test_a_wide_or_unknown_layer_keeps_its_gradient_and_is_named() -> None:

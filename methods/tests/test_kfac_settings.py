@@ -11,9 +11,9 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.sharing import plan_sharing, share_out, workers_of
 from skindx.training.tasks.optimizer import build_optimizer, peak_rate
+from skindx_methods.kfac.kfac_settings import KfacSettings
+from skindx_methods.kfac.sharing import plan_sharing, share_out, workers_of
 
 SMALL: dict[str, Any] = {"members": [{"name": "a", "model": "test_resnet"}]}
 KFAC = {"preconditioner": {"kind": "kfac"}}

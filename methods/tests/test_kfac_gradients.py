@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from skindx.training.methods.kfac.bases import LayerMatrices
-from skindx.training.methods.kfac.layers import find_layers
+from skindx_methods.kfac.bases import LayerMatrices
+from skindx_methods.kfac.layers import find_layers
 
 
 def _net() -> nn.Sequential:

@@ -10,12 +10,12 @@ from timm.layers import BatchNormAct2d, Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.training.methods.kfac import layers
-from skindx.training.methods.kfac.eigen import decompose, precondition
-from skindx.training.methods.kfac.kfac import Kfac
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.tasks.losses import LogitAdjustedLoss, SmoothedCrossEntropy, drawn_loss
+from skindx_methods.kfac import layers
+from skindx_methods.kfac.eigen import decompose, precondition
+from skindx_methods.kfac.kfac import Kfac
+from skindx_methods.kfac.kfac_settings import KfacSettings
+from skindx_methods.kfac.layers import INSIDE, OUTSIDE
 
 PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 

@@ -5,11 +5,11 @@ import torch
 from plain_engine import Alone
 from torch import Tensor, nn
 
-from skindx.training.methods.kfac import bases
-from skindx.training.methods.kfac.eigen import Eigen, decompose, leading, make_inverse
-from skindx.training.methods.kfac.kfac import Kfac
-from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, plain_nt
+from skindx_methods.kfac import bases
+from skindx_methods.kfac.eigen import Eigen, decompose, leading, make_inverse
+from skindx_methods.kfac.kfac import Kfac
+from skindx_methods.kfac.kfac_settings import KfacSettings
+from skindx_methods.kfac.layers import INSIDE, OUTSIDE, plain_nt
 
 WIDTH = 600
 
