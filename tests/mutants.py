@@ -396,10 +396,10 @@ MUTANTS = {
         "tests/training/test_elastic_ranks.py -k handed_over",
     ),
     "hopping: the smallest remainder gets a step": Mutant(
-        "skindx/training/methods/hopping/partition_images.py",
+        "methods/skindx_methods/hopping/partition_images.py",
         "steps_P[np.argmin(over)] += 1",
         "steps_P[np.argmax(over)] += 1",
-        "tests/training/test_hopping.py -k remainders",
+        "methods/tests/test_hopping.py -k remainders",
     ),
     "optimizers: SGD without Nesterov": Mutant(
         "skindx/training/tasks/optimizer.py",

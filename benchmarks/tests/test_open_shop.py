@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.training.methods.hopping.hop_units import choose
 from skindx_bench.cluster.hop import bound_s, makespan_s
+from skindx_methods.hopping.hop_units import choose
 
 
 def test_the_bound_is_the_busiest_worker_or_member() -> None:

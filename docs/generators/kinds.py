@@ -6,6 +6,7 @@ from pathlib import Path
 
 import skindx
 from generators.markdown import code, escape, table
+from skindx.core.companions import FOLDERS
 from skindx.core.kinds import Family, load_object
 
 _FAMILY = re.compile(r"^(\w+)(?:: [^=\n]+)? = Family\(", re.MULTILINE)
@@ -35,11 +36,21 @@ def kinds() -> str:
             f"Entry points: {code(family.group)}.\n",
         ]
         rows = [
-            (code(kind), escape(summary), escape(paper_of(family.load(kind).__doc__ or "")))
+            (
+                f"{code(kind)}{_brought_by(family, kind)}",
+                escape(summary),
+                escape(paper_of(family.load(kind).__doc__ or "")),
+            )
             for kind, summary in family.summaries().items()
         ]
         parts.append(table(("kind", "what it does", "paper"), rows))
     return "\n".join(parts)
+
+
+def _brought_by(family: Family, kind: str) -> str:
+    point = family.added.get(kind)
+    name = point.dist.name if point and point.dist else ""
+    return f" ({name})" if name in FOLDERS else ""
 
 
 def paper_of(docstring: str) -> str:

@@ -19,8 +19,20 @@ BEFORE = {
         {"recipe": {"preconditioner": {**OTHERS, "damping_epochs": [2, 3]}}},
         "f2b6c1cff4d168f69aefed17ec294ed43ce82888f4592fd4fe90acc3f145c1dc",
     ),
+    "hop": (
+        {"engine": {"schedule": "hop"}},
+        "6d8ca819a46417ce7c45b6ce701a5841116fd36fd2cc953e42f66195f0537fbe",
+    ),
+    "hop over partitions": (
+        {"engine": {"schedule": "hop", "partitions": 4, "lease_s": 20}},
+        "552d3226031d226860c2306e09e31eefadae6bb0f624a121b296c6e67dda0480",
+    ),
+    "members": (
+        {"engine": {"schedule": "members"}},
+        "166a24d5d10f7727621eed36aca772e4ab301c7a4ce56845f34d12dacaa27673",
+    ),
 }
-"""Settings, and the fingerprint by which version 0.2 knows a member that was trained so."""
+"""Settings, and the fingerprint of a member that earlier versions trained so."""
 
 
 @pytest.mark.parametrize("name", BEFORE)

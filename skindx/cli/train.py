@@ -34,12 +34,18 @@ def train(
     hop: Annotated[
         bool,
         typer.Option(
-            "--hop", help="Let members hop between workers with their own partitions of the images."
+            "--hop",
+            help="Let members hop between workers with their own partitions of the images; needs "
+            "skindx-methods.",
         ),
     ] = False,
     join: Annotated[
         bool,
-        typer.Option("--join", help="Be one more worker of the training by hop or members in OUT."),
+        typer.Option(
+            "--join",
+            help="Be one more worker of the training by hop or members in OUT; needs "
+            "skindx-methods.",
+        ),
     ] = False,
     plan: Annotated[
         Path | None,
@@ -146,10 +152,10 @@ def _join(dataset: Path, run: Path | None, others: list[object]) -> None:
     if run is None or any(others):
         raise UserError("--join goes with DATASET and --out alone: the run has its settings.")
     from skindx.training.launching.supervise import StoppedError
-    from skindx.training.methods.hopping.hop_worker import join_run
+    from skindx.training.run import join_training
 
     try:
-        join_run(run, dataset)
+        join_training(dataset, run)
     except StoppedError as stopped:
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.companions import METHODS, missing
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
+from skindx.training.config.engine import SCHEDULES
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.launching.supervise import StopRequest
@@ -170,3 +173,20 @@ class RunMethod:
         None: it is one of the ranks.
         """
         return None
+
+    def join(self, run: Path, dataset: Path) -> None:
+        """Be one more worker of a training that another process began, until it has no more work.
+
+        Raises UserError where no such training is at work; StoppedError when asked to stop.
+        """
+        raise nobody_at_work(run)
+
+
+def nobody_at_work(run: Path) -> UserError:
+    """Return the error of a run in which no training takes further workers."""
+    apart = [name for name, kind in SCHEDULES.loaded().items() if not kind.together]
+    if not apart:
+        return UserError(f"{missing('skindx train --join', METHODS)}.")
+    return UserError(
+        f"no training by {' or '.join(apart)} is at work in {run}; start it, then join it."
+    )

@@ -33,6 +33,7 @@ from skindx.training.ensembles.pack import pack_run
 from skindx.training.jobs import train as train_members
 from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, StoppedError, StopRequest, end_with_parent
+from skindx.training.method import nobody_at_work
 from skindx.training.parallel.mesh import is_lost, leave, resolve_accelerator
 from skindx.training.registry import PLANNED, resolve, run_method
 
@@ -153,6 +154,16 @@ def train(
             else:
                 _train_by_launcher(run, dataset, settings, missing)
         return pack_run(run, dataset, settings, taxonomy)
+
+
+def join_training(dataset: Path, run: Path) -> None:
+    """Be one more worker of a run that another process trains, until it has no more work.
+
+    Raises UserError where no training at work takes workers; StoppedError when asked to stop.
+    """
+    if not (run / SETTINGS).is_file():
+        raise nobody_at_work(run)
+    run_method(TrainSettings.load(run / SETTINGS)).join(run, dataset)
 
 
 def _train_elsewhere(

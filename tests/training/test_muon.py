@@ -32,7 +32,6 @@ from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.methods.hopping.run_queue import state_bytes
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.tasks.optimizer import (
     WeightAverage,
@@ -263,7 +262,6 @@ def test_what_it_keeps_of_a_network_is_about_one_copy() -> None:
                if isinstance(t, Tensor))  # fmt: skip
     weights = sum(weight.numel() for weight in net.parameters())
     assert weights < kept < 1.1 * weights
-    assert state_bytes(net, Recipe(optimizer="muon")) == 4 * 3 * weights
 
 
 ONE = {"name": "a", "model": "test_resnet"}

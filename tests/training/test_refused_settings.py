@@ -3,7 +3,6 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check, check_smallest_step
 from skindx.training.config.run import TrainSettings
-from skindx.training.methods.hopping.partition_images import Partitions
 from skindx.training.run import only_training, put_back_if_refused, train
 
 SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
@@ -244,22 +242,6 @@ def test_a_batch_norm_gets_two_images_in_the_smallest_step(
         return
     with pytest.raises(UserError, match=said):
         check_smallest_step(settings, member, classifier, records, ranks=ranks)
-
-
-def test_a_batch_norm_gets_two_images_in_each_visit() -> None:
-    members = [{"name": "m", "model": "test_efficientnet", "preprocess": {"size": 32}}]
-    recipe = {"batch": 2, "epochs": 2, "warmup_epochs": 1}
-    settings = TrainSettings.parse(
-        {"members": members, "recipe": recipe, "engine": {"schedule": "hop"}}
-    )
-    with shapes_only():
-        classifier = build_classifier(settings.members[0], 3)
-    records = [Record(f"{n}", "0", "0" * 16, 9, 9, "a", "g", "train") for n in range(14)]
-    for count, fits in ((7, True), (2, False)):  # partitions of 2 images, and of 7
-        partitions = Partitions.of(records, settings, count)
-        with nullcontext() if fits else pytest.raises(UserError, match=r"recipe.batch=3"):
-            least = partial(partitions.least_of_visits, records)
-            check_smallest_step(settings, settings.members[0], classifier, records, least=least)
 
 
 def test_a_dataset_whose_cancer_has_no_urgency_is_to_be_built_again(

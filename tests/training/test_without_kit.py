@@ -1,9 +1,12 @@
 """What needs skindx-methods is refused in one sentence where that is not installed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from without_kit import Ended, without_kit
+import yaml
+from without_kit import Ended, environment, without_kit
 
 from skindx.training.config.run import TrainSettings
 
@@ -11,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]
 KINDS = {
     "kfac": ("preconditioner 'kfac'", {"recipe": {"preconditioner": {"kind": "kfac"}}}),
+    "hop": ("schedule of members 'hop'", {"engine": {"schedule": "hop"}}),
+    "members": ("schedule of members 'members'", {"engine": {"schedule": "members"}}),
 }
 """Kind -> how messages name it, and settings with it."""
 
@@ -25,6 +30,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+WORDS = {
+    "--hop": ("schedule of members 'hop'", ["train", "data", "--hop", "--out", "new"]),
+    "--set": (
+        "schedule of members 'members'",
+        ["train", "data", "--set", "engine.schedule=members", "--out", "new"],
+    ),
+    "--join, no run": ("skindx train --join", ["train", "data", "--join", "--out", "new"]),
+    "--join": ("schedule of members 'hop'", ["train", "data", "--join", "--out", "hop"]),
+}
+"""Words of a command line that need the kit, how the message names what is missing, the line."""
+
+
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> dict[tuple[str, str], Ended]:
     """Return how each command line ended, by kind and what it does with the kind's run."""
@@ -33,6 +50,7 @@ def ended(folder: Path) -> dict[tuple[str, str], Ended]:
         goes_on = ["train", "data", "--config", f"{kind}/train.yaml", "--out", kind]
         lines[kind, "train"] = goes_on
         lines[kind, "upgrade"] = ["doctor", "--upgrade", kind]
+    lines |= {("", name): words for name, (_, words) in WORDS.items()}
     return dict(zip(lines, without_kit(*lines.values(), where=folder), strict=True))
 
 
@@ -56,3 +74,37 @@ def test_settings_of_a_run_are_refused_and_the_run_stays_as_it_was(
     assert out.startswith(f"failed: {kind} (run): ")
     assert out.endswith(needs(what))
     assert [file.name for file in (folder / kind).iterdir()] == ["train.yaml"]
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_command_line_is_refused_and_nothing_is_written(
+    name: str, folder: Path, ended: dict[tuple[str, str], Ended]
+) -> None:
+    what, _ = WORDS[name]
+    code, out, err = ended["", name]
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.endswith(needs(what))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(KINDS)
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_training_with_two_ranks_needs_no_kit(small_dataset: Path, tmp_path: Path) -> None:
+    raw = {
+        "engine": {"accelerator": "cpu", "ranks": 2},
+        "recipe": {"epochs": 1, "batch": 9},
+        "members": MEMBERS,
+    }
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(raw))
+    command = [sys.executable, "-m", "skindx", "train", str(small_dataset), "--out", "run"]
+    done = subprocess.run(
+        [*command, "--config", "plain.yaml"],
+        env={**environment(), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("packed") == 1

@@ -23,8 +23,6 @@ from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.methods.hopping.hop_units import Unit, choose, open_queue
-from skindx.training.methods.hopping.run_queue import RunJobs, fill
 from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases
 from skindx_bench.cluster.hop_storage import PORT, SECRET, SECRET_BYTES
@@ -32,6 +30,8 @@ from skindx_bench.harness.netlab import Link, NetLab, require
 from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, Result, median, ratio
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
+from skindx_methods.hopping.hop_units import Unit, choose, open_queue
+from skindx_methods.hopping.run_queue import RunJobs, fill
 
 
 class Config(Settings):

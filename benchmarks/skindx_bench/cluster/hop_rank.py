@@ -19,14 +19,14 @@ from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import join, join_nobody
 from skindx.training.launching.supervise import StopRequest
 from skindx.training.loop import end_epoch, take_steps
-from skindx.training.methods.hopping.hop_worker import HopWorker
-from skindx.training.methods.hopping.member_visits import States
 from skindx.training.state import EpochSpeed, Training
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.workers import worker_process
 from skindx_bench.cluster.hop_storage import PORT
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
+from skindx_methods.hopping.hop_worker import HopWorker
+from skindx_methods.hopping.member_visits import States
 
 
 class RemoteStates(States):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
@@ -14,15 +15,11 @@ from skindx.training.config.method_settings import MemberSchedule, name_in
 from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.forms.parallel_form import DataSettings
 
-_SCHEDULES = "skindx.training.methods.hopping.hop_units"
 SCHEDULES = Family(
     "schedule of members",
     "skindx.member_schedules",
-    {
-        "data": "skindx.training.config.method_settings:MemberSchedule",
-        "members": f"{_SCHEDULES}:MembersSchedule",
-        "hop": f"{_SCHEDULES}:HopSchedule",
-    },
+    {"data": "skindx.training.config.method_settings:MemberSchedule"},
+    elsewhere={"members": METHODS, "hop": METHODS},
 )
 
 if TYPE_CHECKING:
@@ -90,9 +87,9 @@ class EngineSettings(Settings):
     schedule: ScheduleName = "data"
     """How ranks share out the training of an ensemble.
 
-    data: all ranks train one member after the other, each rank a part of every batch. members: a
-    rank trains a whole member, and reads all images. hop: the training split is cut into partitions
-    that stay where they are; a member visits one after the other, and hops with all its state.
+    data: all ranks train one member after the other, each rank a part of every batch. Of
+    skindx-methods: members, where a rank trains a whole member and reads all images, and hop, where
+    a member visits partitions of the training split that stay where they are.
     """
     parallel: AnyParallel = DataSettings()
     """What the ranks of schedule=data hold of the network, by its `kind`: data or owt."""

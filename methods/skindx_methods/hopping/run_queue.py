@@ -27,19 +27,6 @@ from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.jobs import Job, jobs_of
-from skindx.training.methods.hopping.hop_units import (
-    DATABASE,
-    HOPS,
-    NAME,
-    Unit,
-    hop_tasks,
-    whole_task,
-)
-from skindx.training.methods.hopping.partition_images import (
-    Partitions,
-    check_partitions,
-    partitions_of,
-)
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.training.tasks.detector_job import DetectorJob
@@ -53,6 +40,19 @@ from skindx.workers.lease_queue import (
     TaskState,
 )
 from skindx.workers.leases import Leases
+from skindx_methods.hopping.hop_units import (
+    DATABASE,
+    HOPS,
+    NAME,
+    Unit,
+    hop_tasks,
+    whole_task,
+)
+from skindx_methods.hopping.partition_images import (
+    Partitions,
+    check_partitions,
+    partitions_of,
+)
 
 
 @dataclass(frozen=True)

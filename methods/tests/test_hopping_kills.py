@@ -17,13 +17,13 @@ from ranks import run_ranks
 from skindx.core.errors import UserError
 from skindx.training.checkpoint.finished import load_member
 from skindx.training.config.run import TrainSettings
-from skindx.training.methods.hopping import local_workers
-from skindx.training.methods.hopping.hop_units import open_queue
-from skindx.training.methods.hopping.hop_worker import launch_workers
-from skindx.training.methods.hopping.local_workers import Manager
-from skindx.training.methods.hopping.run_queue import RunJobs, fill, write_hops
 from skindx.workers.lease_queue import LeaseQueue, LeaseTask, TaskState
 from skindx.workers.leases import Leases
+from skindx_methods.hopping import local_workers
+from skindx_methods.hopping.hop_units import open_queue
+from skindx_methods.hopping.hop_worker import launch_workers
+from skindx_methods.hopping.local_workers import Manager
+from skindx_methods.hopping.run_queue import RunJobs, fill, write_hops
 
 MEMBERS = [
     {"name": name, "model": "test_resnet", "seed": seed, "preprocess": {"size": 64}}
@@ -167,10 +167,7 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
 
 def test_the_manager_loads_no_torch() -> None:
     """It waits beside the workers for hours, and their memory is theirs."""
-    code = (
-        "import sys, skindx.training.methods.hopping.local_workers; "
-        "sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, skindx_methods.hopping.local_workers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -23,9 +23,9 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.training.config.engine import SETTINGS, EngineSettings
 from skindx.training.launching.supervise import RANKS
-from skindx.training.methods.hopping.hop_units import Unit, open_queue
 from skindx.workers.lease_queue import ASIDE, DONE, FAILED, TAKEN, TaskState, WorkerState
 from skindx.workers.leases import Leases
+from skindx_methods.hopping.hop_units import Unit, open_queue
 
 if TYPE_CHECKING:
     from rich.table import Table

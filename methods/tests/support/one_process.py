@@ -15,11 +15,11 @@ from skindx.training import loop
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join_nobody
-from skindx.training.methods.hopping.hop_units import HOPS
-from skindx.training.methods.hopping.partition_images import Partitions, VisitedSet, Visits
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.image_sets import open_sets
+from skindx_methods.hopping.hop_units import HOPS
+from skindx_methods.hopping.partition_images import Partitions, VisitedSet, Visits
 
 Order = dict[int, tuple[int, ...]]
 """Epoch -> partitions in the order in which they were visited."""

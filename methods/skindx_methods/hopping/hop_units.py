@@ -140,7 +140,7 @@ class MembersSchedule(MemberSchedule):
     """A rank trains a whole member, and reads all images."""
 
     together = False
-    run_method = "skindx.training.methods.hopping.hop_worker:LeasedRun"
+    run_method = "skindx_methods.hopping.hop_worker:LeasedRun"
 
     def check_engine(self, engine: "EngineSettings") -> None:
         """Refuse weights that are shared with other ranks."""

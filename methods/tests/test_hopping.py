@@ -3,7 +3,9 @@
 import gc
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,18 @@ from ranks import run_ranks
 
 from skindx.core.errors import JobError, UserError
 from skindx.data.loader.batches import steps_of
-from skindx.data.manifest import read_manifest, split_of
-from skindx.models.classifier.classifier import Classifier
+from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.network_setup import shapes_only
 from skindx.training.checkpoint.finished import load_member, member_folder
+from skindx.training.checks import check_smallest_step
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.methods.hopping.hop_units import Unit, hop_tasks
-from skindx.training.methods.hopping.local_workers import line, progress_of
-from skindx.training.methods.hopping.partition_images import Partitions, Visits, check_partitions
-from skindx.training.methods.hopping.run_queue import conclude, raise_problems
 from skindx.workers.lease_queue import ASIDE, DONE, FAILED, OPEN, TaskState, WorkerState
+from skindx_methods.hopping.hop_units import Unit, hop_tasks
+from skindx_methods.hopping.local_workers import line, progress_of
+from skindx_methods.hopping.partition_images import Partitions, Visits, check_partitions
+from skindx_methods.hopping.run_queue import conclude, raise_problems, state_bytes
 
 PARTITIONS = 2
 
@@ -69,8 +74,8 @@ class _Crash(Exception):
 def _hop(run: Path, dataset: Path) -> Hopped:
     """Let two workers take turns in one process, and lose some of them in the middle of a unit."""
     from skindx.training.launching.supervise import StopRequest
-    from skindx.training.methods.hopping.hop_worker import HopWorker
     from skindx.training.position import StepGuard
+    from skindx_methods.hopping.hop_worker import HopWorker
 
     settings, rng = TrainSettings.parse(SETTINGS), random.Random(3)
     mesh, stop = alone(settings), StopRequest(25)
@@ -124,8 +129,8 @@ def _hop(run: Path, dataset: Path) -> Hopped:
 
 def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> tuple[bool, int, list[str]]:
     """Train by `members` with a lease that is lost once, and compare with the ordinary loop."""
-    from skindx.training.methods.hopping.hop_worker import HopWorker
     from skindx.training.position import StepGuard
+    from skindx_methods.hopping.hop_worker import HopWorker
 
     (member, _) = SETTINGS["members"]  # type: ignore[misc]
     raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
@@ -159,7 +164,7 @@ def _refusals(
     run: Path, dataset: Path, settings: TrainSettings, worker: Any, mesh: Any
 ) -> dict[str, str]:
     """Return what is said of partitions and states that are not there."""
-    from skindx.training.methods.hopping.partition_images import PartitionImages
+    from skindx_methods.hopping.partition_images import PartitionImages
 
     records = read_manifest(dataset)
     partitions = Partitions.of(records, settings, PARTITIONS)
@@ -299,7 +304,7 @@ def test_too_small_partitions_are_refused(small_dataset: Path) -> None:
         ({"engine": {"schedule": "hop", "zero": 1}}, "set zero=0"),
         ({"engine": {"schedule": "hop", "partitions": 0}}, "must be 1 to"),
         ({"engine": {"leases": "postgresql://me:secret@host/db"}}, "must hold no password"),
-        ({"engine": {"schedule": "hopp"}}, "'data', 'members' or 'hop'"),
+        ({"engine": {"schedule": "hopp"}}, "'data', 'hop' or 'members'"),
     ],
 )
 def test_settings_that_do_not_go_together(change: dict[str, Any], said: str) -> None:
@@ -349,3 +354,25 @@ def test_heads_on_a_frozen_trunk_are_not_scheduled(schedule: str) -> None:
     member = {"name": "a", "model": "test_vit", "trunk": "frozen", "head": "linear"}
     with pytest.raises(UserError, match="heads on a frozen trunk"):
         TrainSettings.parse({"engine": {"schedule": schedule}, "members": [member]})
+
+
+def test_a_batch_norm_gets_two_images_in_each_visit() -> None:
+    members = [{"name": "m", "model": "test_efficientnet", "preprocess": {"size": 32}}]
+    recipe = {"batch": 2, "epochs": 2, "warmup_epochs": 1}
+    settings = TrainSettings.parse(
+        {"members": members, "recipe": recipe, "engine": {"schedule": "hop"}}
+    )
+    with shapes_only():
+        classifier = build_classifier(settings.members[0], 3)
+    records = [Record(f"{n}", "0", "0" * 16, 9, 9, "a", "g", "train") for n in range(14)]
+    for count, fits in ((7, True), (2, False)):  # partitions of 2 images, and of 7
+        partitions = Partitions.of(records, settings, count)
+        with nullcontext() if fits else pytest.raises(UserError, match=r"recipe.batch=3"):
+            least = partial(partitions.least_of_visits, records)
+            check_smallest_step(settings, settings.members[0], classifier, records, least=least)
+
+
+def test_the_memory_of_a_member_counts_what_its_optimizer_keeps() -> None:
+    net = build_classifier(ClassifierSettings(model="mobilenetv2_100"), 8)
+    weights = sum(weight.numel() for weight in net.parameters())
+    assert state_bytes(net, Recipe(optimizer="muon")) == 4 * 3 * weights

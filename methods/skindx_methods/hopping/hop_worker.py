@@ -33,23 +33,7 @@ from skindx.training.launching.supervise import (
     StopRequest,
     end_with_parent,
 )
-from skindx.training.method import RunMethod
-from skindx.training.methods.hopping.hop_units import DATABASE, NAME, Unit, choose, open_queue
-from skindx.training.methods.hopping.local_workers import Watcher
-from skindx.training.methods.hopping.member_visits import (
-    Answer,
-    LeasedStop,
-    States,
-    UnitStoppedError,
-    Visitor,
-)
-from skindx.training.methods.hopping.partition_images import (
-    PartitionImages,
-    Partitions,
-    check_partitions,
-    partitions_of,
-)
-from skindx.training.methods.hopping.run_queue import RunJobs, check_memory, conclude, fill
+from skindx.training.method import RunMethod, nobody_at_work
 from skindx.training.parallel.mesh import (
     Mesh,
     leave,
@@ -60,10 +44,26 @@ from skindx.training.parallel.mesh import (
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.workers.lease_queue import ASIDE, FAILED, LeaseQueue, OpenTask, TaskState
 from skindx.workers.leases import Heartbeat, Leases
+from skindx_methods.hopping.hop_units import DATABASE, NAME, Unit, choose, open_queue
+from skindx_methods.hopping.local_workers import Watcher
+from skindx_methods.hopping.member_visits import (
+    Answer,
+    LeasedStop,
+    States,
+    UnitStoppedError,
+    Visitor,
+)
+from skindx_methods.hopping.partition_images import (
+    PartitionImages,
+    Partitions,
+    check_partitions,
+    partitions_of,
+)
+from skindx_methods.hopping.run_queue import RunJobs, check_memory, conclude, fill
 
 PAPER = (
     "Model hopping | Kumar et al., Cerebro: A Layered Data Platform for Scalable Deep Learning,"
-    " CIDR 2021 | tests/training/test_hopping.py | docs/measured/hop.json"
+    " CIDR 2021 | methods/tests/test_hopping.py | docs/measured/hop.json"
 )
 
 
@@ -288,6 +288,10 @@ class LeasedRun(RunMethod):
         """Be one of the workers."""
         return train_as_worker(run, dataset, self.settings, stop)
 
+    def join(self, run: Path, dataset: Path) -> None:
+        """Be one more worker."""
+        join_run(run, dataset, self.settings)
+
 
 def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:
     """Train what is missing with workers of this machine, or of the hosts of a hostfile.
@@ -314,7 +318,7 @@ def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:
                 [f"{AS_WORKER}{__name__}", str(run.resolve()), str(dataset.resolve())],
                 notes=run / RANKS,
                 grace_s=settings.checkpoint.grace_s,
-                manager="skindx.training.methods.hopping.local_workers",
+                manager="skindx_methods.hopping.local_workers",
             )
         except (StoppedError, JobError) as error:
             # A worker that died or had to leave costs nothing where others did its work.
@@ -365,21 +369,17 @@ def train_as_worker(run: Path, dataset: Path, settings: TrainSettings, stop: Sto
     return rank == 0
 
 
-def join_run(run: Path, dataset: Path) -> None:
+def join_run(run: Path, dataset: Path, settings: TrainSettings) -> None:
     """Be one more worker of a run that another process schedules, until it has no more work.
 
     Raises UserError where no such training is at work, and for another dataset or version;
     StoppedError when asked to stop.
     """
-    nobody = UserError(
-        f"no training by hop or members is at work in {run}; start it, then join it."
-    )
     if not (run / CHECKPOINTS / NAME).exists():
-        raise nobody
-    settings = TrainSettings.load(run / SETTINGS)
+        raise nobody_at_work(run)
     with open_queue(run, settings.engine) as queue:
         if queue.facts() is None:
-            raise nobody
+            raise nobody_at_work(run)
     mesh = join_nobody(settings.engine)
     with StopRequest(settings.checkpoint.grace_s) as stop:
         try:

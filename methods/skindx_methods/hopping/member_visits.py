@@ -23,14 +23,14 @@ from skindx.training.checkpoint.keeper import At, checkpoint_folder
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.launching.supervise import Stop
 from skindx.training.loop import refuse_diverged, take_steps
-from skindx.training.methods.hopping.hop_units import Unit, done_of
-from skindx.training.methods.hopping.partition_images import PartitionImages, VisitedSet
 from skindx.training.parallel.mesh import Mesh, peak_memory
 from skindx.training.position import WHAT_TO_TRY, Position
 from skindx.training.state import DivergedError, EpochSpeed, Row, Training, ValidationStoppedError
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.classifier_task import ClassifierTask, epoch_line, figures, validate
 from skindx.workers.lease_queue import TaskState
+from skindx_methods.hopping.hop_units import Unit, done_of
+from skindx_methods.hopping.partition_images import PartitionImages, VisitedSet
 
 
 def close_epoch(
