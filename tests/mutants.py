@@ -666,7 +666,7 @@ MUTANTS = {
         "tests/ui/test_uploading.py -k compressed",
     ),
     "review: a request that is compressed": Mutant(
-        "skindx/ui/review/review_server.py",
+        "skindx/ui/review/__init__.py",
         "elif is_encoded(scope):",
         "elif False:",
         "tests/ui/test_review_page.py -k compressed",
@@ -702,7 +702,7 @@ MUTANTS = {
         "tests/imaging/test_limited_decoding.py",
     ),
     "masks: one has no limit of time": Mutant(
-        "skindx/data/boxes/masks.py",
+        "skindx/data/boxes/box_formats.py",
         "grey_HW = decode_limited(data).max(2)",
         "from skindx.imaging.decode import decode; grey_HW = decode(data).max(2)",
         "tests/imaging/test_limited_decoding.py",

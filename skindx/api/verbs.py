@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from skindx.api.model import Model
     from skindx.data.recipe import BuildSettings
-    from skindx.evaluation.mistakes import Pictures
+    from skindx.evaluation.image_table import Pictures
     from skindx.evaluation.score import Evaluation
     from skindx.training.config.run import TrainSettings
 

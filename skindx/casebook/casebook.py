@@ -1,5 +1,10 @@
-"""The case book: keep, list, open, confirm, delete; every query names its owner."""
+"""The case book: keep, list, open, confirm, delete; every query names its owner.
 
+Confirmed cases are exported as a folder that `skindx build` takes in: feedback becomes training
+data.
+"""
+
+import hmac
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+import yaml
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import selectinload
 
@@ -38,7 +44,10 @@ from skindx.casebook.sealed_rows import (
     sealed_case,
     sealed_parts,
 )
+from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
+from skindx.core.private_files import private_output, write_private, write_private_csv
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import CaseAnswer
 
 _GONE = "this case is not in the case book; it may have been deleted: open the list again."
@@ -235,3 +244,98 @@ class Casebook(SealedBook):
                 raise damaged("a case")
             cases = [read_row(keys, row) for row in rows if row.id in keys.cases]
         return sorted(cases, key=lambda case: (case.taken, case.id))
+
+
+LICENCE = "private, kept with consent for training this model"
+TABLE = "pictures.csv"
+RECIPE = "recipe.yaml"
+_EXPORT = FolderKind("an export of cases", TABLE, (RECIPE, "pictures"))
+_FACTS = tuple(name for name, fact in INTAKE.items() if fact.trains)
+_COLUMNS = (
+    *("file", "label", "confirmed_by", "group", "licence", "attribution", "lesion"),
+    *(*_FACTS, "taken", "consent", "consented"),
+)
+
+
+def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
+    """Write photos, their table and a recipe to `out`; return the number of photos.
+
+    Only cases are written whose patient agreed to training and of which a clinician confirmed one
+    of the model's classes; a diagnosis outside of these trains nothing. All photos of one patient
+    bear one group, so that no split tears them apart; pseudonyms and notes stay behind, and codes
+    made with the case book's `key` stand in their place. Raises UserError where nothing can be
+    written.
+    """
+    confirmed = [case for case in cases if case.confirmed and "train" in case.purposes]
+    if not confirmed:
+        raise UserError(
+            f"none of the {len(cases)} cases has a confirmed class and the patient's consent to "
+            f"training{_left_out(cases)}; confirm some in the case book and export again."
+        )
+    _EXPORT.check(out)
+    with private_output(out, _EXPORT) as folder:
+        rows = [row for case in confirmed for row in _write(case, folder, key)]
+        write_private_csv(
+            folder / TABLE, _COLUMNS, ([row[name] for name in _COLUMNS] for row in rows)
+        )
+        source = {"kind": "files", "path": str(out.resolve() / TABLE)}
+        recipe = {
+            "name": "casebook",
+            **({"taxonomy": taxonomy} if taxonomy else {}),
+            "sources": [source | {"columns": {"confirmed": "confirmed_by"}}],
+        }
+        write_private(folder / RECIPE, yaml.safe_dump(recipe, sort_keys=False))
+    return len(rows)
+
+
+def left_out(cases: Sequence[KeptCase]) -> str:
+    """Return which confirmed cases an export leaves out and why, in a sentence; "" for none."""
+    why = _left_out(cases)
+    return f"Left out{why.replace(' (', ': ').rstrip(')')}." if why else ""
+
+
+def _left_out(cases: Sequence[KeptCase]) -> str:
+    silent = sum(bool(case.confirmed) and "train" not in case.purposes for case in cases)
+    outside = sum(case.outside is not None for case in cases)
+    reasons = [
+        f"{count} {what}"
+        for count, what in (
+            (silent, "confirmed without consent to training"),
+            (outside, "with a diagnosis that is no class of the model"),
+        )
+        if count
+    ]
+    return f" ({', '.join(reasons)})" if reasons else ""
+
+
+def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
+    patient = case.diagnosis.patient
+    person = f"{case.owner}\n{case.patient}"
+    rows: list[dict[str, object]] = []
+    for position, jpeg in enumerate(case.photos):
+        name = f"pictures/{case.id}-{position}.jpg"
+        write_private(folder / name, jpeg)
+        rows.append(
+            {
+                "file": name,
+                "label": case.confirmed,
+                "confirmed_by": case.confirmed_by,
+                "group": _code(key, person),
+                "licence": LICENCE,
+                "attribution": f"case book, consent of {case.consented:%Y-%m-%d}",
+                "lesion": _code(key, f"{person}\n{case.lesion}"),
+                **{name: patient.given.get(name, "") for name in _FACTS},
+                "taken": case.taken.isoformat(timespec="seconds"),
+                "consent": case.consent,
+                "consented": case.consented.isoformat(timespec="seconds"),
+            }
+        )
+    return rows
+
+
+def _code(key: bytes, text: str) -> str:
+    """Return a code in place of a pseudonym: the same each time, so that exports can be joined.
+
+    Keyed: pseudonyms are short, and a plain hash of one is found by trying all.
+    """
+    return f"casebook-{hmac.digest(key, text.encode(), 'sha256').hex()[:16]}"

@@ -226,7 +226,7 @@ def review(
     Example: skindx review runs/mine/data --by "Dr. Mole"
     """
     if export is None:
-        from skindx.ui.review.review_server import serve
+        from skindx.ui.review import serve
 
         serve(dataset, by, reason=reason or "", port=port)
         return

@@ -90,8 +90,8 @@ def export(
 
     Then: skindx build runs/feedback/recipe.yaml --out runs/feedback-data
     """
-    from skindx.casebook.case_export import RECIPE, left_out
-    from skindx.casebook.case_export import export as write
+    from skindx.casebook.casebook import RECIPE, left_out
+    from skindx.casebook.casebook import export as write
 
     opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)

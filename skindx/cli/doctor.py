@@ -60,7 +60,7 @@ def demo(
 
     Example: skindx demo --out runs/demo
     """
-    from skindx.demo.demo_run import run_demo
+    from skindx.demo import run_demo
 
     run_demo(out, seed)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from skindx.models.exports.export_record import ExportSpec
+    from skindx.models.exports.runtimes import ExportSpec
 
 
 def export(

@@ -27,8 +27,7 @@ from skindx.models.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index import EmbeddingIndex
 from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Prediction
 from skindx.models.exports.backend_choice import EAGER, with_backend
-from skindx.models.exports.export_record import ExportCalibration
-from skindx.models.exports.runtimes import Backend
+from skindx.models.exports.runtimes import Backend, ExportCalibration
 from skindx.models.fingerprints import Fingerprints
 from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
 from skindx.models.ood.feature_extraction import p_values_of, try_check

@@ -34,7 +34,7 @@ from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.bundle.bundle_index import EXPORTS, shown_frame
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import TIERS, Question
-from skindx.taxonomy.urgent import unknown_to
+from skindx.taxonomy import unknown_to
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
-from skindx.taxonomy import SkinClass, Urgency
+from skindx.taxonomy import SkinClass, Urgency, UrgentCondition, unknown_to, urgent_conditions
 from skindx.taxonomy.label_matches import without_urgency
-from skindx.taxonomy.urgent import UrgentCondition, unknown_to, urgent_conditions
 
 WITHOUT_TIME = (
     "See a clinician, within days if it is new, grows, changes, bleeds, hurts or does not heal."

@@ -50,7 +50,7 @@ from skindx.models.bundle.bundle_index import (
 )
 from skindx.models.combination import box_crops, log, pool
 from skindx.models.ensemble import outputs_of_records
-from skindx.models.exports.export_record import SPEC
+from skindx.models.exports.runtimes import SPEC
 from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, p_values, rate_of

@@ -33,9 +33,15 @@ from skindx.evaluation.answers import (
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
 from skindx.evaluation.evaluation_report import write_report
 from skindx.evaluation.figures import SEED
-from skindx.evaluation.image_table import SETTINGS, TABLE, write_image_table
+from skindx.evaluation.image_table import (
+    SETTINGS,
+    TABLE,
+    Pictures,
+    check_pictures,
+    worst_mistakes,
+    write_image_table,
+)
 from skindx.evaluation.input_effects import with_known_facts
-from skindx.evaluation.mistakes import Pictures, check_pictures, worst_mistakes
 from skindx.evaluation.score import Evaluation, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec

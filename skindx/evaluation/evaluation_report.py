@@ -15,8 +15,8 @@ from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, points, shown, title
+from skindx.evaluation.image_table import MistakeStrip
 from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
-from skindx.evaluation.mistakes import MistakeStrip
 from skindx.evaluation.questions import target_text, useful_range
 from skindx.evaluation.report_plots import (
     confusion_plot,

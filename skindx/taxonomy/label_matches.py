@@ -13,7 +13,14 @@ from functools import cache
 from typing import cast
 
 from skindx.core.errors import UserError
-from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
+from skindx.taxonomy import (
+    SkinClass,
+    Taxonomy,
+    Urgency,
+    load_taxonomy,
+    normalise,
+    urgent_conditions,
+)
 from skindx.taxonomy.lexicon import (
     Rule,
     codes_in,
@@ -24,7 +31,6 @@ from skindx.taxonomy.lexicon import (
     plain_letters,
     words,
 )
-from skindx.taxonomy.urgent import urgent_conditions
 
 _IN_ORDER = ("skin100", "isic9")
 """Taxonomies in which a label is looked up; skin10 is a part of skin100."""

@@ -14,8 +14,7 @@ from kept_cases import answer
 from PIL import Image
 from typer.testing import CliRunner
 
-from skindx.casebook.case_export import LICENCE, export
-from skindx.casebook.casebook import Casebook
+from skindx.casebook.casebook import LICENCE, Casebook, export
 from skindx.casebook.kept_case import Outside
 from skindx.cli import app
 from skindx.core.errors import UserError

@@ -62,7 +62,7 @@ def test_a_kind_of_another_distribution_is_in_settings_and_page(tmp_path: Path) 
 
 ALLOWED = {
     # Whose pictures a report may show.
-    ("local", "skindx/evaluation/mistakes.py"),
+    ("local", "skindx/evaluation/image_table.py"),
     # The kind of an operator whose price is asked for, not of a head.
     ("linear", "skindx/core/cost"),
     ("linear", "skindx/training/forms"),

@@ -18,8 +18,7 @@ from scan_folders import small_visit, visits_of
 from skin_photo import skin_photo
 
 from skindx.api import answer_file
-from skindx.casebook.case_export import export
-from skindx.casebook.casebook import Casebook
+from skindx.casebook.casebook import Casebook, export
 from skindx.cli.scan import AskAboutRulers
 from skindx.clinic.source_photos import Named
 from skindx.clinic.structured_report import ReportFiles

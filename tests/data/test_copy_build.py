@@ -21,7 +21,7 @@ from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.review.dataset_review import DatasetReview
-from skindx.review.pair_drawing import draw_pair
+from skindx.ui.review import draw_pair
 
 COPIED = {"acne": (0, 1), "wart": (0, 1)}
 """Images of each class that have a crop; acne's first has a second one."""

@@ -12,9 +12,8 @@ from PIL import Image
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes.box_formats import BoxSource, format_of, read_boxes
+from skindx.data.boxes.box_formats import BoxSource, format_of, read_boxes, read_masks
 from skindx.data.boxes.box_join import DatasetImage, join
-from skindx.data.boxes.masks import read_masks
 
 
 def save(file: Path, mask_HW: np.ndarray, mode: str = "1") -> None:

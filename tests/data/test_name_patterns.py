@@ -13,7 +13,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import with_group
 from skindx.data import name_patterns
 from skindx.data.boxes.box_file import BoxRules
-from skindx.data.boxes.masks import read_masks
+from skindx.data.boxes.box_formats import read_masks
 from skindx.data.name_patterns import first_groups
 from skindx.data.sources.folder import FolderSource
 from skindx.data.splits.groups import GroupKeys, GroupSettings

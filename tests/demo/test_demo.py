@@ -7,9 +7,8 @@ from site_score import score_build
 from skindx.core.errors import UserError
 from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.synthetic.site import make_site
-from skindx.data.synthetic.site_pages import serve_site
-from skindx.demo.demo_run import HERE, MARK, recipe, run_demo
+from skindx.data.synthetic.site import make_site, serve_site
+from skindx.demo import HERE, MARK, recipe, run_demo
 from skindx.training.config.run import TrainSettings
 
 ORIGIN = "http://127.0.0.1:4711"

@@ -21,7 +21,7 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.figures import bounds, decimal, percent, points
 from skindx.evaluation.guarantee_scores import SetScore, SetScores
-from skindx.evaluation.mistakes import MistakeStrip, check_pictures, worst_mistakes
+from skindx.evaluation.image_table import MistakeStrip, check_pictures, worst_mistakes
 from skindx.evaluation.report_plots import (
     confusion_cells,
     confusion_plot,

@@ -15,7 +15,7 @@ from hostile_images import chunk_bomb, memory_bomb, torn_in_the_middle
 from paint_images import encode, paint
 
 from skindx.core.errors import UserError
-from skindx.data.boxes.masks import read_masks
+from skindx.data.boxes.box_formats import read_masks
 from skindx.data.layout import store_bytes
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_image, write_manifest
@@ -25,7 +25,7 @@ from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import LIMITS, decode_limited, lasting_decoding
 from skindx.review import privacy_audit
-from skindx.ui.review import review_server
+from skindx.ui.review import _ReviewApp
 from skindx.workers import sandbox
 from skindx.workers.sandbox import Failure, LastingProcess
 from skindx.workers.worker_process import SandboxLimits
@@ -154,7 +154,7 @@ def test_the_review_page_shows_no_image_that_takes_too_long(tmp_path: Path) -> N
     sha256, path = store_bytes(tmp_path, chunk_bomb(), ".png")
     item = SimpleNamespace(path=path, key=(sha256,))
     review: Any = SimpleNamespace(dataset=tmp_path, items=[item])
-    app = review_server._ReviewApp(review, "", {})
+    app = _ReviewApp(review, "", {})
     for show in (app._thumb, app._large):
         with pytest.raises(DamagedImage, match="decoder"):
             show(0)

@@ -12,9 +12,8 @@ from tiny_bundle import pack_tiny
 from skindx.core.errors import UserError
 from skindx.models.exports import bundle_export
 from skindx.models.exports.bundle_export import export_bundle
-from skindx.models.exports.export_record import Parity
 from skindx.models.exports.fidelity import compare, refuse
-from skindx.models.exports.runtimes import Precision
+from skindx.models.exports.runtimes import Parity, Precision
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

@@ -17,8 +17,7 @@ from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.exports import runtimes
 from skindx.models.exports.bundle_export import export_bundle
-from skindx.models.exports.export_record import Gain
-from skindx.models.exports.runtimes import Precision, Runtime
+from skindx.models.exports.runtimes import Gain, Precision, Runtime
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

@@ -20,7 +20,6 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import framed_square
 from skindx.models.exports import bundle_export, runtimes
 from skindx.models.exports.bundle_export import export_bundle, rank_layers
-from skindx.models.exports.export_record import Gain, PairedAccuracy, Parity
 from skindx.models.exports.fidelity import (
     measure_accuracy,
     refit_temperatures,
@@ -28,7 +27,7 @@ from skindx.models.exports.fidelity import (
     refuse_without_gain,
 )
 from skindx.models.exports.onnx_backend import prepare, write_onnx
-from skindx.models.exports.runtimes import Prepared, Runtime, quantise
+from skindx.models.exports.runtimes import Gain, PairedAccuracy, Parity, Prepared, Runtime, quantise
 from skindx.models.metadata_head import RULES
 
 pytest.importorskip("onnxruntime")

@@ -20,8 +20,7 @@ from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.monitor import monitor_file
 from skindx.monitor.drift_detector import URGENT, DriftDetector, Stream
-from skindx.monitor.monitor_file import MonitorFile
-from skindx.monitor.monitor_report import charts, shift_of, summary
+from skindx.monitor.monitor_file import MonitorFile, charts, shift_of, summary
 
 STREAMS = (
     Stream("yellow", "camera", "photos are yellower", "photos are bluer"),

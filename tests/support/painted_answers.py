@@ -25,8 +25,7 @@ from skindx.diagnosis.record import (
     Vote,
 )
 from skindx.diagnosis.scope import known_names
-from skindx.taxonomy import Urgency, load_taxonomy
-from skindx.taxonomy.urgent import unknown_to
+from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
 WIDE, FAR, SLOW = 800, 801, 802

@@ -2,8 +2,14 @@
 
 import pytest
 
-from skindx.taxonomy import SkinClass, load_taxonomy, taxonomy_names
-from skindx.taxonomy.urgent import unknown_to, unknown_urgent, urgent_conditions
+from skindx.taxonomy import (
+    SkinClass,
+    load_taxonomy,
+    taxonomy_names,
+    unknown_to,
+    unknown_urgent,
+    urgent_conditions,
+)
 
 MELANOMA, SCC, *_ = urgent_conditions()
 

@@ -12,7 +12,7 @@ DOOR = "skindx.training.deepspeed"
 
 MARKS = ("deepspeed", "ds_accelerator")
 ALLOWED = {
-    "demo/demo_run.py": "a line that the demo prints",
+    "demo/__init__.py": "a line that the demo prints",
     "cli/train.py": "a package that the verb needs",
     "api/verbs.py": "a package that the function needs",
     "evaluation/features.py": "a package that a head needs",

@@ -19,8 +19,16 @@ from skindx.core.measurement import interleave, torch_threads
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.ensemble import Ensemble
-from skindx.models.exports.export_record import ExportCalibration, ExportSpec, read_exports
-from skindx.models.exports.runtimes import BACKENDS, Backend, unsupported, versions, with_export
+from skindx.models.exports.runtimes import (
+    BACKENDS,
+    Backend,
+    ExportCalibration,
+    ExportSpec,
+    read_exports,
+    unsupported,
+    versions,
+    with_export,
+)
 from skindx.models.metadata_head import RULES
 
 log = logging.getLogger(__name__)

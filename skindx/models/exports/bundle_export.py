@@ -23,7 +23,6 @@ from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import Ensemble, Member, predict_members
 from skindx.models.exports.backend_choice import with_temperatures
-from skindx.models.exports.export_record import SPEC, ExportSpec, Gain, Parity, folder_of
 from skindx.models.exports.fidelity import (
     check_refittable,
     good_enough,
@@ -41,10 +40,15 @@ from skindx.models.exports.fidelity import (
 )
 from skindx.models.exports.onnx_backend import prepare, write_onnx
 from skindx.models.exports.runtimes import (
+    SPEC,
+    ExportSpec,
+    Gain,
+    Parity,
     Precision,
     Prepared,
     Runtime,
     backend_of,
+    folder_of,
     load_body,
     make_body,
     quantise,

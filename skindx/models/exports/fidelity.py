@@ -28,8 +28,11 @@ from skindx.models.combination import (
 )
 from skindx.models.ensemble import Ensemble, Member, Memo, decoded, predict_members, predict_records
 from skindx.models.exports.backend_choice import answering, processor_seconds
-from skindx.models.exports.export_record import ExportCalibration, Gain, PairedAccuracy, Parity
 from skindx.models.exports.runtimes import (
+    ExportCalibration,
+    Gain,
+    PairedAccuracy,
+    Parity,
     Precision,
     Runtime,
     backend_of,

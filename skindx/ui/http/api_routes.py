@@ -18,8 +18,7 @@ from skindx.diagnosis.photo_checks import Refused, WideRule
 from skindx.diagnosis.record import CaseAnswer
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import used_fields
-from skindx.monitor.monitor_file import MonitorState
-from skindx.monitor.monitor_report import charts, class_rows, summary
+from skindx.monitor.monitor_file import MonitorState, charts, class_rows, summary
 from skindx.ui.diagnosis_pool import Busy, Diagnoser, Unanswered
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
 from skindx.ui.http.fhir_answers import (

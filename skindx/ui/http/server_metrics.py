@@ -17,8 +17,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
 from skindx.models.bundle.bundle import Bundle
-from skindx.monitor.monitor_file import MonitorFile
-from skindx.monitor.monitor_report import SHIFTS, shares_of_thresholds
+from skindx.monitor.monitor_file import SHIFTS, MonitorFile, shares_of_thresholds
 from skindx.ui.diagnosis_pool import Busy, Diagnoser, Unanswered
 from skindx.workers.worker_pool import PoolStatus
 

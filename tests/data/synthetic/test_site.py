@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.synthetic.painter import CLASSES
-from skindx.data.synthetic.site import TRUTH, SiteTruth, make_site
-from skindx.data.synthetic.site_pages import serve_site
+from skindx.data.synthetic.site import TRUTH, SiteTruth, make_site, serve_site
 from skindx.imaging.image_formats import image_suffix
 
 PER_CLASS = 5
