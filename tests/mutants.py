@@ -913,8 +913,8 @@ MUTANTS = {
     ),
     "scan: a share of paintings is promised for photos": Mutant(
         "skindx/scan/outputs/scan_result.py",
-        "if detected and band.detected and measured_on.holds_for_photos:",
-        "if detected and band.detected:",
+        "if detected and band.found and measured_on.holds_for_photos:",
+        "if detected and band.found:",
         "tests/scan/test_scan_outputs.py -k paintings",
     ),
     "bundle: a detector's paintings stay behind": Mutant(

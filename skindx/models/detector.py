@@ -252,6 +252,10 @@ class SizeRecall(Settings):
         """Return the share that was detected, with its exact 95 % interval; NaN without any."""
         return proportion_interval(self.found / self.lesions if self.lesions else 0, self.lesions)
 
+    def holds(self, size_px: float) -> bool:
+        """Tell whether a lesion of a size belongs here."""
+        return self.least_px <= size_px < (math.inf if self.most_px is None else self.most_px)
+
 
 class DetectorRecall(Settings):
     """What was measured of a detector, at the confidence with which the bundle uses it."""

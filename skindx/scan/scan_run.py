@@ -17,9 +17,8 @@ from skindx.diagnosis.record_assembly import source_of
 from skindx.imaging.dicom import spacing_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
 from skindx.models.bundle.bundle_index import origin_of_detector
-from skindx.models.detector import DetectorRecall
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
-from skindx.scan.outputs.scan_result import RecallBand, ScanResult
+from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.photo_store import MAX_PIXELS
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
@@ -99,16 +98,6 @@ def run_scan(
     return scanned
 
 
-def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:
-    """Return the detector's recall by size as the outputs take it; None: it was not measured."""
-    if recall is None:
-        return None
-    return tuple(
-        RecallBand(band.least_px, band.most_px or float("inf"), band.found, band.lesions)
-        for band in recall.bands
-    )
-
-
 def result_of(
     bundle: Bundle,
     photos: Sequence[ScannedPhoto],
@@ -126,12 +115,13 @@ def result_of(
     # Crops are diagnosed as whole images are: the detector has looked already.
     rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
     level = rule.level(miss_rate) if rule else None
+    measured = bundle.spec.detector_recall
     return ScanResult(
         photos=tuple(photos),
         classes=bundle.taxonomy.classes,
         source=source_of(bundle, backend),
         made_at=made_at,
-        recall=recall_bands(bundle.spec.detector_recall),
+        recall=measured.bands if measured else None,
         measured_on=origin_of_detector(bundle.spec),
         miss_rate=level.miss_rate if level else None,
         sent_on=shared(level.sent_on) if level else None,

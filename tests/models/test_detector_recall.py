@@ -21,7 +21,7 @@ from skindx.models.bundle.bundle_index import (
 from skindx.models.bundle.model_card import model_card
 from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
 from skindx.scan.outputs.scan_result import missed_sentence
-from skindx.scan.scan_run import recall_bands, result_of
+from skindx.scan.scan_run import result_of
 
 
 def box(x: float, side: float, score: float | None = None) -> Box:
@@ -63,14 +63,14 @@ def test_without_a_lesion_nothing_is_measured() -> None:
 def test_a_bundle_keeps_it_and_its_version_stays(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", detector=True)
     assert bundle.spec.detector_recall is None
-    assert "was not measured" in missed_sentence(recall_bands(None), [20.0], ImageOrigin())
+    assert "was not measured" in missed_sentence(None, [20.0], ImageOrigin())
     recall = recall_by_size([SizedTruth([box(0, 30)], [box(0, 30)], 1.0)], 0.25)
     write_index(bundle.path, bundle.spec.model_copy(update={"detector_recall": recall}))
     kept = open_bundle(bundle.path)
     assert kept.spec.detector_recall == recall
-    bands = recall_bands(kept.spec.detector_recall)
-    assert bands is not None
-    assert bands[-1].most_px == math.inf
+    assert kept.spec.detector_recall is not None
+    bands = kept.spec.detector_recall.bands
+    assert bands[-1].most_px is None
     said = missed_sentence(bands, [30.0], ImageOrigin(painted="none", modality="clinical"))
     assert said.startswith("The detector missed")
     # What was measured decides no answer.

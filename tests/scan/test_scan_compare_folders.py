@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from painted_bodies import CLASSES, PHOTOS, SOURCE, WHEN
+from painted_bodies import CLASSES, PHOTOS, SOURCE, WHEN, size_recall
 from seen_bodies import Body, paint_body, seen_again
 from typer.testing import CliRunner
 from whole_photo import ArrayPhoto
@@ -25,7 +25,7 @@ from skindx.scan.compare.scan_comparison import (
     write_comparison,
 )
 from skindx.scan.outputs.scan_files import write_scan
-from skindx.scan.outputs.scan_result import RecallBand, ScanResult
+from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 
 SIZE = (640, 480)
@@ -46,7 +46,7 @@ def write(folder: Path, bodies: dict[str, Body], lost: int = -1) -> Path:
             if number != lost
         )  # fmt: skip
         photos.append(ScannedPhoto(name, "ab" * 32, *SIZE, 9, 1, 0, lesions))
-    recall = (RecallBand(0, float("inf"), 90, 100),)
+    recall = (size_recall(0, None, 90, 100),)
     result = ScanResult(tuple(photos), CLASSES, SOURCE, WHEN, recall, PHOTOS)
     write_scan(folder, result, [ArrayPhoto(body.pixels_HW3) for body in bodies.values()])
     return folder

@@ -22,7 +22,7 @@ import pytest
 from found_lesions import lesion
 from hypothesis import given
 from hypothesis import strategies as st
-from painted_bodies import BANDS, CLASSES, PHOTOS, WHEN, lesions_of, paint, scan_of
+from painted_bodies import BANDS, CLASSES, PHOTOS, WHEN, lesions_of, paint, scan_of, size_recall
 from pdf_words import words_of
 from PIL import Image
 from whole_photo import ArrayPhoto
@@ -38,7 +38,6 @@ from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
     UNKNOWN,
     Missed,
-    RecallBand,
     ScanResult,
     missed_by_size,
     missed_sentence,
@@ -328,7 +327,7 @@ def test_a_damaged_scan_is_one_sentence(text: str, words: str, tmp_path: Path) -
 
 
 def test_missed_lesions_by_hand() -> None:
-    bands = (RecallBand(10, 20, 50, 100), RecallBand(20, 40, 90, 100), RecallBand(40, 80, 0, 0))
+    bands = (size_recall(10, 20, 50, 100), size_recall(20, 40, 90, 100), size_recall(40, 80, 0, 0))
     small, large, none = missed_by_size(bands, [12, 15, 18, 19.9, 20, 30, 39, 50], PHOTOS)
     assert (small.detected, large.detected, none.detected) == (4, 3, 1)
     assert small.missed is not None
@@ -360,7 +359,7 @@ def test_what_was_measured_on_paintings_promises_nothing_of_photos(
 ) -> None:
     """On page, paper and table, and in the JSON of the server."""
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
-    bands = (RecallBand(10, 20, 50, 100), RecallBand(20, float("inf"), 90, 100))
+    bands = (size_recall(10, 20, 50, 100), size_recall(20, None, 90, 100))
     found = [lesion(80, 80, 60), lesion(200, 90, 15)]
     result = scan_of(found, recall=bands, measured_on=ImageOrigin(painted=painted))
     read = ArrayPhoto(paint(found, (900, 1200)))
@@ -463,10 +462,10 @@ def test_a_large_photo_is_shrunk_some_rows_at_a_time() -> None:
 
 
 def test_what_a_scan_missed_has_an_interval_with_a_width() -> None:
-    band = RecallBand(10, 40, 516, 533)
+    band = size_recall(10, 40, 516, 533)
     (missed,) = missed_by_size([band], [20.0] * 5, PHOTOS)
     assert missed.shown_missed == "about 0 (0 to 1)"
-    assert Missed(RecallBand(40, 80, 0, 0), 2, None).shown_recall == "not measured"
+    assert Missed(size_recall(40, 80, 0, 0), 2, None).shown_recall == "not measured"
 
 
 def test_a_scan_says_what_its_model_learned_from(result: ScanResult) -> None:

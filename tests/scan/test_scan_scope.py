@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from found_lesions import lesion
-from painted_bodies import CLASSES, PHOTOS, paint, scan_of
+from painted_bodies import CLASSES, PHOTOS, paint, scan_of, size_recall
 from pdf_words import words_of
 from tiny_bundle import pack_tiny
 from whole_photo import ArrayPhoto
@@ -23,7 +23,7 @@ from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_pages import threshold_sentence
-from skindx.scan.outputs.scan_result import RecallBand, missed_sentence, read_summary
+from skindx.scan.outputs.scan_result import missed_sentence, read_summary
 from skindx.scan.scanned_lesions import diagnose_lesions, rank, read_lesions, write_lesions
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.scans.scan_answer import answer_of, list_html
@@ -147,7 +147,7 @@ def _store(folder: Path) -> Any:
     ((1, 1), "of 1 lesion of its validation images"),
 ])  # fmt: skip
 def test_one_lesion_is_singular(shares: tuple[int, int], words: str) -> None:
-    assert words in missed_sentence((RecallBand(10, 20, *shares),), [12], PHOTOS)
+    assert words in missed_sentence((size_recall(10, 20, *shares),), [12], PHOTOS)
 
 
 def test_the_threshold_of_a_scan_names_both_errors() -> None:

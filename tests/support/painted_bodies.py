@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from skindx.data.origin import ImageOrigin
 from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
-from skindx.scan.outputs.scan_result import RecallBand, ScanResult
+from skindx.models.detector import SizeRecall
+from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 from skindx.taxonomy import SkinClass
 
@@ -31,10 +32,16 @@ SOURCE = Source(
 WHEN = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 PHOTOS = ImageOrigin(painted="none", modality="clinical")
 """What the detector of these scans was measured on."""
+
+
+def size_recall(least_px: float, most_px: float | None, found: int, lesions: int) -> SizeRecall:
+    return SizeRecall(least_px=least_px, most_px=most_px, found=found, lesions=lesions)
+
+
 BANDS = (
-    RecallBand(12, 24, 61, 80),
-    RecallBand(24, 48, 88, 93),
-    RecallBand(48, float("inf"), 70, 71),
+    size_recall(12, 24, 61, 80),
+    size_recall(24, 48, 88, 93),
+    size_recall(48, None, 70, 71),
 )
 
 

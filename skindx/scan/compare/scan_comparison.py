@@ -343,9 +343,8 @@ def _missing(change: LesionChange, comparison: ScanComparison) -> str:
     size = ((row["x2"] - row["x1"]) * (row["y2"] - row["y1"])) ** 0.5
     measured = other.summary.recall if other.summary.measured_on.holds_for_photos else None
     for band in measured or ():
-        if band.lesions and band.least_px <= size < (band.most_px or float("inf")):
-            missed = percent(1 - band.found / band.lesions)
-            return f"the detector misses {missed} of this size"
+        if band.lesions and band.holds(size):
+            return f"the detector misses {percent(1 - band.recall.value)} of this size"
     return "how often the detector misses this size is unknown"
 
 

@@ -25,6 +25,7 @@ from skindx.diagnosis.record import Share, Source, percent
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
+from skindx.models.detector import SizeRecall
 from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
 from skindx.taxonomy import SkinClass
 
@@ -35,35 +36,17 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class RecallBand:
-    """How many of the validation images' lesions of a size the detector found."""
-
-    least_px: float
-    """Geometric mean of the box's sides, from here on and below `most_px`."""
-    most_px: float
-    detected: int
-    lesions: int
-
-    @property
-    def recall(self) -> Interval:
-        """Return the share that was found, with its exact 95 % interval."""
-        return proportion_interval(
-            self.detected / self.lesions if self.lesions else 0, self.lesions
-        )
-
-
-@dataclass(frozen=True)
 class Missed:
     """What that means for a scan: of `detected` lesions of a size, so many more are there."""
 
-    band: RecallBand
+    band: SizeRecall
     detected: int
     missed: Interval | None
     """None: nothing bounds it."""
 
     @property
     def size(self) -> str:
-        if self.band.most_px == float("inf"):
+        if self.band.most_px is None:
             return f"from {self.band.least_px:.0f} px"
         return f"{self.band.least_px:.0f} to {self.band.most_px:.0f} px"
 
@@ -87,7 +70,7 @@ class Missed:
 
 
 def missed_by_size(
-    bands: Sequence[RecallBand], diameters_px: Sequence[float], measured_on: ImageOrigin
+    bands: Sequence[SizeRecall], diameters_px: Sequence[float], measured_on: ImageOrigin
 ) -> tuple[Missed, ...]:
     """Estimate for each band how many lesions are there that the scan did not find.
 
@@ -96,10 +79,10 @@ def missed_by_size(
     """
     answers = []
     for band in bands:
-        detected = sum(band.least_px <= size < band.most_px for size in diameters_px)
+        detected = sum(map(band.holds, diameters_px))
         recall = band.recall
         missed = None
-        if detected and band.detected and measured_on.holds_for_photos:
+        if detected and band.found and measured_on.holds_for_photos:
             missed = Interval(*(detected * (1 / share - 1) if share else float("inf")
                                 for share in (recall.value, recall.high, recall.low)))  # fmt: skip
         answers.append(Missed(band, detected, missed))
@@ -107,7 +90,7 @@ def missed_by_size(
 
 
 def missed_sentence(
-    bands: Sequence[RecallBand] | None, diameters_px: Sequence[float], measured_on: ImageOrigin
+    bands: Sequence[SizeRecall] | None, diameters_px: Sequence[float], measured_on: ImageOrigin
 ) -> str:
     """Return in a sentence what the scan may have missed; by size it is in a table.
 
@@ -115,7 +98,7 @@ def missed_sentence(
     """
     if not bands:
         return UNKNOWN
-    detected, lesions = sum(band.detected for band in bands), sum(band.lesions for band in bands)
+    detected, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
     recall = proportion_interval(detected / lesions if lesions else 0, lesions)
     if not lesions:
         return UNKNOWN
@@ -158,7 +141,7 @@ class ScanResult:
     source: Source
     """The bundle."""
     made_at: datetime
-    recall: tuple[RecallBand, ...] | None = None
+    recall: tuple[SizeRecall, ...] | None = None
     """Of the detector on validation images, by size; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
     """What these validation images are."""
@@ -256,16 +239,6 @@ class PhotoSummary(Settings):
     """Path in the scan's folder: the whole photo, shrunk."""
 
 
-class BandSummary(Settings):
-    """The detector's recall on validation images, of lesions of a size."""
-
-    least_px: float
-    most_px: float | None
-    """None: any larger size."""
-    found: int
-    lesions: int
-
-
 class Summary(Settings):
     """Contents of a scan's folder."""
 
@@ -273,7 +246,7 @@ class Summary(Settings):
     made_at: datetime
     lesions: int
     photos: tuple[PhotoSummary, ...]
-    recall: tuple[BandSummary, ...] | None = None
+    recall: tuple[SizeRecall, ...] | None = None
     """None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
     """What its images are; not stated in a scan of an older version."""
@@ -304,7 +277,7 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
             PhotoSummary(**photo.facts, mm_per_pixel=photo.mm_per_pixel, overview=path)
             for photo, path in zip(result.photos, overviews, strict=True)
         ),
-        recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        recall=result.recall,
         measured_on=result.measured_on,
         threshold=threshold,
         no_urgent_risk=result.no_urgent_risk,
@@ -312,13 +285,6 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
         unknown_urgent=result.scope.unknown_urgent,
         warning=result.scope.warning,
         source=result.source,
-    )
-
-
-def _band(band: RecallBand) -> BandSummary:
-    most_px = band.most_px if math.isfinite(band.most_px) else None
-    return BandSummary(
-        least_px=band.least_px, most_px=most_px, found=band.detected, lesions=band.lesions
     )
 
 

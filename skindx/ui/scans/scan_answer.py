@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 
 from skindx.core.atomic_files import read_parquet
 from skindx.core.untrusted import read_json
-from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scope import knows, lacks
@@ -18,9 +17,8 @@ from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
-    BandSummary,
     PhotoSummary,
-    RecallBand,
+    Summary,
     may_be,
     missed_by_size,
     missed_sentence,
@@ -151,7 +149,6 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
     keys = (table.schema.metadata or {}).get(CLASSES, b"").decode().split(",")
     lesions = tuple(_lesion(row, keys, summary.photos) for row in table.to_pylist())
     sizes_px = [lesion.diameter_px for lesion in lesions]
-    bands = None if summary.recall is None else [_band(band) for band in summary.recall]
     return ScanAnswer(
         notice=NOT_A_DIAGNOSIS,
         made_at=summary.made_at,
@@ -164,8 +161,8 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         unknown_urgent=summary.unknown_urgent,
         warning=summary.warning,
         learned_from=summary.source.limits,
-        missed=missed_sentence(bands, sizes_px, summary.measured_on),
-        recall=None if bands is None else _recall(bands, sizes_px, summary.measured_on),
+        missed=missed_sentence(summary.recall, sizes_px, summary.measured_on),
+        recall=None if summary.recall is None else _recall(summary, sizes_px),
         measured_on=summary.measured_on.measured_on,
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),
         source=summary.source,
@@ -207,27 +204,17 @@ def _lesion(row: Mapping[str, Any], keys: list[str], photos: Sequence[PhotoSumma
     )
 
 
-def _band(band: BandSummary) -> RecallBand:
-    most_px = float("inf") if band.most_px is None else band.most_px
-    return RecallBand(band.least_px, most_px, band.found, band.lesions)
-
-
-def _recall(
-    bands: list[RecallBand], sizes_px: list[float], measured_on: ImageOrigin
-) -> tuple[ScanRecall, ...]:
+def _recall(summary: Summary, sizes_px: list[float]) -> tuple[ScanRecall, ...]:
     return tuple(
         ScanRecall(
-            least_px=one.band.least_px,
-            most_px=None if one.band.most_px == float("inf") else one.band.most_px,
-            found=one.band.detected,
-            lesions=one.band.lesions,
+            **one.band.model_dump(),
             recall=one.band.recall.value if one.band.lesions else None,
             low=one.band.recall.low if one.band.lesions else None,
             high=one.band.recall.high if one.band.lesions else None,
             found_here=one.detected,
             missed_here=one.missed.value if one.missed else None,
         )
-        for one in missed_by_size(bands, sizes_px, measured_on)
+        for one in missed_by_size(summary.recall or (), sizes_px, summary.measured_on)
     )
 
 
