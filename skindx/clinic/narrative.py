@@ -18,15 +18,9 @@ from skindx.core.text import printable
 from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.guarantees import guarantee, risk_guarantee
-from skindx.diagnosis.record import (
-    CANNOT_RULE_OUT,
-    Candidate,
-    Diagnosis,
-    Share,
-    UrgentRisk,
-    percent,
-)
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, UrgentRisk, percent
 from skindx.diagnosis.scope import Scope, lacks, shown_tier
+from skindx.models.conformal import Share
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 from skindx.taxonomy import normalise
 from skindx.taxonomy.body_sites import Site, site_table

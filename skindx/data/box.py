@@ -7,13 +7,8 @@ from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """One rectangle in pixels of the stored image, origin top left, x2/y2 exclusive.
-
-    `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model)
-    and `drawn_at` when (UTC, ISO 8601). `score` in 0..1 is a detector's confidence, None for a box
-    that was drawn.
-    """
+class RawBox:
+    """A box as a file has it: it may be empty, or stand out of its image."""
 
     x1: float
     y1: float
@@ -23,6 +18,16 @@ class Box:
     drawn_by: str = ""
     score: float | None = None
     drawn_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Box(RawBox):
+    """One rectangle in pixels of the stored image, origin top left, x2/y2 exclusive.
+
+    `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model)
+    and `drawn_at` when (UTC, ISO 8601). `score` in 0..1 is a detector's confidence, None for a box
+    that was drawn.
+    """
 
     def __post_init__(self) -> None:
         """Refuse an empty or reversed rectangle."""
@@ -51,20 +56,6 @@ class BoxedImage:
 
 UNKNOWN_SIZE = (0, 0)
 """Of an image without boxes, in a format that gives the size with the first box."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawBox:
-    """A box as a file has it: it may be empty, or stand out of its image."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    label: str
-    drawn_by: str = ""
-    score: float | None = None
-    drawn_at: str = ""
 
 
 SLACK = 1.0
@@ -97,11 +88,7 @@ def boxed(
 
 def recut(image: BoxedImage, size: tuple[int, int]) -> BoxedImage:
     """Cut the boxes of an image once more, to another size (width, height)."""
-    drawn = [
-        RawBox(b.x1, b.y1, b.x2, b.y2, b.label, b.drawn_by, b.score, b.drawn_at)
-        for b in image.boxes
-    ]
-    return boxed(size, drawn, image.sha256, image.unread, image.refused)
+    return boxed(size, image.boxes, image.sha256, image.unread, image.refused)
 
 
 def base_name(file_name: str) -> str:

@@ -9,17 +9,9 @@ import math
 from typing import Any
 
 from skindx.core.text import counted
-from skindx.diagnosis.record import (
-    SET_HOLDS,
-    Diagnosis,
-    MeasuredSets,
-    Promise,
-    Share,
-    UrgentRisk,
-    percent,
-)
+from skindx.diagnosis.record import SET_HOLDS, Diagnosis, MeasuredSets, Promise, UrgentRisk, percent
 from skindx.metrics.share_intervals import proportion_interval
-from skindx.models.conformal import ALL, MeasuredShare
+from skindx.models.conformal import ALL, Share
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 
 _URGENT_APART = (
@@ -370,17 +362,15 @@ def with_measured_risk(
     return risk
 
 
-def shared(share: MeasuredShare | None) -> Share | None:
+def shared(share: Share | None) -> Share | None:
     """Return a bundle's share for a record.
 
     An interval without width at 0 or 1, as older versions may have written, becomes the exact one.
     """
-    if share is None:
-        return None
-    if share.high > share.low:
-        return Share(**share.model_dump())
+    if share is None or share.high > share.low:
+        return share
     exact = proportion_interval(share.value, share.pictures)
-    return Share(value=share.value, low=exact.low, high=exact.high, pictures=share.pictures)
+    return share.model_copy(update={"low": exact.low, "high": exact.high})
 
 
 def _share(interval: Any, pictures: Any) -> Share | None:
@@ -391,8 +381,7 @@ def _share(interval: Any, pictures: Any) -> Share | None:
     if not isinstance(value, float | int) or not 0 <= value <= 1:  # NaN is in no range
         return None
     ends = [end if isinstance(end, float | int) and 0 <= end <= 1 else value for end in (low, high)]
-    measured_share = MeasuredShare(value=value, low=ends[0], high=ends[1], pictures=pictures)
-    return shared(measured_share)
+    return shared(Share(value=value, low=ends[0], high=ends[1], pictures=pictures))
 
 
 def _split(metrics: dict[str, Any] | None) -> str:

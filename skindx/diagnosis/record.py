@@ -8,6 +8,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.origin import OF_WIDE_PHOTOS
 from skindx.diagnosis.case import Patient, listed, use_of_facts
 from skindx.imaging.cut_lesions import Cut
+from skindx.models.conformal import Share
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
 
@@ -167,16 +168,6 @@ class Similar(_Part):
     def basis(self) -> str:
         """What its class rests on, as a part of a sentence."""
         return f"confirmed by {self.confirmed_by}" if self.confirmed_by else "label of the source"
-
-
-class Share(_Part):
-    """A measured share with its 95 % interval."""
-
-    value: float = Field(ge=0, le=1)
-    low: float = Field(ge=0, le=1)
-    high: float = Field(ge=0, le=1)
-    pictures: int = Field(ge=1)
-    """The number of images that were counted."""
 
 
 class MeasuredSets(_Part):

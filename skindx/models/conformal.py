@@ -9,7 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
@@ -28,14 +34,16 @@ def skin_type_group(skin_type: int) -> str:
     return f"skin type {skin_type}"
 
 
-class MeasuredShare(Settings):
-    """A share that was counted, with its 95 % interval."""
+class Share(Settings):
+    """A measured share with its 95 % interval."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     value: float = Field(ge=0, le=1)
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1)
     pictures: int = Field(ge=1)
-    """Out of so many."""
+    """The number of images that were counted."""
 
 
 class Conformal(Settings):
@@ -62,12 +70,12 @@ class Conformal(Settings):
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The share of images of urgent classes whose set holds the true class: 0.95, or what so few
     calibration images can support; None where urgent classes have no threshold of their own."""
-    urgent_missed: MeasuredShare | None = None
+    urgent_missed: Share | None = None
     """How often a calibration image of an urgent class has a set without any urgent class.
 
     None: there was no such image, or the bundle is of an older version.
     """
-    urgent_raised: MeasuredShare | None = None
+    urgent_raised: Share | None = None
     """How often a calibration image of another class has a set with an urgent class.
 
     None: there was no such image, or the bundle is of an older version.
@@ -214,7 +222,7 @@ def fit_conformal(
 
 def urgent_missed(
     sets_NC: Bools, truth_N: NDArray[np.integer], urgent_C: Bools, groups: ArrayLike | None = None
-) -> MeasuredShare | None:
+) -> Share | None:
     """Return how often the set of an image of an urgent class holds no urgent class.
 
     None without such an image.
@@ -227,7 +235,7 @@ def urgent_missed(
 
 def urgent_raised(
     sets_NC: Bools, truth_N: NDArray[np.integer], urgent_C: Bools, groups: ArrayLike | None = None
-) -> MeasuredShare | None:
+) -> Share | None:
     """Return how often the set of an image of another class holds an urgent class.
 
     None without such an image, and where no class is urgent.
@@ -238,12 +246,10 @@ def urgent_raised(
     return _share(np.asarray(sets_NC[:, urgent_C].any(axis=1)), other_N, groups)
 
 
-def _share(hits_N: Bools, among_N: Bools, groups: ArrayLike | None) -> MeasuredShare:
+def _share(hits_N: Bools, among_N: Bools, groups: ArrayLike | None) -> Share:
     groups_N = np.arange(len(hits_N)) if groups is None else np.asarray(groups)
     share = share_interval(hits_N[among_N], groups_N[among_N])
-    return MeasuredShare(
-        value=share.value, low=share.low, high=share.high, pictures=int(among_N.sum())
-    )
+    return Share(value=share.value, low=share.low, high=share.high, pictures=int(among_N.sum()))
 
 
 def _pair(true_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
 from skindx.metrics import share_interval
-from skindx.models.conformal import ALL, MeasuredShare, skin_type_group
+from skindx.models.conformal import ALL, Share, skin_type_group
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 MISS_RATES = (0.02, 0.05, 0.1)
@@ -114,7 +114,7 @@ class RiskLevel(Settings):
     miss_rate: float = Field(gt=0, lt=1)
     thresholds: dict[str, float]
     """Least risk that is urgent, by group of images: `all`, and skin types with enough lesions."""
-    sent_on: MeasuredShare | None = None
+    sent_on: Share | None = None
     """Calibration images of other classes that are urgent by it; None: there was no such image."""
 
     @model_validator(mode="after")
@@ -305,11 +305,9 @@ def _one_a_group(of_N: Bools, groups_N: NDArray[np.generic]) -> NDArray[np.intp]
     return chosen
 
 
-def share_from(
-    threshold: float, risk_N: Floats, groups_N: NDArray[np.generic]
-) -> MeasuredShare | None:
+def share_from(threshold: float, risk_N: Floats, groups_N: NDArray[np.generic]) -> Share | None:
     """Return the share of risks at or above a threshold, with an interval over groups."""
     if not len(risk_N):
         return None
     share = share_interval(risk_N >= threshold, groups_N)
-    return MeasuredShare(value=share.value, low=share.low, high=share.high, pictures=len(risk_N))
+    return Share(value=share.value, low=share.low, high=share.high, pictures=len(risk_N))

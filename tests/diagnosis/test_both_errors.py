@@ -25,11 +25,11 @@ from skindx.diagnosis.guarantees import (
     with_measured_risk,
     with_measured_sets,
 )
-from skindx.diagnosis.record import CaseAnswer, Promise, Share, UrgentRisk
-from skindx.models.conformal import Conformal, MeasuredShare, fit_conformal
+from skindx.diagnosis.record import CaseAnswer, Promise, UrgentRisk
+from skindx.models.conformal import Conformal, Share, fit_conformal
 from skindx.ui.page.answer_html import result_html
 
-SENT_ON = MeasuredShare(value=1, low=0.74, high=1, pictures=12)
+SENT_ON = Share(value=1, low=0.74, high=1, pictures=12)
 RECORD = UrgentRisk(
     risk=0.3, threshold=0.08, miss_rate=0.05, confidence=0.8, bound=0.08, lesions=57,
     sent_on=Share(value=1, low=0.735, high=1, pictures=12),
@@ -153,14 +153,14 @@ def test_an_older_rule_is_written_as_before() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_no_interval_is_without_width(value: float) -> None:
-    old = shared(MeasuredShare(value=value, low=value, high=value, pictures=20))
+    old = shared(Share(value=value, low=value, high=value, pictures=20))
     assert old is not None
     assert old.high - old.low > 0.1
     assert old.low <= value <= old.high
 
 
 def test_the_digits_show_the_width() -> None:
-    many = shared(MeasuredShare(value=0, low=0, high=0, pictures=90_000))
+    many = shared(Share(value=0, low=0, high=0, pictures=90_000))
     assert many is not None
     assert shown_share(many) == "0.000 % (95 % interval 0.000 to 0.004 %, 90,000 images)"
 

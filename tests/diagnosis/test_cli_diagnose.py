@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
-from skindx.models.conformal import MeasuredShare
+from skindx.models.conformal import Share
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 
@@ -53,7 +53,7 @@ def test_the_plain_answer_says_what_to_do_both_errors_and_what_the_model_does_no
     plain = pack_tiny(tmp_path / "plain")
     classes = plain.taxonomy.classes
     urgent = tuple(n for n, skin_class in enumerate(classes) if skin_class.urgency == "urgent")
-    share = MeasuredShare(value=0.25, low=0.2, high=0.3, pictures=400)
+    share = Share(value=0.25, low=0.2, high=0.3, pictures=400)
     rule = UrgentRiskRule(
         urgent_columns=urgent,
         lesions={"all": 57},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from skindx.diagnosis import conclusion
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.models.combination import mutual_information
-from skindx.models.conformal import Conformal, MeasuredShare
+from skindx.models.conformal import Conformal, Share
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
 
@@ -23,7 +23,7 @@ RULE = Conformal(
     pictures=500,
     thresholds={"all": 0.2, "skin type 5": 0.05},
     group_pictures={"skin type 5": 60},
-    urgent_missed=MeasuredShare(value=0.02, low=0.01, high=0.05, pictures=80),
+    urgent_missed=Share(value=0.02, low=0.01, high=0.05, pictures=80),
 )
 
 

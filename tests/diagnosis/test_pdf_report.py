@@ -18,7 +18,8 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Promise, Share, Similar, UrgentRisk
+from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Promise, Similar, UrgentRisk
+from skindx.models.conformal import Share
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 

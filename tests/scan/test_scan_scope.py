@@ -18,8 +18,8 @@ from whole_photo import ArrayPhoto
 
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import Share
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
+from skindx.models.conformal import Share
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_pages import threshold_sentence

@@ -19,12 +19,12 @@ from skindx.diagnosis.record import (
     Photo,
     PhotoView,
     Promise,
-    Share,
     Similar,
     Source,
     Vote,
 )
 from skindx.diagnosis.scope import known_names
+from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68

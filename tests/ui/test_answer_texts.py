@@ -34,8 +34,8 @@ from skindx.diagnosis.record import (
     LesionBox,
     MeasuredSets,
     Promise,
-    Share,
 )
+from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.answer_html import problem_html, result_html, scope_html, waiting_html
 from skindx.ui.page.diagnosis_page import intake_html

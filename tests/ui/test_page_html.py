@@ -20,7 +20,8 @@ from skindx.diagnosis.guarantees import (
     theory,
 )
 from skindx.diagnosis.intake import GENITALS
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, Share, UrgentRisk
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, UrgentRisk
+from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (

@@ -21,10 +21,11 @@ from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
 from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.diagnosis.conclusion import LARGEST_SET
-from skindx.diagnosis.record import Share, Source, percent
+from skindx.diagnosis.record import Source, percent
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
+from skindx.models.conformal import Share
 from skindx.models.detector import SizeRecall
 from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
 from skindx.taxonomy import SkinClass
