@@ -17,7 +17,8 @@ from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
 from skindx.data.layout import TAXONOMY, stored_file
 from skindx.data.loader.source import Files
-from skindx.data.manifest import SPLITS, Record, Split, manifest_schema, read_manifest
+from skindx.data.manifest import SPLITS, Record, Split, read_manifest
+from skindx.data.typed_rows import arrow_schema
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Dataset:
         import pyarrow as pa
 
         rows = [asdict(record) for record in self._records]
-        return pa.Table.from_pylist(rows, schema=manifest_schema())
+        return pa.Table.from_pylist(rows, schema=arrow_schema(Record))
 
     @known_keywords
     def files(self, split: str | None = None) -> list[Path]:

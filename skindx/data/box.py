@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from skindx.data.typed_rows import Float32
+
 
 @dataclass(frozen=True, slots=True)
 class RawBox:
     """A box as a file has it: it may be empty, or stand out of its image."""
 
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+    x1: Float32
+    y1: Float32
+    x2: Float32
+    y2: Float32
     label: str = "lesion"
     drawn_by: str = ""
-    score: float | None = None
+    score: Float32 | None = None
     drawn_at: str = ""
 
 

@@ -4,7 +4,6 @@ Whether an image shows skin is no decision: who says that it does has not said t
 published.
 """
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Literal
 from skindx.data.answer_log import AnswerLog, ReviewAnswer, read_answers_to
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, read_rows, write_table
+from skindx.data.typed_rows import Float32
 
 FLAGS = "flags.parquet"
 LOOKED_AT = "looked_at.parquet"
@@ -35,7 +35,7 @@ class Flag:
 
     sha256: str
     reason: Reason
-    score: float
+    score: Float32
     detail: str = ""
 
 
@@ -54,7 +54,7 @@ def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason
     an image without a flag is one that was looked at, or one that came later.
     """
     gone = set(replacing)
-    _save_flags(dataset, _replaced(read_flags(dataset), flags, gone))
+    write_table(dataset / FLAGS, _replaced(read_flags(dataset), flags, gone), Flag)
     if (dataset / MANIFEST).exists():
         _note_looks(dataset, gone)
 
@@ -69,7 +69,7 @@ def stage_flags(
     before = read_flags(dataset)
     after = _replaced(before, flags, set(replacing))
     if after != before:
-        _save_flags(staging, after)
+        write_table(staging / FLAGS, after, Flag)
 
 
 def _replaced(before: Iterable[Flag], flags: Iterable[Flag], gone: set[Reason]) -> list[Flag]:
@@ -77,21 +77,10 @@ def _replaced(before: Iterable[Flag], flags: Iterable[Flag], gone: set[Reason]) 
     return sorted(rows, key=lambda flag: (flag.sha256, flag.reason, -flag.score, flag.detail))
 
 
-def _save_flags(folder: Path, rows: Sequence[Flag]) -> None:
-    import pyarrow as pa
-
-    names = [field.name for field in dataclasses.fields(Flag)]
-    schema = pa.schema([(name, pa.float32() if name == "score" else pa.string()) for name in names])
-    write_table(folder / FLAGS, rows, schema)
-
-
 def _note_looks(dataset: Path, reasons: set[Reason]) -> None:
-    import pyarrow as pa
-
     looks = [look for look in _read_looks(dataset) if look.reason not in reasons]
     looks += [Look(r.sha256, reason) for r in read_manifest(dataset) for reason in sorted(reasons)]
-    schema = pa.schema([("sha256", pa.string()), ("reason", pa.string())])
-    write_table(dataset / LOOKED_AT, looks, schema)
+    write_table(dataset / LOOKED_AT, looks, Look)
 
 
 def _read_looks(dataset: Path) -> list[Look]:

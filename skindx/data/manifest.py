@@ -1,6 +1,5 @@
 """The manifest: one row an image, from which everything else is derived; and its pixels."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -16,7 +15,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError, instead_of
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST, SUMMARY, is_inside, recover, stored_file
-from skindx.data.typed_rows import only_once, rows_of
+from skindx.data.typed_rows import Float32, Int8, Int32, arrow_schema, only_once, rows_of
 from skindx.imaging.stored_colours import AS_STORED, SRGB, Decoding
 
 if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
@@ -40,8 +39,8 @@ class Record:
     path: str
     sha256: str
     perceptual_hash: str
-    width: int
-    height: int
+    width: Int32
+    height: Int32
     label: str
     group: str
     split: Split
@@ -55,15 +54,15 @@ class Record:
     attribution: str = ""
     retrieved: str = ""
     """UTC, ISO 8601."""
-    skin_type: int | None = None
+    skin_type: Int8 | None = None
     """Fitzpatrick 1..6, where a person said so."""
-    fold: int | None = None
+    fold: Int8 | None = None
     """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
     caption: str = ""
     """The source's text about it, such as age and site. May name a person: not published."""
     confirmed_by: str = ""
     """How the source says that the label was confirmed, such as histopathology; "": not at all."""
-    age: float | None = None
+    age: Float32 | None = None
     """Years at the time of the image. Like sex and site it is about a person: not published."""
     sex: str = ""
     """female, male or other; "": not known."""
@@ -94,33 +93,7 @@ class Issue:
 
 
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:
-    write_table(folder / MANIFEST, records, manifest_schema())
-
-
-def manifest_schema() -> Any:
-    import pyarrow as pa
-
-    special = {
-        "width": pa.int32(),
-        "height": pa.int32(),
-        "boxes": boxes_type(),
-        "skin_type": pa.int8(),
-        "fold": pa.int8(),
-        "age": pa.float32(),
-    }
-    names = [field.name for field in dataclasses.fields(Record)]
-    return pa.schema([(name, special.get(name, pa.string())) for name in names])
-
-
-def boxes_type() -> Any:
-    """Return the Arrow type of a column of boxes."""
-    import pyarrow as pa
-
-    numbers = {"x1", "y1", "x2", "y2", "score"}
-    names = [field.name for field in dataclasses.fields(Box)]
-    return pa.list_(
-        pa.struct([(name, pa.float32() if name in numbers else pa.string()) for name in names])
-    )
+    write_table(folder / MANIFEST, records, Record)
 
 
 def read_manifest(folder: Path) -> list[Record]:
@@ -157,20 +130,17 @@ def split_of(records: Iterable[Record], split: Split) -> list[Record]:
 
 
 def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
-    import pyarrow as pa
-
-    schema = pa.schema([(field.name, pa.string()) for field in dataclasses.fields(Issue)])
-    write_table(folder / ISSUES, issues, schema)
+    write_table(folder / ISSUES, issues, Issue)
 
 
-def write_table(path: Path, rows: Iterable[object], schema: Any) -> None:
-    """Write dataclasses as a Parquet table, atomically, whose columns `schema` names.
+def write_table(path: Path, rows: Iterable[object], row_type: type) -> None:
+    """Write dataclasses as a Parquet table, atomically; its columns are the fields of `row_type`.
 
     In groups, so that no second copy of all of them is ever in memory.
     """
     import pyarrow.parquet as pq
 
-    left = iter(rows)
+    left, schema = iter(rows), arrow_schema(row_type)
     with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
         while group := list(itertools.islice(left, _ROW_GROUP)):
             writer.write_table(table_of(group, schema))
@@ -186,22 +156,22 @@ def table_of(rows: Sequence[object], schema: Any) -> Any:
 
     columns = {name: list(map(attrgetter(name), rows)) for name in schema.names}
     if "boxes" in columns:
-        columns["boxes"] = _boxes_array(columns["boxes"])
+        columns["boxes"] = _boxes_array(columns["boxes"], schema.field("boxes").type)
     return pa.table(columns, schema=schema)
 
 
-def _boxes_array(column: Sequence[Sequence[Box] | None]) -> Any:
-    """Return a column of boxes, None among them, as `boxes_type`."""
+def _boxes_array(column: Sequence[Sequence[Box] | None], boxes_type: Any) -> Any:
+    """Return a column of boxes, None among them, as Arrow has it."""
     import pyarrow as pa
 
-    kind = boxes_type().value_type
+    kind = boxes_type.value_type
     flat = [box for boxes in column for box in boxes or ()]
     parts = [pa.array([getattr(box, field.name) for box in flat], field.type) for field in kind]
     ends = list(itertools.accumulate((len(boxes or ()) for boxes in column), initial=0))
     starts = [None if boxes is None else at for boxes, at in zip(column, ends, strict=False)]
     offsets = pa.array([*starts, ends[-1]], pa.int32())
     return pa.ListArray.from_arrays(
-        offsets, pa.StructArray.from_arrays(parts, fields=list(kind)), type=boxes_type()
+        offsets, pa.StructArray.from_arrays(parts, fields=list(kind)), type=boxes_type
     )
 
 

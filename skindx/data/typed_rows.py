@@ -1,11 +1,59 @@
-"""Rows of a Parquet table as a dataclass wants them: a damaged or forged table is one sentence."""
+"""Parquet tables whose columns are the fields of a dataclass: their schema, and their rows.
+
+A damaged or forged table is one sentence.
+"""
 
 import dataclasses
 import types
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from skindx.core.atomic_files import read_parquet
+
+Int8 = Annotated[int, "int8"]
+Int32 = Annotated[int, "int32"]
+Float32 = Annotated[float, "float32"]
+"""Numbers of which a column has fewer bits than of others."""
+
+_ARROW = {str: "string", int: "int64", float: "float64", bool: "bool"}
+
+
+@cache
+def column_types(row_type: type) -> dict[str, Any]:
+    """Return the type of each column by Arrow's name; a list holds that of its items.
+
+    The type of a structure is a dictionary of its own columns.
+    """
+    hints = get_type_hints(row_type, include_extras=True)
+    return {field.name: _column_type(hints[field.name]) for field in dataclasses.fields(row_type)}
+
+
+def _column_type(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (part for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is tuple:
+        return [_column_type(get_args(hint)[0])]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return column_types(hint)
+    if get_origin(hint) is Annotated:
+        return hint.__metadata__[0]
+    return "string" if get_origin(hint) is Literal else _ARROW[hint]
+
+
+def arrow_schema(row_type: type) -> Any:
+    """Return the Arrow schema of a table of dataclasses."""
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_type(kind)) for name, kind in column_types(row_type).items()])
+
+
+def arrow_type(kind: Any) -> Any:
+    """Return the Arrow type that `column_types` names."""
+    import pyarrow as pa
+
+    if isinstance(kind, dict):
+        return pa.struct([(name, arrow_type(part)) for name, part in kind.items()])
+    return pa.list_(arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ The nearest ones are shown beside a diagnosis; a thumbnail is shown where the li
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.manifest import Record
+from skindx.data.manifest import Record, table_of
 from skindx.data.publish.published_rows import PRIVATE_REASONS, web_address, withheld_of
+from skindx.data.typed_rows import Int32, arrow_schema
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bounded_files import load_tensors, read_rows, save_tensors
 from skindx.models.ensemble import Ensemble, EnsembleOutput, outputs_of_records
@@ -48,7 +49,7 @@ class IndexRow:
 
     sha256: str
     label: str
-    group: int
+    group: Int32
     """Images of one lesion, patient or cluster of duplicates have the same."""
     licence: str = ""
     creator: str = ""
@@ -159,12 +160,10 @@ class EmbeddingIndex:
 
     def save(self, folder: Path) -> None:
         """Write it below a bundle's folder."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         (folder / ROWS).parent.mkdir(parents=True)
-        columns = {name: [getattr(row, name) for row in self.rows] for name in _schema().names}
-        pq.write_table(pa.table(columns, schema=_schema()), folder / ROWS)
+        pq.write_table(table_of(self.rows, arrow_schema(IndexRow)), folder / ROWS)
         tensors = {
             "embeddings": self.embeddings_ND.contiguous(),
             "thumbnails": self.thumbnails.contiguous(),
@@ -178,7 +177,7 @@ class EmbeddingIndex:
 
         Raises UserError for files that do not fit each other or the index.
         """
-        table = read_rows(folder / ROWS, _schema(), optional=("confirmed_by",))
+        table = read_rows(folder / ROWS, arrow_schema(IndexRow), optional=("confirmed_by",))
         tensors = load_tensors(folder / TENSORS, _TENSORS)
         embeddings_ND, offsets = tensors["embeddings"], tensors["offsets"].numpy()
         ends = [0, len(tensors["thumbnails"])]
@@ -199,15 +198,6 @@ class EmbeddingIndex:
             for row in table.to_pylist()
         )
         return cls(rows, embeddings_ND, tensors["thumbnails"], offsets)
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    special = {"group": pa.int32()}
-    return pa.schema(
-        [(field.name, special.get(field.name, pa.string())) for field in fields(IndexRow)]
-    )
 
 
 PerBatch = Callable[[Sequence[Record], Sequence[NDArray[np.uint8]], EnsembleOutput], None]

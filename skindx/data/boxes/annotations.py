@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.data.answer_log import read_answers_to
 from skindx.data.box import Box
 from skindx.data.manifest import (
     Record,
-    boxes_type,
     read_manifest,
     read_rows,
-    table_of,
     write_manifest,
+    write_table,
 )
 from skindx.metrics import Interval, Statistic, confidence_interval
 
@@ -55,7 +53,8 @@ def read_proposals(dataset: Path) -> list[Annotation]:
 
 def write_annotations(dataset: Path, rows: Iterable[Annotation]) -> None:
     """Write what people drew, atomically, by image and then annotator."""
-    _write(dataset / ANNOTATIONS, sorted(rows, key=lambda row: (row.sha256, row.annotator)))
+    ordered = sorted(rows, key=lambda row: (row.sha256, row.annotator))
+    write_table(dataset / ANNOTATIONS, ordered, Annotation)
 
 
 def write_proposals(dataset: Path, rows: Sequence[Annotation]) -> None:
@@ -64,7 +63,8 @@ def write_proposals(dataset: Path, rows: Sequence[Annotation]) -> None:
     An image in which nothing was found comes before all others: it is a miss, or there is none,
     and the model cannot say which.
     """
-    _write(dataset / PROPOSALS, sorted(rows, key=lambda row: (confidence(row), row.sha256)))
+    ordered = sorted(rows, key=lambda row: (confidence(row), row.sha256))
+    write_table(dataset / PROPOSALS, ordered, Annotation)
 
 
 def confidence(row: Annotation) -> float:
@@ -160,16 +160,6 @@ def _read(path: Path, advice: str) -> list[Annotation]:
     if not path.exists():
         return []
     return [Annotation(**row) for row in read_rows(path, Annotation, advice)]
-
-
-def _write(path: Path, rows: Sequence[Annotation]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    names = [field.name for field in dataclasses.fields(Annotation)]
-    schema = pa.schema([(n, boxes_type() if n == "boxes" else pa.string()) for n in names])
-    with atomic_file(path) as temporary:
-        pq.write_table(table_of(rows, schema), temporary)
 
 
 # N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws

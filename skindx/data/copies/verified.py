@@ -34,7 +34,7 @@ from skindx.data.copies.hash_links import connected
 from skindx.data.copies.verify import ACCEPT, RANGES, REVIEW, VERSION, Copy, evidence_of
 from skindx.data.layout import stored_files
 from skindx.data.manifest import write_table
-from skindx.data.typed_rows import rows_of
+from skindx.data.typed_rows import Int32, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -265,7 +265,7 @@ class CopyRecord:
     sha256_a: str
     sha256_b: str
     probability: float
-    inliers: int
+    inliers: Int32
     ncc: float
     covered: float
     mirrored: bool
@@ -291,19 +291,7 @@ def records_of(copies: Iterable[Copy], paths: Sequence[str]) -> list[CopyRecord]
 
 def write_copies(file: Path, rows: Sequence[CopyRecord]) -> None:
     """Write rows, atomically."""
-    import pyarrow as pa
-
-    types = {
-        "sha256_a": pa.string(),
-        "sha256_b": pa.string(),
-        "probability": pa.float64(),
-        "inliers": pa.int32(),
-        "ncc": pa.float64(),
-        "covered": pa.float64(),
-        "mirrored": pa.bool_(),
-        "transform": pa.list_(pa.float64()),
-    }
-    write_table(file, rows, pa.schema(list(types.items())))
+    write_table(file, rows, CopyRecord)
 
 
 def read_copies(file: Path) -> list[CopyRecord]:

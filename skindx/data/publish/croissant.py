@@ -11,6 +11,7 @@ from skindx.core.machine import require_extra
 from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishedFacts, newest
 from skindx.data.publish.published_rows import NAMES, SHARD_NAMES, PublishedRow
+from skindx.data.typed_rows import column_types
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -154,19 +155,16 @@ def _record_sets(
 
 def _field(mlc: "mlc", record_set: str, name: str, files: "mlc.Source") -> "mlc.Field":
     kinds = mlc.DataType
-    types = {
-        "image": kinds.IMAGE_OBJECT,
-        "reencoded": kinds.BOOL,
-        **dict.fromkeys(("width", "height", "skin_type", "fold"), kinds.INTEGER),
-        **dict.fromkeys(("licence_url", "source_url", "page_url"), kinds.URL),
-    }
-    if record_set == _PICTURES:
-        types["label"] = kinds.INTEGER
+    column = column_types(PublishedRow).get(name, "image")
+    if record_set == _PICTURES and name == "label":
+        column = "int64"
+    types = {"image": kinds.IMAGE_OBJECT, "bool": kinds.BOOL, "string": kinds.TEXT}
+    data_type = kinds.URL if name.endswith("_url") else types.get(column, kinds.INTEGER)
     transforms = [mlc.Transform(json_path="bytes")] if name == "image" else []
     return mlc.Field(
         id=f"{record_set}/{name}",
         name=name,
-        data_types=[types.get(name, kinds.TEXT)],
+        data_types=[data_type],
         source=mlc.Source(
             file_object=files.file_object,
             file_set=files.file_set,

@@ -25,12 +25,12 @@ from skindx.data.manifest import (
     Issue,
     Record,
     Split,
-    boxes_type,
     check_row,
     read_rows,
     write_table,
 )
 from skindx.data.origin import RESERVED, UNKNOWN, Licence, parse_licence
+from skindx.data.typed_rows import Int8, Int32, arrow_schema, column_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,10 +129,10 @@ class PublishedRow:
     published_sha256: str = ""
     reencoded: bool = False
     """Its pixels are not exactly the original's."""
-    width: int = 0
-    height: int = 0
+    width: Int32 = 0
+    height: Int32 = 0
     boxes: tuple[Box, ...] | None = None
-    skin_type: int | None = None
+    skin_type: Int8 | None = None
     licence: str = ""
     licence_url: str = ""
     licence_said: str = ""
@@ -144,7 +144,7 @@ class PublishedRow:
     page_url: str = ""
     retrieved: str = ""
     perceptual_hash: str = ""
-    fold: int | None = None
+    fold: Int8 | None = None
     """For cross-validation over train and val; None in the other splits."""
 
 
@@ -249,26 +249,9 @@ def in_shard_order(rows: Iterable[PublishedRow]) -> list[PublishedRow]:
     return sorted(chosen, key=lambda row: (SPLITS.index(row.split), row.sha256))
 
 
-_TYPES = {
-    "reencoded": "bool",
-    "width": "int32",
-    "height": "int32",
-    "skin_type": "int8",
-    "fold": "int8",
-    "score": "float32",
-    **dict.fromkeys(("x1", "y1", "x2", "y2"), "float32"),
-}
-_BOX = tuple(field.name for field in dataclasses.fields(Box))
 _MANIFEST_ONLY = ("withheld", "withheld_detail", "path")
 NAMES = tuple(field.name for field in dataclasses.fields(PublishedRow))
 SHARD_NAMES = ("image", *(name for name in NAMES if name not in _MANIFEST_ONLY))
-
-
-def arrow_schema() -> "pa.Schema":
-    """Return the schema of manifest.parquet: the fields of `PublishedRow`."""
-    import pyarrow as pa
-
-    return pa.schema([(name, _arrow_type(name)) for name in NAMES])
 
 
 def shard_schema(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> "pa.Schema":
@@ -278,13 +261,11 @@ def shard_schema(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> 
     """
     import pyarrow as pa
 
-    types = {
-        "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
-        "label": pa.int64(),
-    }
-    fields = [(name, types.get(name) or _arrow_type(name)) for name in names]
+    types = {field.name: field.type for field in arrow_schema(PublishedRow)}
+    types["image"] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    types["label"] = pa.int64()
     info = json.dumps({"info": {"features": features(classes, names)}})
-    return pa.schema(fields, metadata={"huggingface": info})
+    return pa.schema([(name, types[name]) for name in names], metadata={"huggingface": info})
 
 
 def features(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> dict[str, Any]:
@@ -293,9 +274,10 @@ def features(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> dict
         "image": {"_type": "Image"},
         "label": {"names": list(classes), "_type": "ClassLabel"},
         # A list around the feature is read by every version of `datasets`.
-        "boxes": [{name: _value(name) for name in _BOX}],
+        "boxes": [{name: _value(kind) for name, kind in column_types(Box).items()}],
     }
-    return {name: special.get(name) or _value(name) for name in names}
+    kinds = column_types(PublishedRow)
+    return {name: special.get(name) or _value(kinds[name]) for name in names}
 
 
 def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
@@ -304,28 +286,19 @@ def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
     special: dict[str, dict[str, Any]] = {
         "image": {"dtype": "image"},
         "label": {"dtype": {"class_label": {"names": names}}},
-        "boxes": {"list": [{"name": name, "dtype": _type(name)} for name in _BOX]},
+        "boxes": {"list": [{"name": n, "dtype": kind} for n, kind in column_types(Box).items()]},
     }
-    return [{"name": name, **(special.get(name) or {"dtype": _type(name)})} for name in SHARD_NAMES]
+    kinds = column_types(PublishedRow)
+    return [{"name": name, **(special.get(name) or {"dtype": kinds[name]})} for name in SHARD_NAMES]
 
 
-def _type(name: str) -> str:
-    return _TYPES.get(name, "string")
-
-
-def _value(name: str) -> dict[str, str]:
-    return {"dtype": _type(name), "_type": "Value"}
-
-
-def _arrow_type(name: str) -> "pa.DataType":
-    import pyarrow as pa
-
-    return boxes_type() if name == "boxes" else pa.type_for_alias(_type(name))
+def _value(kind: str) -> dict[str, str]:
+    return {"dtype": kind, "_type": "Value"}
 
 
 def write_rows(folder: Path, rows: Sequence[PublishedRow]) -> None:
     """Write `folder`/manifest.parquet."""
-    write_table(folder / MANIFEST, rows, arrow_schema())
+    write_table(folder / MANIFEST, rows, PublishedRow)
 
 
 def read_published(folder: Path) -> list[PublishedRow]:

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.data.manifest import table_of
+from skindx.data.typed_rows import arrow_schema
 from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
 from skindx.models.ood.ood_check import OodCheck, OodSpec, fit_check
 from skindx.models.ood.ood_features import Features, Learned, OodDetectorSettings, Singles
@@ -17,8 +19,6 @@ from skindx.models.ood.ood_features import Features, Learned, OodDetectorSetting
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
 
 # N = images, M = members, C = classes, D = dimensions
-
-_COLUMNS = ("sha256", "label", "group", "split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,10 @@ class OodImages:
 
     def save(self, folder: Path) -> None:
         """Write them below a bundle's folder."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         (folder / ROWS).parent.mkdir(parents=True, exist_ok=True)
-        columns = {name: [getattr(row, name) for row in self.rows] for name in _COLUMNS}
-        pq.write_table(pa.table(columns, schema=_schema()), folder / ROWS)
+        pq.write_table(table_of(self.rows, arrow_schema(OodRow)), folder / ROWS)
         tensors: dict[str, Any] = {"image": self.features.image_NF}
         for name, parts in self._lists().items():
             half = name == "pooled"
@@ -89,7 +87,7 @@ class OodImages:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read them from a bundle's folder. Raises UserError for features that do not fit."""
-        rows = read_rows(folder / ROWS, _schema()).to_pylist()
+        rows = read_rows(folder / ROWS, arrow_schema(OodRow)).to_pylist()
         tensors = load_arrays(folder / FEATURES)
         pooled, logits, weights, biases = (
             _listed(tensors, name) for name in ("pooled", "logits", "weights", "biases")
@@ -154,14 +152,8 @@ def _fit_each_other(
 
 def calibration_labels(folder: Path) -> list[str]:
     """Return the class of each calibration image below a bundle's folder. Raises UserError."""
-    rows = read_rows(folder / ROWS, _schema()).to_pylist()
+    rows = read_rows(folder / ROWS, arrow_schema(OodRow)).to_pylist()
     return [row["label"] for row in rows if row["split"] == "calibration"]
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema([(name, pa.string()) for name in _COLUMNS])
 
 
 CHECK = "ood/check.safetensors"
