@@ -39,7 +39,7 @@ class CaseRow(CasebookTable):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(64), index=True)
-    """Code of the login name, `encryption.owner_code`."""
+    """Code of the login name, `key_file.owner_code`."""
     version: Mapped[int] = mapped_column(default=1)
     """Grows with each change, so that an edit of an older state is noticed."""
     card: Mapped[bytes] = mapped_column(LargeBinary)
@@ -72,7 +72,7 @@ class ScanRow(CasebookTable):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(64), index=True)
-    """Code of the login name, `encryption.owner_code`."""
+    """Code of the login name, `key_file.owner_code`."""
     card: Mapped[bytes] = mapped_column(LargeBinary)
     """Owner, patient, view, time, consent, counts."""
     names: Mapped[bytes] = mapped_column(LargeBinary)

@@ -109,8 +109,7 @@ def monitor(
 
     Example: skindx monitor runs/monitor.db
     """
-    from skindx.monitor.monitor_file import MonitorFile
-    from skindx.monitor.monitor_report import summary
+    from skindx.monitor.monitor_file import MonitorFile, summary
 
     opened = MonitorFile(file)
     if accept:

@@ -106,7 +106,7 @@ def write_private_json(path: Path, value: Any) -> None:
 
 
 def renew_private(path: Path, content: bytes) -> Path | None:
-    """Write a file anew and keep the old one beside it, as `renew_file` does, both private."""
+    """Write a file anew and keep the old one beside it, both private; None: nothing changed."""
     if path.read_bytes() == content:
         return None
     old = keep_old(path)

@@ -230,10 +230,11 @@ class PoolStatus:
 class WorkerPool(Generic[Q, A]):
     """Worker processes behind one queue; start and stop it in one event loop.
 
-    `command` starts a worker, which answers with `child.serve`. `encode` turns a question into
-    plain values and bytes, `decode` an answer back into a value, or into the exception to raise;
-    it raises ValueError, LookupError or TypeError for what is no answer. `size_bytes` says how
-    much memory a waiting question takes. The workers' own folders lie in `folder`, else in memory.
+    `command` starts a worker, which answers with `worker_process.serve`. `encode` turns a question
+    into plain values and bytes, `decode` an answer back into a value, or into the exception to
+    raise; it raises ValueError, LookupError or TypeError for what is no answer. `size_bytes` says
+    how much memory a waiting question takes. The workers' own folders lie in `folder`, else in
+    memory.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import inspect
 import re
 from typing import get_type_hints
 
-from skindx.casebook import case_export
+from skindx.casebook import casebook
 from skindx.cli.diagnose import diagnose
 from skindx.diagnosis.case import Patient, PersonFacts, limits_of, patient_facts, values_of
 from skindx.diagnosis.intake import INTAKE
@@ -36,7 +36,7 @@ def test_every_part_asks_for_every_fact() -> None:
     assert [name for name in schema if name in INTAKE] == list(INTAKE)
     assert [name for name in asked if name in INTAKE] == list(INTAKE)
     assert list(FACTS) == list(INTAKE)
-    assert [name for name in case_export._COLUMNS if name in INTAKE] == list(INTAKE)
+    assert [name for name in casebook._COLUMNS if name in INTAKE] == list(INTAKE)
 
 
 def test_the_page_offers_every_value_but_those_that_a_person_knows_better() -> None:

@@ -300,6 +300,6 @@ _STEPS: Sequence[tuple[_Forms, _Forms]] = (
     (_stem, _without_ending),
     (_stem_without_prefix, _uploaded_without_ending),
 )
+"""Forms of the name in the box file and of that in the dataset; equal ones are one name."""
 _FOLDERLESS = (_without_prefix, _stem_without_prefix)
 """Forms of uploads: they lie in a folder that Label Studio named."""
-"""Forms of the name in the box file and of that in the dataset; equal ones are one name."""

@@ -39,7 +39,6 @@ from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
 """By the pixels alone."""
-"""By a table of scores."""
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""

@@ -112,8 +112,6 @@ def _together(
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
 
-"""Called on every rank with the number of an epoch (from 1) and what it gave."""
-
 
 @dataclass
 class ClassifierTask:
