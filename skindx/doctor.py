@@ -277,14 +277,6 @@ def _kernel(name: str, source: CppSource, use: str) -> DoctorFinding:
     return DoctorFinding(name, *source.state(), advice, required=False)
 
 
-def resize_kernel() -> DoctorFinding:
-    return _kernel("resize of images", RESIZE, "Trainings load images faster with")
-
-
-def crop_kernel() -> DoctorFinding:
-    return _kernel("drawing of crops", CROPS, "Trainings load images faster with")
-
-
 def chromium() -> DoctorFinding:
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
@@ -303,8 +295,8 @@ def examine() -> list[DoctorFinding]:
         *extras(),
         opencv(),
         chromium(),
-        resize_kernel(),
-        crop_kernel(),
+        _kernel("resize of images", RESIZE, "Trainings load images faster with"),
+        _kernel("drawing of crops", CROPS, "Trainings load images faster with"),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
         writable(cache()),

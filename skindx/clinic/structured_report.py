@@ -59,11 +59,6 @@ _SERIES_NUMBER = 900
 _SIDES = {"left": "Left", "right": "Right", "both sides": "RightAndLeft"}
 
 
-def require_sr() -> None:
-    """Raise UserError where the libraries of structured reports are not installed."""
-    require_extra("clinic", "highdicom", "pydicom", purpose="--dicom-sr")
-
-
 def structured_report(
     diagnosis: Diagnosis,
     photos: Sequence[DicomFacts],
@@ -344,7 +339,7 @@ class ReportFiles:
         if self.fhir:
             require_fhir("--fhir")
         if self.dicom_sr:
-            require_sr()
+            require_extra("clinic", "highdicom", "pydicom", purpose="--dicom-sr")
         if self.fhir or self.dicom_sr:
             self._headers = read_headers(photos, self.named)
         if self.dicom_sr:

@@ -35,11 +35,7 @@ _YAML = "yaml"
 """Key of the context of validation: whether the values were written in YAML."""
 
 
-def _word_off(value: Any) -> Any:
-    return "off" if value is False else value
-
-
-OFF = BeforeValidator(_word_off)
+OFF = BeforeValidator(lambda value: "off" if value is False else value)
 """For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
 
 

@@ -51,7 +51,8 @@ class Plot:
                 drawn, format="svg", bbox_inches="tight", pad_inches=0.03, transparent=True
             )
         root = ET.fromstring(drawn.getvalue())  # noqa: S314 - matplotlib wrote it
-        marks = {f"#{node.get('id')}": node for node in root.iter(_svg("path")) if node.get("id")}
+        paths = root.iter("{http://www.w3.org/2000/svg}path")
+        marks = {f"#{node.get('id')}": node for node in paths if node.get("id")}
         _, _, width, height = root.attrib["viewBox"].split()
         clean = ET.Element("svg", width=width, height=height, viewBox=root.attrib["viewBox"])
         clean.attrib |= {"role": "img", "aria-label": self.label}
@@ -73,10 +74,6 @@ def new_plot(width: float, height: float, label: str) -> Plot:
     axes.spines[:].set_color(LINE)
     axes.set_axisbelow(True)
     return Plot(figure, axes, label)
-
-
-def _svg(tag: str) -> str:
-    return f"{{http://www.w3.org/2000/svg}}{tag}"
 
 
 def _cleaned(

@@ -270,7 +270,8 @@ def count_funnel(
     Classes of which images were found and none is kept come first, then those of which none was
     found, then the others; else in the order of `names`.
     """
-    images = [row for row in rows if not is_page(row)]
+    # A row whose page is its own address is of a page that gave no image.
+    images = [row for row in rows if row.status == "stored" or row.page_url != row.url]
     counts = (
         names.count(row.label for row in images),
         names.count(row.label for row in images if row.status == "stored"),
@@ -290,11 +291,6 @@ def count_funnel(
             ClassFunnel(key, named, fetched, screened, unlike, kept, dict(lost.most_common()))
         )
     return tuple(sorted(classes, key=lambda row: (row.kept > 0, not row.looked_for)))
-
-
-def is_page(row: LedgerRow) -> bool:
-    """Tell whether a row is of a page that gave no image, and not of an image."""
-    return row.status != "stored" and row.page_url == row.url
 
 
 def recounted(

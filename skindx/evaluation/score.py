@@ -118,7 +118,11 @@ def _match(label: str, images: int, theirs: Taxonomy | None, ours: Taxonomy) -> 
     by_name = _only(ours.find(word) for word in (label, *((their.name,) if their else ())))
     if by_name is None and theirs and their:
         by_synonym = (ours.find(word) for word in their.synonyms)
-        by_theirs = (skin_class for skin_class in ours.classes if _means(skin_class, their, theirs))
+        by_theirs = (
+            one
+            for one in ours.classes
+            if any(theirs.find(word) == their for word in (one.key, one.name, *one.synonyms))
+        )
         by_name = _only([*by_synonym, *by_theirs])
     if by_name:
         return ClassMatch(label, by_name.key, "name", images)
@@ -127,10 +131,6 @@ def _match(label: str, images: int, theirs: Taxonomy | None, ours: Taxonomy) -> 
         if len(bearers) == 1:
             return ClassMatch(label, bearers[0].key, "code", images)
     return ClassMatch(label, "", "none", images)
-
-
-def _means(ours: SkinClass, their: SkinClass, theirs: Taxonomy) -> bool:
-    return any(theirs.find(word) == their for word in (ours.key, ours.name, *ours.synonyms))
 
 
 def _only(classes_or_none: Iterable[SkinClass | None]) -> SkinClass | None:

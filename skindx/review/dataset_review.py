@@ -93,7 +93,9 @@ class DatasetReview:
             self.flags[flag.sha256].append(flag)
         self.left_out: dict[str, Issue] = {}
         copies = read_copies(dataset / COPIES) if (dataset / COPIES).exists() else []
-        self.pairs: dict[Key, CopyRecord] = {r.pair: r for r in copies if self._holds(r.pair)}
+        self.pairs: dict[Key, CopyRecord] = {
+            r.pair: r for r in copies if self.records.keys() >= {*r.pair}
+        }
         labels = {sha256: record.label for sha256, record in self.records.items()}
         same = families([*self.pairs.values()], answered_same(read_answers(dataset)))
         for sha256, why in labels_apart(same, labels).items():
@@ -112,9 +114,6 @@ class DatasetReview:
         """Places of items in the order of their changes, for pages that ask what is new."""
         self.names = _names(dataset)
         self.labels = tuple(sorted({*self.names, *labels.values()}))
-
-    def _holds(self, sha256s: Sequence[str]) -> bool:
-        return self.records.keys() >= set(sha256s)
 
     def _images(self) -> Iterator[ReviewItem]:
         for record in self.records.values():

@@ -117,14 +117,9 @@ class Ruler:
     unit: RulerUnit
 
     @property
-    def mm_per_tick(self) -> float:
-        """Distance between two ticks on the ruler."""
-        return MM_PER_TICK[self.unit.division]
-
-    @property
     def mm_per_pixel(self) -> float:
         """In the middle of the row of ticks."""
-        return self.mm_per_tick / self.row.period
+        return MM_PER_TICK[self.unit.division] / self.row.period
 
     @property
     def relative_error(self) -> float:

@@ -285,7 +285,8 @@ class UrgentCondition:
         names = {
             normalise(label) for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
         }
-        if names & {normalise(label) for label in (*self.labels, *_cancers(self))}:
+        labels = (*self.labels, *(_ANY_CANCER if self.codes.startswith("C") else ()))
+        if names & {normalise(label) for label in labels}:
             return True
         titles = {normalise(skin_class.key), normalise(skin_class.name)}
         one_kind = titles & {normalise(kind) for kind in self.kinds}
@@ -299,11 +300,6 @@ _ANY_CANCER = (
     "malignant tumour",
     "malignant tumor",
 )
-
-
-def _cancers(condition: UrgentCondition) -> tuple[str, ...]:
-    """Return the labels of a class that holds all cancers of the skin, for one of them."""
-    return _ANY_CANCER if condition.codes.startswith("C") else ()
 
 
 @cache

@@ -192,7 +192,8 @@ def _chosen(keys: Sequence[Any]) -> list[Any]:
 
     Words have the sharpest corners; alone they would leave a screenshot's photo without a point.
     """
-    ordered = sorted(keys, key=_strength)
+    # The place decides among equals, so that the order is the image's and not the detector's.
+    ordered = sorted(keys, key=lambda key: (-key.response, *key.pt, key.size, key.angle))
     rank: Counter[tuple[int, int]] = Counter()
     ranks = []
     for key in ordered:
@@ -202,11 +203,6 @@ def _chosen(keys: Sequence[Any]) -> list[Any]:
     spread = sorted(range(POINTS // 2, len(ordered)), key=lambda at: (ranks[at], at))
     chosen = [*range(min(POINTS // 2, len(ordered))), *spread[: POINTS - POINTS // 2]]
     return [ordered[at] for at in sorted(chosen)]
-
-
-def _strength(key: Any) -> tuple[float, ...]:
-    # The place decides among equals, so that the order is the image's and not the detector's.
-    return (-key.response, key.pt[0], key.pt[1], key.size, key.angle)
 
 
 DESCRIPTIONS = "copies"

@@ -76,7 +76,8 @@ def remembered_choice(parts: Mapping[str, object]) -> Iterator["RememberedChoice
 
     One process at a time measures: the others wait and then read its choice.
     """
-    digest = hashlib.sha256(json.dumps({**parts, "cpu": _processor()}).encode()).hexdigest()
+    parts = {**parts, "cpu": [*processor_facts(), sorted(cpu_flags())]}
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     file = cache_folder() / "runtimes" / f"{digest[:32]}.json"
     choice = RememberedChoice(file)
     with ExitStack() as stack:
@@ -111,10 +112,6 @@ class RememberedChoice:
             write_json(self._file, {"fastest": name})
         except OSError as error:
             log.info("the choice of a runtime is not kept: %s", error)
-
-
-def _processor() -> list[object]:
-    return [*processor_facts(), sorted(cpu_flags())]
 
 
 EAGER = "eager"

@@ -52,30 +52,17 @@ FILLED = 0.5
 def joined_boxes(
     folder: WorkFolder,
     plan: ScanPlan,
-    answers: Answers,
-    failed: Sequence[ScanTask],
-    labels: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Return, for each photo, its lesions' boxes and the counts of its tiles.
-
-    `answers` and the `failed` single tiles have every tile once. Raises UnscannableError for a
-    photo without skin, and for one that a lesion fills.
-    """
-    return [
-        _joined(folder, plan, photo, answers=answers, failed=failed, labels=labels)
-        for photo in range(len(plan.photos))
-    ]
-
-
-def _joined(
-    folder: WorkFolder,
-    plan: ScanPlan,
     photo: int,
     *,
     answers: Answers,
     failed: Sequence[ScanTask],
     labels: Sequence[str],
 ) -> dict[str, Any]:
+    """Return the boxes of a photo's lesions and the counts of its tiles.
+
+    `answers` and the `failed` single tiles have every tile once. Raises UnscannableError for a
+    photo without skin, and for one that a lesion fills.
+    """
     store = folder.store(photo)
     name = str(store.facts["name"])
     total = sum(len(grid.patches) for grid in folder.grids(plan, photo))
@@ -244,7 +231,10 @@ class PreparedScan:
             for task in tile_tasks(photo, self.folder.grids(self.plan, photo))
         ]
         answers, failed = _twice(stages, (TILES, TILES_AGAIN), tasks, workers)
-        self.folder.write_boxes(joined_boxes(self.folder, self.plan, answers, failed, self.labels))
+        given: dict[str, Any] = {"answers": answers, "failed": failed, "labels": self.labels}
+        self.folder.write_boxes(
+            [joined_boxes(self.folder, self.plan, n, **given) for n in range(len(self.paths))]
+        )
 
     def _maps(self) -> list[Path]:
         made: list[Path] = []

@@ -390,7 +390,8 @@ def _raise_error(
         where = next((note.words for note in notes if note.words), "the last checkpoint stands")
         raise StoppedError(where, signal.Signals(received[0][0]).name)
     if stopped := [note for note in notes if note.ending == "stopped"]:
-        raise StoppedError(stopped[0].words, _why(notes))
+        why = " and ".join(f"{note.why} to rank {note.rank}" for note in notes if note.why)
+        raise StoppedError(stopped[0].words, why)
     missing = set(range(ranks or 0)) - {note.rank for note in notes}
     if code and missing and (notes or code < 0):
         numbers = " and ".join(f"rank {rank}" for rank in sorted(missing))
@@ -409,11 +410,6 @@ def _raise_error(
         )
     if code:
         raise JobError(f"a rank ended with code {code}; see its error above")
-
-
-def _why(notes: list[Note]) -> str:
-    """Say which ranks were asked to stop, and by what."""
-    return " and ".join(f"{note.why} to rank {note.rank}" for note in notes if note.why)
 
 
 def _names(notes: list[Note]) -> str:
