@@ -134,3 +134,12 @@ def test_the_glossary_has_at_most_40_words_and_each_is_used():
     guide = "\n".join(page.read_text() for page in pages).lower()
     unused = [word for word in words for part in word.split(", ") if part.rstrip("y") not in guide]
     assert not unused
+
+
+def test_no_test_of_the_wheel_imports_the_kit():
+    """Also not in the code of a process that a test starts; the lab's tests may."""
+    imports = re.compile(r"^\s*(?:from|import) skindx_methods\b", re.MULTILINE)
+    files = [file for file in (ROOT / "tests").rglob("*.py") if "bench" not in file.parts]
+    assert len(files) > 400
+    wrong = [str(file) for file in files if imports.search(file.read_text(encoding="utf-8"))]
+    assert wrong == []

@@ -1,22 +1,12 @@
 """Gradient exchanges on a GPU give what they give on a CPU, and so does their selection."""
 
-import os
-from datetime import timedelta
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from exchanges import Net
-from host_fabric import HostFabric
-from ranks import free_port, run_ranks
+from device_exchanges import assert_same, updates
+from ranks import run_ranks
 
-from skindx.comm.dense import DenseSettings
-from skindx.comm.exchange import Reducer
-from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
+from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
@@ -25,14 +15,12 @@ from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse_exchange import Sparse, add_all, add_and_select, largest, merge
 from skindx.comm.topk import TopKSettings
-from skindx_methods.factored.factored import FactoredSettings
 
 pytestmark = pytest.mark.gpu
 
 KINDS: dict[str, ExchangeSettings] = {
     "fused": FusedSettings(tune=False),
     "fused, bf16 on the wire": FusedSettings(tune=False, wire="bf16"),
-    "factored": FactoredSettings(least_mb=0.001),
     "topk": TopKSettings(density=0.1, warmup=(0.5,)),
     "topk, momentum": TopKSettings(density=0.1, warmup=(), momentum=0.9),
     "gtopk": GTopKSettings(density=0.1, warmup=()),
@@ -41,89 +29,23 @@ KINDS: dict[str, ExchangeSettings] = {
     "multicolor": MulticolorSettings(chunks=2),
     "powersgd": PowerSGDSettings(rank=2),
 }
-STEPS = 4
-
-
-def _updates(device: str, backend: str) -> dict[str, Any]:
-    """Return what every kind makes of the same gradients, step by step, on the CPU and there."""
-    on_cpu = _of_every_kind("cpu", "gloo", Fabric)
-    if backend != "gloo":
-        dist.destroy_process_group()
-        os.environ["MASTER_PORT"] = str(free_port())  # for one rank alone
-    there = _of_every_kind(device, backend, HostFabric if backend == "gloo" else Fabric)
-    dist.destroy_process_group()
-    return {"on cpu": on_cpu, "there": there}
-
-
-def _of_every_kind(
-    device: str, backend: str, kind_of_fabric: type[Fabric]
-) -> dict[str, list[np.ndarray]]:
-    if not dist.is_initialized():
-        dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    where = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    fabric = kind_of_fabric(where, timedelta(seconds=60))
-    return {name: _steps(settings, fabric) for name, settings in KINDS.items()}
-
-
-def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
-    net = Net().to(fabric.device)
-    exchange = build_exchange(settings)
-    assert exchange is not None
-    gradients = GradientBuffer(list(net.named_parameters()))
-    exchange.attach(fabric, gradients, 2)
-    exchange.observe(net)
-    factored = isinstance(settings, FactoredSettings)
-    reducer = Reducer(gradients, exchange)
-    flats = []
-    for step in range(STEPS):
-        generator = torch.Generator().manual_seed(10 * step + fabric.rank)
-        for parameter in net.parameters():
-            parameter.grad = None
-        reducer.begin()
-        reducer.arm()
-        loss = torch.zeros((), device=fabric.device)
-        if factored:
-            inputs = torch.randn(4, net.wide.in_features, generator=generator).to(fabric.device)
-            loss = loss + net.wide(inputs).square().mean()
-        for name, parameter in net.named_parameters():
-            by_layer = factored and parameter is net.wide.weight
-            if name != "unused" and not by_layer:
-                # The gradient of this sum is `wanted` itself, on every device.
-                wanted = torch.randn(parameter.shape, generator=generator)
-                loss = loss + (parameter * wanted.to(fabric.device)).sum()
-        loss.backward()
-        assert reducer.finish() is not None
-        flats.append(gradients.flat.cpu().numpy().copy())
-    reducer.close()
-    return flats
-
-
-def _compare(ranks: list[dict[str, Any]]) -> None:
-    for rank in ranks:
-        for name, steps in rank["on cpu"].items():
-            rounded = {"powersgd": 1e-3, "fused, bf16 on the wire": 1e-3, "factored": 1e-5}
-            tolerance = rounded.get(name, 1e-6)
-            for found, wanted in zip(rank["there"][name], steps, strict=True):
-                np.testing.assert_allclose(
-                    found, wanted, rtol=tolerance, atol=tolerance, err_msg=name
-                )
+ROUNDED = {"powersgd": 1e-3, "fused, bf16 on the wire": 1e-3}
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(settings) for settings in KINDS.values()} == set(EXCHANGES.loaded().values()) - {
-        DenseSettings
-    }
+    kinds = {settings.kind for settings in KINDS.values()}
+    assert kinds == set(EXCHANGES) - EXCHANGES.added.keys() - {"dense"}
 
 
 @pytest.mark.distributed
 def test_two_ranks_that_share_the_device(device: str) -> None:
-    _compare(run_ranks(2, _updates, device, "gloo", device=device))
+    assert_same(run_ranks(2, updates, device, "gloo", KINDS, device=device), ROUNDED)
 
 
 @pytest.mark.distributed
 def test_one_rank_under_the_devices_own_backend(device: str) -> None:
     backend = "nccl" if device == "cuda" else "gloo"
-    _compare(run_ranks(1, _updates, device, backend, device=device))
+    assert_same(run_ranks(1, updates, device, backend, KINDS, device=device), ROUNDED)
 
 
 @pytest.mark.parametrize("size", [1000, 300_000])

@@ -251,6 +251,24 @@ def every_kind(cases: dict[str, ExchangeSettings]) -> dict[str, Any]:
     return found
 
 
+def assert_mean(name: str, runs: dict[str, Any], bf16: float = 3e-6) -> None:
+    """Both runs of an exact kind gave the mean; under autocast within `bf16`."""
+    for run in (runs["plain"], runs["accumulated"]):
+        assert run["dense"] < 3e-6, name
+        assert run["dense_bf16"] < bf16, name
+        assert run["norm"] < 1e-6, name
+
+
+def assert_consistent(name: str, runs: dict[str, Any]) -> None:
+    """Ranks hold the same bits, also after a pause, and all refuse a NaN of one of them."""
+    assert runs["plain"]["apart"] == runs["accumulated"]["apart"] == 0, name
+    assert runs["resumed"], name
+    refused, untouched, goes_on = runs["spoiled"]
+    assert refused, name
+    assert untouched, name
+    assert goes_on, name
+
+
 def left_alone(settings: ExchangeSettings) -> str:
     """The last rank leaves after a step; return what the others are told."""
     rank, world = joined()

@@ -8,7 +8,7 @@ from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer,
 from skindx.plan.strategies import Exchanging
 
 KINDS = (
-    "dense", "fused", "factored", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",
+    "dense", "fused", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",
 )  # fmt: skip
 
 

@@ -1,9 +1,8 @@
-from typing import Any
-
 import pytest
 import torch
+from engine_exchanges import CPU, Net, Runs, all_kinds, assert_same_on_all, assert_trained_as_dense
 from ranks import run_ranks
-from torch import Tensor, nn
+from torch import nn
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
@@ -13,17 +12,13 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
-from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
-from skindx_methods.factored.factored import FactoredSettings
 
-CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {
     "dense": DenseSettings(),
     "fused": FusedSettings(tune=False, bucket_mb=0.0005),
-    "factored": FactoredSettings(least_mb=0.001, bucket_mb=0.0005),
     "hierarchical": HierarchicalSettings(ranks_per_node=1, bucket_mb=0.0005, chunks=2),
     "multicolor": MulticolorSettings(bucket_mb=0.0005),
     "topk": TopKSettings(density=1, warmup=()),
@@ -37,98 +32,26 @@ COMPRESSED: dict[str, ExchangeSettings] = {
 KINDS = {**EXACT, **COMPRESSED}
 
 
-class _Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Conv2d(3, 7, 3)
-        self.unused = nn.Parameter(torch.ones(5))
-        self.wide = nn.Linear(7 * 9, 90)
-        self.head = nn.Linear(90, 11)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.wide(self.first(inputs).relu().flatten(1)))
-        return outputs
-
-
-def _steps(settings: EngineSettings, exchange: ExchangeSettings, pieces: int) -> dict[str, Any]:
-    """Two steps, one that is spoiled on the last rank, and one more."""
-    mesh, net = join(settings), _Net()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    engine = Engine(net, optimizer, mesh, batch=8, exchange=exchange)
-    taken, held = [], []
-    for step in range(4):
-        generator = torch.Generator().manual_seed(10 * step + mesh.data.rank)
-        for piece in range(pieces):
-            inputs = torch.randn(4 // pieces, 3, 5, 5, generator=generator)
-            outputs = engine(inputs)
-            if step == 2 and mesh.data.rank == mesh.data.size - 1 and piece == pieces - 1:
-                outputs.register_hook(lambda grad: grad * float("nan"))
-            loss = outputs.float().square().sum()
-            engine.backward(loss, 4 * mesh.data.size, last=piece == pieces - 1)
-        taken.append(engine.step(0.01))
-        held.append([parameter.detach().clone() for parameter in net.parameters()])
-    sent = engine.exchange.bytes_sent if engine.exchange else 0
-    engine.close()
-    unchanged = all(torch.equal(*pair) for pair in zip(held[1], held[2], strict=True))
-    weights = [tensor.numpy() for tensor in held[3]]
-    return {"taken": taken, "unchanged": unchanged, "weights": weights, "sent": sent}
-
-
-def _all_kinds(precisions: list[str]) -> dict[tuple[str, str, int], Any]:
-    found = {}
-    for precision in precisions:
-        settings = CPU.model_copy(update={"precision": precision})
-        for name, exchange in KINDS.items():
-            for pieces in (1, 2):
-                found[name, precision, pieces] = _steps(settings, exchange, pieces)
-    leave()
-    return found
-
-
 @pytest.fixture(scope="module", params=[2, 3])
-def ranks(request: pytest.FixtureRequest) -> list[dict[tuple[str, str, int], Any]]:
-    found: list[dict[tuple[str, str, int], Any]] = run_ranks(
-        request.param, _all_kinds, ["fp32", "bf16"] if request.param == 2 else ["fp32"]
-    )
+def ranks(request: pytest.FixtureRequest) -> list[Runs]:
+    precisions = ["fp32", "bf16"] if request.param == 2 else ["fp32"]
+    found: list[Runs] = run_ranks(request.param, all_kinds, KINDS, precisions)
     return found
 
 
 @pytest.mark.distributed
-def test_exact_kinds_train_as_deepspeed_does(
-    ranks: list[dict[tuple[str, str, int], Any]],
-) -> None:
+def test_exact_kinds_train_as_deepspeed_does(ranks: list[Runs]) -> None:
     for result in ranks:
-        for (name, precision, pieces), run in result.items():
-            if name not in EXACT:
-                continue
-            dense = result["dense", precision, pieces]
-            for found, expected in zip(run["weights"], dense["weights"], strict=True):
-                # AdamW turns a rounding of a tiny gradient into part of a whole step of 0.01, and
-                # a product of factors is not rounded to bf16 as DeepSpeed's gradient is.
-                near = 5e-3 if (name, precision) == ("factored", "bf16") else 2e-4
-                assert abs(found - expected).max() < near, (name, precision, pieces)
+        for key, run in result.items():
+            if key[0] in EXACT:
+                assert_trained_as_dense(key, run, result["dense", *key[1:]])
 
 
 @pytest.mark.distributed
-def test_compressed_kinds_hold_the_same_weights_on_every_rank(
-    ranks: list[dict[tuple[str, str, int], Any]],
+def test_all_ranks_hold_the_same_weights_and_take_no_gradient_that_is_not_finite(
+    ranks: list[Runs],
 ) -> None:
-    for result in ranks:
-        for key, run in result.items():
-            for found, first in zip(run["weights"], ranks[0][key]["weights"], strict=True):
-                assert (found == first).all(), key
-            assert (run["sent"] > 0) == (key[0] != "dense")
-
-
-@pytest.mark.distributed
-def test_a_gradient_that_is_not_finite_is_not_taken_by_any_rank(
-    ranks: list[dict[tuple[str, str, int], Any]],
-) -> None:
-    for result in ranks:
-        for key, run in result.items():
-            assert run["taken"] == [True, True, False, True], key
-            assert run["unchanged"], key
+    assert_same_on_all(ranks)
 
 
 def _to_signs(module: nn.Module) -> None:
@@ -141,7 +64,7 @@ def _preconditioned() -> dict[str, list[float]]:
     """One step on the signs of the gradient; return the distinct lengths that weights moved by."""
     mesh, moved = join(CPU), {}
     for name in ("dense", "fused"):
-        net = _Net()
+        net = Net()
         before = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
         engine = Engine(net, torch.optim.SGD(net.parameters()), mesh, 8, exchange=EXACT[name])
         engine.precondition = _to_signs

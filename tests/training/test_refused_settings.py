@@ -30,14 +30,13 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         ({"recipe": {"augment": {"scale": [-1, -0.5]}}}, "both above 0 and at most 1"),
         ({"recipe": {"augment": {"scale": [1.0, 0.2]}}}, r"\[smallest, largest\] share"),
         ({"recipe": {"augment": {"scale": [0.5, 3]}}}, "both above 0 and at most 1"),
+        ({"engine": {"parallel": {"kind": "cubes"}}}, "engine.parallel"),
+        (
+            {"engine": {"parallel": {"kind": "model"}}},
+            "engine.parallel=model is gone since 1.0: a pipeline .* take owt, or engine.zero=3 for",
+        ),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": 0}}, "ranks_per_node"),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": -1}}, "ranks_per_node"),
-        ({"exchange": {"kind": "factored"}, "engine": {"compile": True}}, "an eager network"),
-        ({"exchange": {"kind": "factored"}, "engine": {"precision": "fp16"}}, "an eager network"),
-        (
-            {"exchange": {"kind": "factored"}, "recipe": {"preconditioner": {"kind": "kfac"}}},
-            "set exchange.kind=fused",
-        ),
         ({"exchange": {"kind": "local", "density": 0}}, "density.*greater than 0"),
         ({"exchange": {"kind": "local", "bits": 3}}, "bits.*2, 4, 8 or 32"),
         ({"exchange": {"kind": "local", "steps": 0}}, "exchange.steps"),
@@ -51,15 +50,9 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
             "train apart, and recipe.preconditioner",
         ),
         *(
-            ({"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": form}}},
-             f"engine.parallel.kind={form} splits layers")
-            for form in ("owt", "tensor3d")
-        ),
-        *(
             ({**change, "engine": {"elastic": {}, **change.get("engine", {})}}, text)
             for change, text in (
                 ({"engine": {"zero": 2}}, "elastic needs the whole state .* set zero=0"),
-                ({"engine": {"parallel": {"kind": "owt"}}}, "elastic needs the whole network"),
                 ({"engine": {"schedule": "hop"}}, "elastic is for schedule=data"),
                 ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, "more than ranks=2"),
                 ({"engine": {"elastic": {"min_ranks": 0}}}, "min_ranks"),

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from skindx.comm import factored_exchange
 from skindx.comm.exchange import Reducer
 from skindx.comm.fabric import Fabric, GradientBuffer
+from skindx_methods.factored import factored_exchange
 from skindx_methods.factored.factored import FactoredSettings
 from skindx_methods.factored.factored_exchange import Factored
 
