@@ -1,4 +1,4 @@
-"""A metadata hook: the lab needs skindx of its own version, and no other."""
+"""A metadata hook: the lab needs skindx and its kit of methods, both of its own version."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 
 class SameVersion(MetadataHookInterface):
-    """Sets the one dependency."""
+    """Sets the two dependencies."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add it; a version is known by now."""
-        metadata["dependencies"] = [f"skindx=={metadata['version']}"]
+        """Add them; a version is known by now."""
+        version = metadata["version"]
+        metadata["dependencies"] = [f"skindx=={version}", f"skindx-methods=={version}"]

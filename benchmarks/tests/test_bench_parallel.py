@@ -8,11 +8,11 @@ import timm
 import torch
 from torch import nn
 
-from skindx.training.forms.owt_form import OwtSettings
-from skindx.training.methods.sharding.wide_layers import wide_layers
 from skindx_bench.cluster.parallel_arms import agreement, agreement_figure
 from skindx_bench.cluster.parallel_rank import AlexNet
 from skindx_bench.subjects import run_bench
+from skindx_methods.split_layers.owt_form import OwtSettings
+from skindx_methods.split_layers.wide_layers import wide_layers
 
 ARMS = ["dense", "fused", "bf16", "factored", "gtopk", "powersgd", "owt", "owt_gtopk"]
 

@@ -1,29 +1,37 @@
 """Attention and MLPs on a cube of ranks (`engine.parallel.kind=tensor3d`), as on one process."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 import torch
+from faults import Accident
 from ranks import run_ranks
 from reference_training import Reference, train_reference
+from safetensors.torch import load_file
 from states import as_arrays, assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import share
+from skindx.data.manifest import read_manifest
 from skindx.models.classifier.heads import Mlp as MlpHead
+from skindx.taxonomy import Taxonomy
+from skindx.training.checks import check
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema
+from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.methods.sharding.parts import parts_of
 from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.registry import change_network
 from skindx.training.tasks.optimizer import WeightAverage
 from skindx_bench.forms.cubes import can_be_split
 from skindx_bench.forms.tensor3d import Tensor3dSettings
+from skindx_methods.split_layers.parts import parts_of
 
 Q, IMAGES, STEPS, FEW = 2, 19, 20, 3
 """Nineteen images on eight ranks: their shares are uneven."""
@@ -289,3 +297,55 @@ def test_widths_that_do_not_split_and_ranks_that_are_no_cube_are_left_or_refused
     assert not any(can_be_split(block, 3) for block in _net().modules())
     with pytest.raises(UserError, match="side=2 makes a cube of 8 ranks, and there are 4"):
         Tensor3dSettings().check_ranks(4)
+
+
+def _settings(kind: str, **change: Any) -> TrainSettings:
+    engine = {"accelerator": "cpu", "timeout_s": 60, "parallel": {"kind": kind}, **change}
+    return TrainSettings.parse(
+        {
+            "recipe": {"epochs": 1, "batch": 18, "optimizer": "sgd", "ema": {"decay": 0.9}},
+            "members": [{"name": "a", "model": "test_vit", "preprocess": {"size": 64}}],
+            "loader": {"threads": 1},
+            "checkpoint": {"every_steps": 2},
+            "engine": engine,
+        }
+    )
+
+
+def _weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "members" / "a" / "model.safetensors")
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_killed_training_on_a_cube_goes_on_without_it_and_the_other_way(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    data, cube = _settings("data"), _settings("tensor3d")
+    whole = tmp_path / "whole"
+    assert faults.wait(faults.start(8, whole, small_dataset, data)) == [0] * 8
+    for first, second in ((cube, data), (data, cube)):
+        run = tmp_path / first.engine.parallel.kind
+        ranks = faults.start(8, run, small_dataset, first, Accident("kill", 3))
+        assert -9 in faults.wait(ranks)
+        assert faults.wait(faults.start(8, run, small_dataset, second)) == [0] * 8
+        assert "0 of 1 epochs and 2 steps done" in faults.printed(run, 0)
+        for name, value in _weights(whole).items():
+            torch.testing.assert_close(_weights(run)[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_that_cannot_be_split_so_is_refused_before_a_run_begins(
+    small_dataset: Path,
+) -> None:
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    said = "side=2 makes a cube of 8 ranks, and there are 2"
+    with pytest.raises(UserError, match=said) as caught:
+        check(_settings("tensor3d", ranks=2), read_manifest(small_dataset), taxonomy)
+    assert "\n" not in str(caught.value)
+
+
+def test_ranks_that_train_apart_hold_whole_networks() -> None:
+    with pytest.raises(UserError, match=r"engine\.parallel\.kind=tensor3d splits layers"):
+        TrainSettings.parse(
+            {"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": "tensor3d"}}}
+        )

@@ -15,10 +15,10 @@ from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine
 from skindx.plan.strategies import PlannedMember, Workload
-from skindx.training.forms.owt_form import Ground, in_rounds
 from skindx_methods.plan.plan import preset
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
+from skindx_methods.split_layers.owt_form import Ground, in_rounds
 
 
 def sent_bytes(cells: Sequence[Cell]) -> int:

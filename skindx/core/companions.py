@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LAB, METHODS = "skindx-bench", "skindx-methods"
-FOLDERS = {LAB: "benchmarks", METHODS: "methods"}
-"""Distribution -> its folder in the checkout."""
+FOLDERS = {LAB: ("methods", "benchmarks"), METHODS: ("methods",)}
+"""Distribution -> the folders in the checkout that it is installed from.
+
+The lab needs the kit: with both in one command pip asks no index for the kit's name.
+"""
 
 
 def how_to_install(distribution: str) -> str:
     """Return the command that installs one of FOLDERS in the version of this skindx."""
-    folder = FOLDERS[distribution]
-    local = Path(skindx.__file__).resolve().parents[1] / folder
-    if (local / "pyproject.toml").is_file():
-        return f"run `pip install {shlex.quote(str(local))}`"
-    return f"run `pip install ./{folder}` in a checkout of skindx {skindx.__version__}"
+    checkout = Path(skindx.__file__).resolve().parents[1]
+    local = [checkout / folder for folder in FOLDERS[distribution]]
+    if all((folder / "pyproject.toml").is_file() for folder in local):
+        return f"run `pip install {shlex.join(map(str, local))}`"
+    folders = " ".join(f"./{folder}" for folder in FOLDERS[distribution])
+    return f"run `pip install {folders}` in a checkout of skindx {skindx.__version__}"
 
 
 def missing(what: str, distribution: str) -> str:

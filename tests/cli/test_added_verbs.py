@@ -55,7 +55,7 @@ def test_without_the_lab_one_sentence_says_what_to_install(
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     code, printed, err = skindx(*arguments)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert f"pip install {ROOT / 'benchmarks'}" in err
+    assert f"pip install {ROOT / 'methods'} {ROOT / 'benchmarks'}`" in err
 
 
 def test_a_lab_of_another_version_is_refused(skindx: Skindx, add: Add) -> None:
@@ -86,4 +86,5 @@ def test_a_verb_that_cannot_be_imported_is_one_sentence(
 
 def test_the_lab_has_the_version_of_skindx() -> None:
     assert importlib.metadata.version("skindx-bench") == __version__
-    assert importlib.metadata.requires("skindx-bench") == [f"skindx=={__version__}"]
+    both = [f"skindx=={__version__}", f"skindx-methods=={__version__}"]
+    assert importlib.metadata.requires("skindx-bench") == both

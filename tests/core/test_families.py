@@ -65,7 +65,6 @@ ALLOWED = {
     ("local", "skindx/evaluation/image_table.py"),
     # The kind of an operator whose price is asked for, not of a head.
     ("linear", "skindx/core/cost"),
-    ("linear", "skindx/training/forms"),
 }
 """Literals that are no kind of a family, by the place in which they stand."""
 

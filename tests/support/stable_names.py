@@ -73,15 +73,20 @@ def verbs() -> Iterator[str]:
 def settings() -> Iterator[str]:
     """`train recipe.epochs`, `recipe split.folds`, `bundle members[].name`: a key by its path.
 
-    Kinds of other distributions, as the lab's, are no promise of skindx.
+    Kinds of the lab and of strangers are no promise of skindx; those of its kit are.
     """
+    from skindx.core.companions import METHODS
     from skindx.data.recipe import BuildSettings
     from skindx.models.bundle.bundle_index import BundleSpec
+    from skindx.training.config.parallel_form import PARALLEL_FORMS
     from skindx.training.config.run import TrainSettings
-    from skindx.training.forms.form_kinds import PARALLEL_FORMS
 
     roots = (("recipe", BuildSettings), ("train", TrainSettings), ("bundle.json", BundleSpec))
-    added = tuple(f"({kind})" for kind in PARALLEL_FORMS.added)
+    added = tuple(
+        f"({kind})"
+        for kind, point in PARALLEL_FORMS.added.items()
+        if point.dist is None or point.dist.name != METHODS
+    )
     for name, root in roots:
         for path in _keys(root.model_json_schema()):
             if not any(kind in path for kind in added):

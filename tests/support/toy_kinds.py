@@ -14,7 +14,7 @@ from pydantic import Field
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.cost.pricing import StepSchedule, Strategy, after_backward
 from skindx.core.settings_base import Settings
-from skindx.training.forms.parallel_form import ParallelSettings
+from skindx.training.config.parallel_form import ParallelSettings
 
 class ToyExchange(ExchangeSettings):
     """Sends a tenth of everything (Doe 2020, arXiv 2001.00001)."""

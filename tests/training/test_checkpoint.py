@@ -21,7 +21,7 @@ from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import keeper as store
 from skindx.training.checkpoint.keeper import At, Keeper, refuse_mismatch
 from skindx.training.checkpoint.norm_statistics import Buffers
-from skindx.training.checkpoint.resume import RandomNumbers, _LossSum
+from skindx.training.checkpoint.resume import RandomNumbers, Remembered, _LossSum
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
     State,
@@ -380,3 +380,19 @@ def test_a_skipped_step_leaves_the_statistics(tmp_path: Path) -> None:
     buffers.go_back()
     assert network.running_mean.equal(before)
     assert network.num_batches_tracked == 1
+
+
+class _OtherForm:
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": 3}
+
+    def load_state_dict(self, states: Any) -> None:
+        raise UnfitStateError("exchange/residual is float32 (4) and must be float32 (3)")
+
+
+def test_what_an_exchange_remembers_stays_under_its_form() -> None:
+    remembered = Remembered(_OtherForm())
+    assert remembered.state_dict() == {"step": 3}
+    said = r"must be float32 \(3\); what an exchange remembers stays under the engine.parallel.kind"
+    with pytest.raises(UnfitStateError, match=said):
+        remembered.load_state_dict([])

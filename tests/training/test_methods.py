@@ -27,12 +27,25 @@ CORE = (
 )
 """What reads as if no method existed."""
 
-NAMES = re.compile(r"k-?fac\b|sharding|\bowt|gpipe|pipeline|megatron|\bcubes?\b|\bhop|\btowers?\b")
+NAMES = re.compile(
+    r"k-?fac\b|sharding|split.layers|factored|\bowt|gpipe|pipeline|megatron|\bcubes?\b|\bhop|\btowers?\b"
+)
 
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_names_no_method(name: str) -> None:
     assert NAMES.findall((TRAINING / name).read_text(encoding="utf-8").lower()) == []
+
+
+def test_kinds_of_the_kit_are_named_where_a_family_says_who_brings_them() -> None:
+    """And among what is gone, which names what takes its place."""
+    kinds = re.compile(r"\b(owt|factored|tensor3d)\b", re.IGNORECASE)
+    homes = ("comm/exchange_kinds.py", "training/config/parallel_form.py", "core/removed_names.py")
+    files = TRAINING.parent.rglob("*.py")
+    named = {
+        str(file.relative_to(TRAINING.parent)) for file in files if kinds.search(file.read_text())
+    }
+    assert named == set(homes)
 
 
 def test_the_core_imports_no_method() -> None:

@@ -274,7 +274,6 @@ ONE = {"name": "a", "model": "test_resnet"}
          "muon evens out the gradient itself, which undoes preconditioner.kind=kfac; take adamw, "),
         ({"recipe": {**MUON, "momentum": 0.5}}, "momentum is a setting of sgd and lars"),
         ({"exchange": {"kind": "topk", "momentum": 0.9}}, "exchange.momentum is the only one"),
-        ({"engine": {"parallel": {"kind": "owt"}}}, "muon multiplies whole layers; take adamw"),
         ({"members": [{**ONE, "trunk": "frozen", "pretrained": True}]},
          "muon leaves the head to AdamW, and a frozen trunk trains nothing else"),
     ],

@@ -18,12 +18,9 @@ from skindx.comm.clocks import HostMark
 from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
-from skindx.training.config.engine import EngineSettings
+from skindx.training.config.engine import AnyParallel, EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.forms.form_kinds import AnyParallel
-from skindx.training.methods.sharding.communicator import Communicator
-from skindx.training.methods.sharding.parts import Part
 from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all
 from skindx.training.registry import change_network
 from skindx_bench.cluster.network_probe import cluster_of
@@ -32,6 +29,8 @@ from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 from skindx_methods.plan.layer_clock import LayerClock, layers_of
 from skindx_methods.plan.measured_steps import local_work
+from skindx_methods.split_layers.communicator import Communicator
+from skindx_methods.split_layers.parts import Part
 
 _CONVOLUTIONS = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))
 """Channels in and out, and size of the kernels."""

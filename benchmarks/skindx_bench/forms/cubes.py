@@ -21,11 +21,11 @@ from torch.nn import functional
 
 from skindx.core.startup import light_imports
 from skindx.models.classifier.heads import Mlp as MlpHead
-from skindx.training.methods.sharding.communicator import Communicator, Sizes
-from skindx.training.methods.sharding.parts import Part, parts_of, take_part
-from skindx.training.methods.sharding.whole import WHOLE_VALUES, SplitLayers, split_and_attach
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, Watch
 from skindx_bench.forms.tensor3d import Tensor3dSettings
+from skindx_methods.split_layers.communicator import Communicator, Sizes
+from skindx_methods.split_layers.parts import Part, parts_of, take_part
+from skindx_methods.split_layers.whole import WHOLE_VALUES, SplitLayers, split_and_attach
 
 PAPER = (
     "3-D tensor parallelism | Bian et al., Maximizing Parallelism in Distributed Training for "

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ParallelSettings
+from skindx.training.config.parallel_form import ParallelSettings
 
 
 class Tensor3dSettings(ParallelSettings):

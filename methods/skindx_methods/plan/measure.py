@@ -24,9 +24,9 @@ from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
+from skindx.training.config.parallel_form import DataSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import accelerator_variables, join
-from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.launching.supervise import end_with_parent
 from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
 from skindx.training.tasks.image_sets import TrainingData

@@ -13,7 +13,7 @@ from skindx.core.cost.step import Message
 from skindx.core.errors import UserError
 from skindx.plan.outcome import MemberTime
 from skindx.plan.strategies import Choice, Exchanging, Workload
-from skindx.training.forms.form_kinds import PARALLEL_FORMS
+from skindx.training.config.parallel_form import PARALLEL_FORMS
 
 
 class Zero(Strategy):

@@ -12,8 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
 from skindx.training.config.method_settings import MemberSchedule, name_in
-from skindx.training.forms.form_kinds import AnyParallel
-from skindx.training.forms.parallel_form import DataSettings
+from skindx.training.config.parallel_form import PARALLEL_FORMS, DataSettings, ParallelSettings
 
 SCHEDULES = Family(
     "schedule of members",
@@ -24,8 +23,10 @@ SCHEDULES = Family(
 
 if TYPE_CHECKING:
     ScheduleName = str
+    AnyParallel = ParallelSettings
 else:
     ScheduleName = name_in(SCHEDULES)
+    AnyParallel = PARALLEL_FORMS.union()
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
@@ -92,7 +93,7 @@ class EngineSettings(Settings):
     a member visits partitions of the training split that stay where they are.
     """
     parallel: AnyParallel = DataSettings()
-    """What the ranks of schedule=data hold of the network, by its `kind`: data or owt."""
+    """What the ranks of schedule=data hold of the network, by its `kind`."""
     partitions: int | Literal["auto"] = "auto"
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")

@@ -1,13 +1,16 @@
-"""Base of the forms in which ranks share out a network: settings of `engine.parallel`.
+"""How the ranks of one training share out its network, by `engine.parallel.kind`.
 
 One file a form holds its settings, their help (the docstrings) and its price for plans; it imports
-no torch.
+no torch. A form of another distribution imports its base from here, and no union of all forms.
 """
 
 from typing import Any, ClassVar, Literal
 
 from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.companions import LAB, METHODS
 from skindx.core.cost.pricing import Strategy
+from skindx.core.kinds import Family
+from skindx.core.removed_names import removed_kinds
 from skindx.core.settings_base import Settings
 
 
@@ -83,3 +86,12 @@ class DataSettings(ParallelSettings):
     kind: Literal["data"] = "data"
 
     splits: ClassVar[bool] = False
+
+
+PARALLEL_FORMS = Family(
+    "parallel form",
+    "skindx.parallel_forms",
+    {"data": "skindx.training.config.parallel_form:DataSettings"},
+    gone=removed_kinds("train engine.parallel"),
+    elsewhere={"owt": METHODS, "tensor3d": LAB},
+)

@@ -15,7 +15,7 @@ from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import Profile, ProfiledLayer, compute_scale
 from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ParallelSettings
+from skindx.training.config.parallel_form import ParallelSettings
 
 # What a network's layers take on each rank where the wide linear ones are split over all ranks.
 
@@ -374,4 +374,4 @@ class OwtSettings(ParallelSettings):
     images are sent while the last are computed."""
 
     price: ClassVar[type[Strategy] | None] = OwtForm
-    changes_network: ClassVar[str] = "skindx.training.methods.sharding.wide_layers:split_network"
+    changes_network: ClassVar[str] = "skindx_methods.split_layers.wide_layers:split_network"

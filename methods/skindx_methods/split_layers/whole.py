@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.training.gradient_sync import GradientSync
 from skindx.training.method import METHOD, Method, method_of
-from skindx.training.methods.sharding.parts import PARTS, Part, build_split_sync, parts_of
 from skindx.training.parallel.mesh import Mesh, Watch
+from skindx_methods.split_layers.parts import PARTS, Part, build_split_sync, parts_of
 
 WHOLE_VALUES = "whole_values"
 """What a split layer calls the attributes that it had as a whole."""

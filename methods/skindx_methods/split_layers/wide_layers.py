@@ -3,7 +3,7 @@
 One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997, section 4, scheme
 (a): every rank gathers the whole batch at the border and computes its own outputs of all images;
 then the outputs go back to the ranks that the images came from. Schemes (b) and (c) are in
-`rounds`. A layer takes and gives the rows of its own rank, so that whatever stands between layers
+`rounds_of`. A layer takes and gives the rows of its own rank, so that what stands between layers
 (dropout, activations) is data-parallel.
 
 With P ranks, B images and b = B / P of them on each, a layer from n to m values sends, a rank and
@@ -20,15 +20,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from skindx.training.forms.owt_form import OwtSettings
-from skindx.training.methods.sharding.communicator import Communicator, Sizes
-from skindx.training.methods.sharding.parts import Part, take_part
-from skindx.training.methods.sharding.whole import split_and_attach
 from skindx.training.parallel.mesh import Mesh, sizes_of
+from skindx_methods.split_layers.communicator import Communicator, Sizes
+from skindx_methods.split_layers.owt_form import OwtSettings
+from skindx_methods.split_layers.parts import Part, take_part
+from skindx_methods.split_layers.whole import split_and_attach
 
 PAPER = (
     "One weird trick | Krizhevsky, One weird trick for parallelizing convolutional neural "
-    "networks, arXiv 1404.5997, 2014 | tests/training/test_owt.py | docs/measured/parallel.json"
+    "networks, arXiv 1404.5997, 2014 | methods/tests/test_owt.py | docs/measured/parallel.json"
 )
 
 # A batch that passes a split layer in rounds, so that it travels while the layer computes.

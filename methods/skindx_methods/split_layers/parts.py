@@ -14,8 +14,8 @@ from skindx.comm.exchange_kinds import build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.training.gradient_sync import GradientSync
-from skindx.training.methods.sharding.communicator import Communicator
 from skindx.training.parallel.mesh import Mesh, sizes_of
+from skindx_methods.split_layers.communicator import Communicator
 
 PARTS = "parts"
 """What a split layer calls its parts: names of its weights -> `Part`."""

@@ -18,11 +18,11 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.forms.owt_form import OwtSettings
-from skindx.training.methods.sharding.parts import parts_of
-from skindx.training.methods.sharding.wide_layers import rounds_of, split_network
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.tasks.optimizer import WeightAverage
+from skindx_methods.split_layers.owt_form import OwtSettings
+from skindx_methods.split_layers.parts import parts_of
+from skindx_methods.split_layers.wide_layers import rounds_of, split_network
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 """Eleven images on four ranks: their shares are uneven, and so are the widths below."""
