@@ -9,6 +9,5 @@ class SameVersion(MetadataHookInterface):
     """Sets the two dependencies."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add them; a version is known by now."""
-        version = metadata["version"]
-        metadata["dependencies"] = [f"skindx=={version}", f"skindx-methods=={version}"]
+        here = metadata["version"]  # which is known by now
+        metadata["dependencies"] = [f"skindx=={here}", f"skindx-methods=={here}"]

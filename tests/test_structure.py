@@ -115,13 +115,14 @@ def test_a_test_notes_its_processor_time(request):
     assert 0.03 < value < 5
 
 
-def test_no_test_of_the_wheel_imports_the_lab():
-    imports = re.compile(r"^\s*(?:from|import) skindx_bench\b", re.MULTILINE)
+def test_no_test_of_the_wheel_imports_the_lab_or_the_kit():
+    """Also not in the code of a process that a test starts."""
+    imports = re.compile(r"^\s*(?:from|import) skindx_(?:bench|methods)\b", re.MULTILINE)
     files = sorted((ROOT / "tests").rglob("*.py"))
     assert len(files) > 400
     wrong = {file.name for file in files if imports.search(file.read_text(encoding="utf-8"))}
     # The guide names benchmarks, whose settings are looked up.
-    assert wrong <= {"test_docs_commands.py", "test_planning_measures.py"}
+    assert wrong <= {"test_docs_commands.py"}
 
 
 def test_the_glossary_has_at_most_40_words_and_each_is_used():
@@ -134,12 +135,3 @@ def test_the_glossary_has_at_most_40_words_and_each_is_used():
     guide = "\n".join(page.read_text() for page in pages).lower()
     unused = [word for word in words for part in word.split(", ") if part.rstrip("y") not in guide]
     assert not unused
-
-
-def test_no_test_of_the_wheel_imports_the_kit():
-    """Also not in the code of a process that a test starts; the lab's tests may."""
-    imports = re.compile(r"^\s*(?:from|import) skindx_methods\b", re.MULTILINE)
-    files = [file for file in (ROOT / "tests").rglob("*.py") if "bench" not in file.parts]
-    assert len(files) > 400
-    wrong = [str(file) for file in files if imports.search(file.read_text(encoding="utf-8"))]
-    assert wrong == []

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]
 KINDS = {
     "kfac": ("preconditioner 'kfac'", {"recipe": {"preconditioner": {"kind": "kfac"}}}),
+    "owt": ("parallel form 'owt'", {"engine": {"parallel": {"kind": "owt"}}}),
+    "factored": ("exchange 'factored'", {"exchange": {"kind": "factored"}}),
     "hop": ("schedule of members 'hop'", {"engine": {"schedule": "hop"}}),
     "members": ("schedule of members 'members'", {"engine": {"schedule": "members"}}),
 }
@@ -35,6 +37,10 @@ WORDS = {
     "--set": (
         "schedule of members 'members'",
         ["train", "data", "--set", "engine.schedule=members", "--out", "new"],
+    ),
+    "--set, a form": (
+        "parallel form 'owt'",
+        ["train", "data", "--set", "engine.parallel.kind=owt", "--out", "new"],
     ),
     "--join, no run": ("skindx train --join", ["train", "data", "--join", "--out", "new"]),
     "--join": ("schedule of members 'hop'", ["train", "data", "--join", "--out", "hop"]),
