@@ -374,3 +374,8 @@ def _by_count(values: Iterable[str]) -> dict[str, int]:
 def counts_text(counts: Mapping[str, int]) -> str:
     """Write counts as a list: 'II 30, IV 4, not known 7'."""
     return ", ".join(f"{value} {n:,}" for value, n in counts.items())
+
+
+def box_labels(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the sorted classes of the boxes that the records carry."""
+    return tuple(sorted({box.label for record in records for box in record.boxes or ()}))

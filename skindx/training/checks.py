@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from skindx.core.errors import UserError
-from skindx.data.boxes.box_exchange import box_labels
 from skindx.data.labels import check_labels
 from skindx.data.loader.batches import partition, steps_of
-from skindx.data.manifest import Record, Split, split_of
+from skindx.data.manifest import Record, Split, box_labels, split_of
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy

@@ -31,7 +31,15 @@ from skindx.data.boxes.box_formats import FORMATS, BoxExport, BoxSource, format_
 from skindx.data.boxes.box_join import DatasetImage, JoinedEntry, join
 from skindx.data.boxes.labelstudio import Drawing, LabelTask, read_answers
 from skindx.data.layout import DIFF, ISSUES, SUMMARY, stored_file
-from skindx.data.manifest import SPLITS, Record, Split, read_issues, read_manifest, split_of
+from skindx.data.manifest import (
+    SPLITS,
+    Record,
+    Split,
+    box_labels,
+    read_issues,
+    read_manifest,
+    split_of,
+)
 
 UNOPENED = "not annotated in Label Studio"
 
@@ -245,11 +253,6 @@ def images_of(records: Iterable[Record]) -> dict[str, BoxedImage]:
         for record in records
         if record.boxes is not None
     }
-
-
-def box_labels(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the sorted classes of the boxes that the records carry."""
-    return tuple(sorted({box.label for record in records for box in record.boxes or ()}))
 
 
 def _labels(*tables: Iterable[Record | Annotation]) -> tuple[str, ...]:

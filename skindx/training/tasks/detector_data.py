@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skindx.core.machine import go_offline
-from skindx.data.boxes.box_exchange import box_labels
 from skindx.data.loader.augment import turn
 from skindx.data.loader.batches import sample_seed
 from skindx.data.loader.cache import cache_folder, kept_share, node_of
@@ -21,7 +20,7 @@ from skindx.data.loader.load import Reading, memory_for, threads_for
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, ImageSource, InMemory
-from skindx.data.manifest import Record, Split, split_of
+from skindx.data.manifest import Record, Split, box_labels, split_of
 from skindx.models.detector import GREY, letterbox
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
 from skindx.training.parallel.mesh import Mesh
