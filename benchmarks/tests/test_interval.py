@@ -10,9 +10,9 @@ from some_plans import cluster, exchanging, profile
 
 from skindx.core.cost.cluster import Cluster, Collective, Correction
 from skindx.core.cost.collectives import Cost
+from skindx.core.cost.events import simulate_step
 from skindx.core.cost.network import Timed
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
-from skindx.core.cost.step import simulate_step
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
 from skindx.plan.strategies import Choice
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit

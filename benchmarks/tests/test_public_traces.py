@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster
 
-from skindx.comm.grouping import Plan, ddp_buckets, greedy, one_buffer, optimum, per_tensor
+from skindx.comm.grouping import (
+    Plan,
+    ddp_buckets,
+    greedy,
+    one_buffer,
+    optimum,
+    per_tensor,
+    simulate,
+)
 from skindx.core.cost.cluster import Link
 from skindx.core.cost.collectives import Cost, Curve, fit
 from skindx.core.cost.network import Network, Price
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import simulate
 from skindx_bench.cluster.public_traces import (
     fit_overhead,
     overhead_of,

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
 from skindx.core.cost.cluster import Correction
+from skindx.core.cost.events import simulate_step
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
-from skindx.core.cost.step import simulate_step
 from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine, estimate, largest_batch, memory_of
 from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload

@@ -72,6 +72,10 @@ class ExchangeSettings(Settings):
         """Return the communication of a step, as a plan prices it."""
         raise NotImplementedError
 
+    def schedules(self, load: Load, network: Network, rule: str = "") -> list[StepSchedule]:
+        """Return those that a training chooses from by timing; a plan takes the fastest."""
+        return [self.schedule(load, network, rule)]
+
     def memory_bytes(self, load: Load, network: Network) -> int:
         """Return what it needs beside weights, gradients and optimizer."""
         return 0

@@ -9,10 +9,6 @@ from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.grouping import Plan, ddp_buckets, rules
 from skindx.core.cost.pricing import Load, Network, StepSchedule, in_groups
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import step_s
-
-_ALIKE = 0.005
-"""Groupings whose times differ by less are alike; the one with the fewest messages is taken."""
 
 
 class FusedSettings(ExchangeSettings):
@@ -54,27 +50,18 @@ class FusedSettings(ExchangeSettings):
         """Return groups of a fixed size."""
         return cls(tune=False)
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
-        """Take the grouping of the rule; without one, what the simulation finds the fastest.
-
-        The tuner times these very groupings and keeps the fastest.
-        """
+    def schedules(self, load: Load, network: Network, rule: str = "") -> list[StepSchedule]:
+        """Return the grouping of the rule; without one, the groupings that the tuner times."""
         if network.ranks == 1:
-            return StepSchedule()
+            return [StepSchedule()]
         trace = self._sent(load)
         if not self.tune:
             # The trainer cuts by the gradient's own bytes, whatever travels.
             plan = ddp_buckets(load.trace, self.bucket_mb)
-            return self._schedule(load, plan, network, trace.sizes_bytes)
+            return [self._schedule(load, plan, network, trace.sizes_bytes)]
         line = network.price("all_reduce").line
         plans = rules(trace, line, [rule]) if rule else rules(trace, line)
-        schedules = [
-            self._schedule(load, plan, network, trace.sizes_bytes) for plan in plans.values()
-        ]
-        times = [step_s(load.trace, schedule, network) for schedule in schedules]
-        best_s = min(times) * (1 + _ALIKE)
-        as_fast = [one for one, seconds in zip(schedules, times, strict=True) if seconds <= best_s]
-        return min(as_fast, key=lambda schedule: len(schedule.messages))
+        return [self._schedule(load, plan, network, trace.sizes_bytes) for plan in plans.values()]
 
     def _sent(self, load: Load) -> Trace:
         """Return the trace with the bytes that travel."""

@@ -5,18 +5,62 @@ A plan is a list of group sizes: how many tensors each group has, in backward or
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import simulate
 
 PAPER = (
     "MG-WFBP | Shi et al., MG-WFBP: Efficient Data Communication for Distributed "
     "Synchronous SGD Algorithms, arXiv 1811.11141, 2018 | tests/plan/test_bucketing.py | "
     "docs/measured/exchange.json"
 )
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One group of tensors on its way; times count from the start of the iteration."""
+
+    tensors: int
+    size_bytes: int
+    ready_s: float
+    """Its last gradient is complete."""
+    begin_s: float
+    """The groups before it are through."""
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each group was sent, and when the iteration ended."""
+
+    groups: tuple[Sending, ...]
+    backward_end_s: float
+    finish_s: float
+    """After the update."""
+
+
+def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]) -> Timeline:
+    """Send each group once it is complete and the one before is through; then update.
+
+    `groups` says how many tensors each has, in backward order; `cost` gives seconds of bytes.
+    MG-WFBP's recurrences (Shi et al. 2018, arXiv 1811.11141). Raises ValueError.
+    """
+    if min(groups, default=0) < 1 or sum(groups) != len(trace.names):
+        raise ValueError(
+            f"groups {list(groups)} do not share out the {len(trace.names)} tensors of the trace."
+        )
+    ready_s, sendings, first, through_s = trace.ready_s, list[Sending](), 0, 0.0
+    for last in accumulate(groups):
+        size = sum(trace.sizes_bytes[first:last])
+        begin_s = max(ready_s[last - 1], through_s)
+        through_s = begin_s + cost(size)
+        sendings.append(Sending(last - first, size, ready_s[last - 1], begin_s, through_s))
+        first = last
+    return Timeline(tuple(sendings), ready_s[-1], through_s + trace.update_s)
+
 
 MB = 1 << 20
 

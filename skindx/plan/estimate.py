@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.events import Feeding, Step
+from skindx.core.cost.events import Feeding, Step, simulate_step
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
-from skindx.core.cost.step import StepSchedule, simulate_step
+from skindx.core.cost.step import StepSchedule
 from skindx.plan.strategies import Choice
 
 Z90 = 1.645

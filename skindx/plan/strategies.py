@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.cost.events import step_s
 from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy
 from skindx.core.cost.profile import Profile
+
+_ALIKE = 0.005
+"""Steps that differ by less, relatively, are alike."""
 
 
 class Exchanging(Strategy):
@@ -24,8 +28,14 @@ class Exchanging(Strategy):
         return self.settings.lossy
 
     def schedule(self, load: Load, network: Network) -> StepSchedule:
-        """Ask the kind."""
-        return self.settings.schedule(load, network, self.settings.also.get(self.name, ""))
+        """Ask the kind; of those as fast as the fastest, take the one with the fewest messages."""
+        choices = self.settings.schedules(load, network, self.settings.also.get(self.name, ""))
+        if len(choices) == 1:
+            return choices[0]
+        times = [step_s(load.trace, choice, network) for choice in choices]
+        best_s = min(times) * (1 + _ALIKE)
+        as_fast = [one for one, seconds in zip(choices, times, strict=True) if seconds <= best_s]
+        return min(as_fast, key=lambda choice: len(choice.messages))
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind, and what it asks of the engine."""

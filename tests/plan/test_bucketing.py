@@ -14,10 +14,10 @@ from skindx.comm.grouping import (
     one_buffer,
     optimum,
     per_tensor,
+    simulate,
 )
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import simulate
 
 MB = 1 << 20
 ROUNDING = 1 + 1e-8

@@ -4,13 +4,13 @@ from hypothesis import strategies as st
 from some_plans import cluster, exchanging, profile
 from some_traces import costs, traces
 
-from skindx.comm.grouping import rules
+from skindx.comm.grouping import rules, simulate
 from skindx.core.cost.collectives import Cost
-from skindx.core.cost.events import Feeding
+from skindx.core.cost.events import Feeding, simulate_step
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import Message, StepSchedule, simulate, simulate_step
+from skindx.core.cost.step import Message, StepSchedule
 
 ONE_LINK = Network(cluster(4))
 

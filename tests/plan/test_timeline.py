@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_traces import costs, trace_of, traces
 
+from skindx.comm.grouping import Sending, simulate
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import Sending, simulate
 
 # Forward 10 s, gradients at 11, 13, 16 s; a message of n bytes takes 1 + n s; update 0.5 s.
 TRACE = trace_of([4, 1, 2], [1, 2, 3], forward_s=10, update_s=0.5)

@@ -13,9 +13,10 @@ import numpy as np
 
 from skindx.core.cost.cluster import Cluster, Link
 from skindx.core.cost.collectives import Cost, least_relative_error
+from skindx.core.cost.events import simulate_step
 from skindx.core.cost.network import Network, Price, Timed
 from skindx.core.cost.profile import Profile, Profiles, Trace
-from skindx.core.cost.step import Message, StepSchedule, simulate_step
+from skindx.core.cost.step import Message, StepSchedule
 
 _NODE = re.compile(
     r"node(\d+) -- (.+) -- forward_compute_time=(\S+), backward_compute_time=(\S+), "

@@ -1,4 +1,9 @@
-"""Tasks on resources, simulated as events, and the step that they make."""
+"""Tasks on resources, simulated as events, and one step as a graph of them.
+
+Read, forward, backward, communicate, update: the DAG model of synchronous SGD (Shi et al. 2018,
+arXiv 1805.03812), on resources that are exclusive or shared: a GPU computes alone, the cores of a
+CPU also read images and push bytes.
+"""
 
 import heapq
 from collections import deque
@@ -7,7 +12,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from skindx.core.cost.network import Timed
+from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.profile import Trace
+from skindx.core.cost.step import Message, StepSchedule
+
+PAPER = (
+    "DAG model of a step | Shi et al., A DAG Model of Synchronous Stochastic Gradient "
+    "Descent in Distributed Deep Learning, arXiv 1805.03812, 2018 | "
+    "tests/plan/test_events.py | docs/measured/plan-public.json"
+)
 
 
 @dataclass(frozen=True)
@@ -232,3 +245,92 @@ class StepTasks:
         cores = Resource("cores", slots=MANY, shared=self.device == "cpu")
         link = Resource("link", slots=slots, shared=True)
         return run(self.tasks, [cores, link, Resource("device")])
+
+
+def _add_message(build: StepTasks, name: str, message: Message, after: Sequence[int]) -> list[int]:
+    """Add the work before, the message itself, and the work after; return where all is done."""
+    if message.before_s:
+        after = [build.add(f"prepare {name}", build.compute, message.before_s, after)]
+    ends = build.send(name, message.timed, after)
+    if message.after_s:
+        ends = [build.add(f"take in {name}", build.compute, message.after_s, ends)]
+    return ends
+
+
+_UNFED = Feeding()
+
+
+def simulate_step(
+    trace: Trace,
+    schedule: StepSchedule,
+    network: Network,
+    *,
+    device: Literal["cpu", "cuda"] = "cuda",
+    pieces: int = 1,
+    feeding: Feeding = _UNFED,
+) -> Step:
+    """Return one step; `trace` is that of one of its `pieces`, of which the last is exchanged.
+
+    On a CPU the cores are one shared resource: what reads, computes and pushes slows down what
+    does so at the same time. On a GPU computing has it to itself.
+    """
+    if schedule.flow:
+        slots = network.cluster.slots
+        whole: Step = schedule.flow.run(device=device, slots=slots, pieces=pieces, feeding=feeding)
+        return whole
+    build = StepTasks(device, feeding)
+    compute = build.compute
+    forward_s, backward_s = trace.forward_s, sum(trace.backward_s)
+    before: list[int] = []
+    for number, gather in enumerate(schedule.gathers):
+        before = _add_message(build, f"gather {number}", gather, before)
+    for _ in range(pieces - 1):
+        before = [build.add("forward", compute, forward_s, before)]
+        before = [build.add("backward", compute, backward_s, before)]
+    last = build.add("forward", compute, forward_s, before)
+    last_forward = last
+    done: list[int] = []
+    ended: list[int] = []
+    start = 0
+    # Backward in as many pieces as there are messages: one begins where a message may go.
+    for number, message in enumerate(schedule.messages):
+        if message.tensors > start:
+            seconds = sum(trace.backward_s[start : message.tensors])
+            last = build.add("backward", compute, seconds, [last])
+            start = message.tensors
+        after = [last, *(ended if schedule.serial else [])]
+        ended = _add_message(build, f"communicate {number}", message, after)
+        done += ended
+    if start < len(trace.names):
+        last = build.add("backward", compute, sum(trace.backward_s[start:]), [last])
+    backward_end = last
+    last = build.add("finish", compute, schedule.finish_s, [last, *done])
+    finish = last
+    last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
+    ends = [last]
+    for number, spread in enumerate(schedule.spreads):
+        ends = _add_message(build, f"spread {number}", spread, ends)
+    tasks = tuple(build.tasks)
+    spans = build.run(network.cluster.slots)
+    sent_s = max(spans[end].end_s for end in ends)
+    forward, backward, updated = spans[last_forward], spans[backward_end], spans[last]
+    gathered_s = min(
+        span.begin_s for task, span in zip(tasks, spans, strict=True) if task.name == "forward"
+    )
+    parts = {
+        "forward": forward.end_s - forward.begin_s + (pieces - 1) * forward_s,
+        "backward": backward.end_s - forward.end_s + (pieces - 1) * backward_s,
+        "communicate": gathered_s + spans[finish].end_s - backward.end_s + sent_s - updated.end_s,
+        "update": updated.end_s - spans[finish].end_s,
+    }
+    step = Step(tasks, tuple(spans))
+    parts["read"] = max(0.0, step.seconds - sum(parts.values()))
+    return Step(tasks, tuple(spans), {key: parts[key] for key in _ORDER})
+
+
+_ORDER = ("read", "forward", "backward", "communicate", "update")
+
+
+def step_s(trace: Trace, schedule: StepSchedule, network: Network) -> float:
+    """Return the seconds of a step that waits for no images and shares no cores."""
+    return simulate_step(trace, schedule, network).seconds
