@@ -26,6 +26,7 @@ from skindx.evaluation.answers import Floats, Part, leave_out
 from skindx.evaluation.breakdown import Bools
 from skindx.evaluation.elsewhere import TITLES, Called, Change, Judged, called_by, figures_of
 from skindx.evaluation.evaluate import split_records
+from skindx.evaluation.figures import figures_table
 from skindx.evaluation.score import join_taxonomies
 from skindx.metrics import Interval, difference_of
 from skindx.models.adaptation import (
@@ -408,20 +409,9 @@ def _measured(figure: Interval) -> MeasuredFigure:
 
 def adapted_table(adapted: Adapted) -> "Table":
     """Return the figures before and after, as a table for the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from skindx.evaluation.evaluation_report import changed_cells
 
     adaptation = adapted.adaptation
     size = f"{adaptation.images} local images, {adaptation.groups} groups"
-    table = Table(
-        title=f"{size}; cross-fitted, 95 % intervals",
-        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-    )  # fmt: skip
-    table.add_column("", overflow="fold")
-    for heading in ("before", "after"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for change in adapted.changes:
-        table.add_row(change.title, *changed_cells(change)[:2])
-    return table
+    rows = [(change.title, *changed_cells(change)[:2]) for change in adapted.changes]
+    return figures_table(f"{size}; cross-fitted, 95 % intervals", ("", "before", "after"), rows)

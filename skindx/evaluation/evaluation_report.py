@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
-from skindx.core.text import cell, counted, html_environment, keep_units, markdown_environment
+from skindx.core.text import counted, html_environment, keep_units, markdown_environment
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.elsewhere import Change, Elsewhere
-from skindx.evaluation.figures import FIGURES, bounds, points, shown, title
+from skindx.evaluation.figures import FIGURES, bounds, figures_table, points, shown, title
 from skindx.evaluation.image_table import MistakeStrip
 from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
 from skindx.evaluation.questions import target_text, useful_range
@@ -152,25 +152,23 @@ def _targets(evaluation: Evaluation) -> dict[str, str]:
 
 def print_table(evaluation: Evaluation, console: "Console") -> None:
     """Print the headline figures with their intervals, and what must not be missed."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     size = f"{evaluation.pictures} images, {evaluation.groups} groups"
+    rows = [
+        (
+            scores.name,
+            *(
+                f"{shown(figure, key)} {bounds(figure, FIGURES[key].unit)}"
+                for key in PRINTED
+                for figure in [scores.figures[key]]
+            ),
+        )
+        for scores in (*evaluation.members, evaluation.ensemble)
+    ]
     heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
-    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    # Long names take a second line: an interval that is cut off is none.
-    table.add_column("", overflow="fold")
-    for key in PRINTED:
-        table.add_column(title(key, evaluation.k), justify="right", overflow="fold")
-    for scores in (*evaluation.members, evaluation.ensemble):
-        cells = [
-            f"{shown(scores.figures[key], key)} {bounds(scores.figures[key], FIGURES[key].unit)}"
-            for key in PRINTED
-        ]
-        style = "bold" if scores is evaluation.ensemble else ""
-        table.add_row(escape(scores.name), *cells, style=style)
-    console.print(table)
+    columns = ["", *(title(key, evaluation.k) for key in PRINTED)]
+    console.print(figures_table(heading, columns, rows, emphasised=len(rows) - 1))
     if evaluation.assisted:
         console.print(assisted_table(evaluation.assisted))
     if evaluation.known_facts:
@@ -192,19 +190,9 @@ def elsewhere_rows(elsewhere: Elsewhere) -> list[tuple[str, Change]]:
 
 def elsewhere_table(elsewhere: Elsewhere) -> "Table":
     """Return the table of changes between the bundle's own dataset and the external one."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(
-        title=f"Elsewhere, at unchanged thresholds; {elsewhere_note(elsewhere)}",
-        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-    )  # fmt: skip
-    table.add_column("", overflow="fold")
-    for heading in ("internal", "external", "change"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for name, change in elsewhere_rows(elsewhere):
-        table.add_row(cell(name), *changed_cells(change))
-    return table
+    heading = f"Elsewhere, at unchanged thresholds; {elsewhere_note(elsewhere)}"
+    rows = [(name, *changed_cells(change)) for name, change in elsewhere_rows(elsewhere)]
+    return figures_table(heading, ("", "internal", "external", "change"), rows)
 
 
 def changed_cells(change: Change) -> tuple[str, str, str]:

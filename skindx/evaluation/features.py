@@ -27,7 +27,7 @@ from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.answers import Part
 from skindx.evaluation.evaluate import EVALUATION, METRICS, Progress, evaluate_served, split_records
-from skindx.evaluation.figures import bounds
+from skindx.evaluation.figures import bounds, figures_table
 from skindx.evaluation.score import Evaluation
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.metrics import Interval, Statistic, confidence_interval
@@ -415,18 +415,17 @@ def _ready(
 
 def heads_table(heads: Sequence[EmbeddedHead]) -> "Table":
     """Return what each head scores on validation, the chosen one first and marked."""
-    from rich.table import Table
-
-    title = "heads, on the validation images; the least loss is chosen"
-    table = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column("head")
-    for column in ("loss", "temperature", "balanced accuracy"):
-        table.add_column(column, justify="right")
-    for number, head in enumerate(heads):
-        interval = f"{100 * head.balanced.value:.1f} % {bounds(head.balanced)}"
-        mark = "" if number else "  <- chosen"
-        table.add_row(head.name + mark, f"{head.loss:.3f}", f"{head.temperature:.2f}", interval)
-    return table
+    rows = [
+        (
+            head.name + ("" if number else "  <- chosen"),
+            f"{head.loss:.3f}",
+            f"{head.temperature:.2f}",
+            f"{100 * head.balanced.value:.1f} % {bounds(head.balanced)}",
+        )
+        for number, head in enumerate(heads)
+    ]
+    heading = "heads, on the validation images; the least loss is chosen"
+    return figures_table(heading, ("head", "loss", "temperature", "balanced accuracy"), rows)
 
 
 def _check_classes(records: Sequence[Record], classes: Sequence[str]) -> None:

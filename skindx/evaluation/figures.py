@@ -5,12 +5,16 @@ As text (78.3 %, 0.041, +2.1 points, with their intervals) and as plain values.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from skindx.core.text import cell
 from skindx.evaluation.answers import Floats, Ints, Strings
 from skindx.metrics import Interval, Measure, Ranked, Statistic, confidence_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 LEVEL = 0.95
 SEED = 0
@@ -193,3 +197,34 @@ def _signed(value: float, digits: int) -> str:
         return "–"
     text = f"{value:+.{digits}f}"
     return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+
+
+def figures_table(
+    heading: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str = "",
+    emphasised: int = -1,
+) -> "Table":
+    """Return a table for a terminal: the first column names things, all others are figures.
+
+    The row of the number `emphasised` is bold. Cells are plain text.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=heading or None,
+        caption=cell(caption) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for number, name in enumerate(columns):
+        # Long texts take a second line: an interval that is cut off is none.
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for number, row in enumerate(rows):
+        table.add_row(*map(cell, row), style="bold" if number == emphasised else "")
+    return table

@@ -19,6 +19,7 @@ from skindx.evaluation.figures import (
     SEED,
     bounds,
     change,
+    figures_table,
     percent,
     points,
     shown,
@@ -163,46 +164,30 @@ def measure_assistance(
 
 def assisted_table(assisted: Assisted) -> "Table":
     """Return the comparison as a table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
     heading = (
         f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
         f"{assisted.pictures} images have"
     )
-    table = Table(
-        title=heading,
-        caption=escape(assisted.verdict),
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("class", no_wrap=True)
-    for name in ("n", "crops", "changed", "without", "with", "points"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for score in assisted.classes:
-        table.add_row(
-            escape(score.name),
-            str(score.n),
-            str(score.boxed),
-            str(score.changed),
-            f"{percent(score.without)} {bounds(score.without)}",
-            f"{percent(score.assisted)} {bounds(score.assisted)}",
-            f"{points(score.difference.value)} {bounds(score.difference, 'points')}",
+
+    def row(name: str, counts: tuple[int, ...], *figures: Interval) -> list[str]:
+        *both, difference = figures
+        shares = [f"{percent(one)} {bounds(one)}" for one in both]
+        moved = f"{points(difference.value)} {bounds(difference, 'points')}"
+        return [name, *map(str, counts), *shares, moved]
+
+    rows = [
+        row(
+            score.name,
+            (score.n, score.boxed, score.changed),
+            *(score.without, score.assisted, score.difference),
         )
-    table.add_row(
-        *("balanced accuracy", str(assisted.pictures)),
-        *(str(assisted.boxed), str(assisted.changed)),
-        *(
-            f"{percent(one)} {bounds(one)}"
-            for one in (assisted.without_interval, assisted.assisted_interval)
-        ),
-        f"{points(assisted.difference.value)} {bounds(assisted.difference, 'points')}",
-        style="bold",
-    )
-    return table
+        for score in assisted.classes
+    ]
+    counts = (assisted.pictures, assisted.boxed, assisted.changed)
+    both = (assisted.without_interval, assisted.assisted_interval)
+    rows.append(row("balanced accuracy", counts, *both, assisted.difference))
+    columns = ("class", "n", "crops", "changed", "without", "with", "points")
+    return figures_table(heading, columns, rows, caption=assisted.verdict, emphasised=len(rows) - 1)
 
 
 if TYPE_CHECKING:
@@ -319,13 +304,5 @@ def known_heading(known: KnownFacts) -> str:
 
 def known_table(known: KnownFacts) -> "Table":
     """Return the comparison as a table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=known_heading(known), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for name in ("photos alone", "with what is known", "difference"):
-        table.add_column(name, justify="right")
-    for row in known_rows(known):
-        table.add_row(*row)
-    return table
+    columns = ("", "photos alone", "with what is known", "difference")
+    return figures_table(known_heading(known), columns, known_rows(known))

@@ -26,6 +26,7 @@ from skindx.evaluation.figures import (
     SEED,
     bounds,
     figures_of,
+    figures_table,
     p_equation,
     p_value,
     percent,
@@ -245,44 +246,37 @@ def verdict(comparison: Comparison) -> str:
     return f"{sentence}: the interval holds 0, so these images cannot tell them apart."
 
 
+def _part_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    for attribute, parts in _by_attribute(comparison).items():
+        yield (attribute,)
+        for part in parts:
+            yield (
+                *(f"  {part.value}", str(part.n), percent(part.first), percent(part.second)),
+                f"{points(part.difference.value)} {bounds(part.difference, 'points')}",
+                *(f"{part.test.only_first} : {part.test.only_second}", p_value(part.test.p)),
+            )
+
+
 def print_comparison(comparison: Comparison, console: "Console") -> None:
     """Print the headline figures of both, their differences, and the parts."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     size = f"{comparison.pictures} images, {comparison.groups} groups"
     heading = f"{size}; {100 * comparison.level:.0f} % intervals of A − B"
-    table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("A", "B", "A − B"):
-        table.add_column(name, justify="right", no_wrap=True)
     printed = figures_of(comparison.k)
-    for figure in (figure for figure in comparison.figures if figure.key in printed):
-        ours, theirs = shown(figure.first, figure.key), shown(figure.second, figure.key)
-        table.add_row(
+    rows = [
+        (
             title(figure.key, comparison.k),
-            ours,
-            theirs,
+            *(shown(figure.first, figure.key), shown(figure.second, figure.key)),
             shown_difference(figure.difference, figure.key),
         )
+        for figure in comparison.figures
+        if figure.key in printed
+    ]
     console.print(f"A: {escape(comparison.first)}\nB: {escape(comparison.second)}", highlight=False)
-    console.print(table)
-    parts = Table("", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("n", "A finds", "B finds", "A − B, points", "only A : only B", "p"):
-        parts.add_column(name, justify="right", no_wrap=True)
-    for attribute, rows in _by_attribute(comparison).items():
-        parts.add_row(f"[bold]{escape(attribute)}[/bold]")
-        for row in rows:
-            parts.add_row(
-                f"  {escape(row.value)}",
-                str(row.n),
-                percent(row.first),
-                percent(row.second),
-                f"{points(row.difference.value)} {bounds(row.difference, 'points')}",
-                f"{row.test.only_first} : {row.test.only_second}",
-                p_value(row.test.p),
-            )
-    console.print(parts)
+    console.print(figures_table(heading, ("", "A", "B", "A − B"), rows))
+    columns = ("", "n", "A finds", "B finds", "A − B, points", "only A : only B", "p")
+    console.print(figures_table("", columns, _part_rows(comparison)))
     test = comparison.test
     console.print(
         f"{verdict(comparison)}\nOnly A is right on {test.only_first} images, only B on "
