@@ -11,7 +11,7 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.tasks.optimizer import build_optimizer, peak_rate
+from skindx.training.tasks.optimizer import build_optimizer
 from skindx_methods.kfac.kfac_settings import KfacSettings
 from skindx_methods.kfac.sharing import plan_sharing, share_out, workers_of
 
@@ -72,7 +72,7 @@ def test_adamw_leaves_its_second_moment_out() -> None:
 
 def test_its_rate_grows_linearly_with_the_batch() -> None:
     recipe = Recipe(batch=64, base_batch=16, learning_rate=0.1, preconditioner=KfacSettings())
-    assert peak_rate(recipe) == pytest.approx(0.4)
+    assert recipe.peak_rate == pytest.approx(0.4)
 
 
 def test_decompositions_come_early_and_then_rarely() -> None:

@@ -21,7 +21,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
-from skindx.training.tasks.optimizer import build_optimizer, peak_rate, rate_of
+from skindx.training.tasks.optimizer import build_optimizer
 
 WEIGHT, BIAS = np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([0.5, -2.0])
 GRADIENTS = [
@@ -109,15 +109,15 @@ def test_the_rate_grows_with_the_batch(base: int, larger: int, optimizer: str) -
     )
     grown = batch / base
     by = grown if optimizer in ("sgd", "lars") else math.sqrt(grown)
-    assert peak_rate(recipe) == pytest.approx(0.1 * by)
+    assert recipe.peak_rate == pytest.approx(0.1 * by)
     as_given = recipe.model_copy(update={"base_batch": None})
     for step in range(12):
-        assert rate_of(recipe, step, 4) == pytest.approx(by * rate_of(as_given, step, 4))
+        assert recipe.rate_at(step, 4) == pytest.approx(by * as_given.rate_at(step, 4))
 
 
 def test_rates_stand_as_they_are_by_default() -> None:
-    assert peak_rate(Recipe(learning_rate=0.3, batch=512)) == 0.3
-    assert peak_rate(Recipe(learning_rate=0.3, batch=32, base_batch=32)) == 0.3
+    assert Recipe(learning_rate=0.3, batch=512).peak_rate == 0.3
+    assert Recipe(learning_rate=0.3, batch=32, base_batch=32).peak_rate == 0.3
     head = Recipe(learning_rate=0.1, head_learning_rate=0.4, batch=64, base_batch=32,
                   optimizer="sgd")  # fmt: skip
     groups = build_optimizer(nn.Linear(2, 2), head, fresh=["weight"]).param_groups

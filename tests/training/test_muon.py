@@ -36,7 +36,6 @@ from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.tasks.optimizer import (
     WeightAverage,
     build_optimizer,
-    peak_rate,
 )
 
 MUON: dict[str, Any] = {"optimizer": "muon"}
@@ -154,7 +153,7 @@ def test_three_steps_by_hand() -> None:
 
 
 def test_its_rate_grows_with_the_root_of_the_batch() -> None:
-    assert peak_rate(Recipe(optimizer="muon", learning_rate=0.1, batch=64, base_batch=16)) == 0.2
+    assert Recipe(optimizer="muon", learning_rate=0.1, batch=64, base_batch=16).peak_rate == 0.2
 
 
 SETTINGS = EngineSettings(accelerator="cpu", gradient_clip=1.0, sync_batch_norm=True)

@@ -6,7 +6,6 @@ from skindx.core.errors import UserError
 from skindx.training.config.rate_schedules import rate_at
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.tasks.optimizer import mix_at, rate_of, side_at
 
 
 def test_rate_by_hand() -> None:
@@ -21,7 +20,7 @@ def test_rate_stays_between_zero_and_the_peak(steps: int, warmup: int) -> None:
 
 def test_a_recipe_by_hand() -> None:
     plain = Recipe(epochs=3, warmup_epochs=1, learning_rate=1.0)
-    assert [rate_of(plain, step, 2) for step in range(6)] == [
+    assert [plain.rate_at(step, 2) for step in range(6)] == [
         rate_at(step, 6, 2, 1.0) for step in range(6)
     ]
     low = Recipe.parse(
@@ -32,8 +31,8 @@ def test_a_recipe_by_hand() -> None:
             "schedule": {"kind": "cosine", "minimum": 0.2},
         }
     )
-    assert rate_of(low, 0, 2) == 1
-    assert rate_of(low, 2, 2) == pytest.approx(0.6)  # half way between 1 and 0.2
+    assert low.rate_at(0, 2) == 1
+    assert low.rate_at(2, 2) == pytest.approx(0.6)  # half way between 1 and 0.2
 
 
 def test_steps_by_hand() -> None:
@@ -45,21 +44,21 @@ def test_steps_by_hand() -> None:
             "schedule": {"kind": "steps", "epochs": [1, 3]},
         }
     )
-    rates = [rate_of(recipe, step, 4) for step in range(16)]
+    rates = [recipe.rate_at(step, 4) for step in range(16)]
     expected = [0.05, 0.1, 0.1, 0.1, *[0.01] * 8, *[0.001] * 4]
     assert rates == pytest.approx(expected)
 
 
 def _sides(epochs: int, size: int, **resize: object) -> list[int]:
     recipe = Recipe.parse({"epochs": epochs, "resize": resize})
-    return [side_at(recipe, size, epoch) for epoch in range(epochs)]
+    return [recipe.side_at(size, epoch) for epoch in range(epochs)]
 
 
 def test_sides_by_hand() -> None:
     assert _sides(4, 224, start=128, until=0.75) == [128, 160, 192, 224]
     assert _sides(4, 208, start=96, until=1.0) == [96, 128, 160, 192]
     assert _sides(4, 200, start=96, until=0.5) == [96, 160, 200, 200]  # at once its own
-    assert side_at(Recipe(), 200, 0) == 200
+    assert Recipe().side_at(200, 0) == 200
 
 
 @given(
@@ -88,5 +87,5 @@ def test_resizing_must_grow() -> None:
 
 def test_the_last_epochs_are_clean() -> None:
     recipe = Recipe.parse({"epochs": 5, "mix": {"clean_epochs": 2}})
-    assert [mix_at(recipe, epoch) is None for epoch in range(5)] == [False] * 3 + [True] * 2
-    assert mix_at(Recipe(), 0) is None
+    assert [recipe.mix_at(epoch) is None for epoch in range(5)] == [False] * 3 + [True] * 2
+    assert Recipe().mix_at(0) is None

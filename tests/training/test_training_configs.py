@@ -11,7 +11,7 @@ from skindx.models.classifier.classifier import build_classifier
 from skindx.taxonomy import load_taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.tasks.losses import build_loss
-from skindx.training.tasks.optimizer import build_optimizer, mix_at, rate_of, side_at
+from skindx.training.tasks.optimizer import build_optimizer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CLASSES = {"skin10-classic": "skin10", "skin10": "skin10", "skin100": "skin100", "isic9": "isic9"}
@@ -34,9 +34,9 @@ def test_a_config_can_be_trained(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         loss = build_loss(np.arange(classes), classes, recipe)
         assert loss(torch.zeros(2, classes), torch.tensor([0, 1])).isfinite()
         last = recipe.epochs - 1
-        assert side_at(recipe, member.preprocess.size, last) == member.preprocess.size
-        assert mix_at(recipe, last) is None
-        assert 0 < rate_of(recipe, 10 * last, 10) < 0.05 * recipe.learning_rate
+        assert recipe.side_at(member.preprocess.size, last) == member.preprocess.size
+        assert recipe.mix_at(last) is None
+        assert 0 < recipe.rate_at(10 * last, 10) < 0.05 * recipe.learning_rate
 
 
 def test_the_classic_recipe_is_the_papers() -> None:

@@ -1,5 +1,6 @@
 """How one member is optimised: the part of the settings that decides its weights."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -34,6 +35,10 @@ else:
     AnyPreconditioner = PRECONDITIONERS.union(optional=True)
 
 
+SIDE_STEP = 32
+"""Networks halve their images up to five times."""
+
+
 class CrossEntropy(Settings):
     """Cross-entropy."""
 
@@ -62,7 +67,7 @@ Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind
 
 
 class Mix(Settings):
-    """Blend pairs of images and their labels; see mixing.py."""
+    """Blend pairs of images and their labels; see tasks/losses.py."""
 
     mixup: float = Field(0.2, ge=0, le=1e3)
     """Alpha of the Beta distribution that blends whole images; 0: never."""
@@ -151,6 +156,42 @@ class Recipe(Settings):
         """What the optimizer reads of this recipe, and keeps."""
         kind: type[OptimizerKind] = OPTIMIZERS.load(self.optimizer)
         return kind
+
+    @property
+    def peak_rate(self) -> float:
+        """Learning rate at the end of the warm-up, scaled from `base_batch` to `batch`.
+
+        Linearly where a step is as long as its gradient (Goyal et al. 2017, arXiv 1706.02677,
+        section 2.1; Jia et al. 2018, arXiv 1807.11205, for LARS), by the square root where Adam's
+        second moments divide by the gradient's noise (You et al. 2019, arXiv 1904.00962, for LAMB;
+        Malladi et al. 2022, arXiv 2205.10287). Scaled rates need `warmup_epochs`.
+        """
+        if self.base_batch is None:
+            return self.learning_rate
+        larger = self.batch / self.base_batch
+        linear = self.optimizer_kind.linear_rate or self.preconditioner is not None
+        return self.learning_rate * (larger if linear else math.sqrt(larger))
+
+    def rate_at(self, step: int, per_epoch: int) -> float:
+        """Return the learning rate of a step, counted from the first of the run."""
+        warmup = int(per_epoch * self.warmup_epochs)
+        return self.schedule.rate(step, per_epoch, self.epochs, warmup, self.peak_rate)
+
+    def side_at(self, side: int, epoch: int) -> int:
+        """Return the side of the training images of an epoch, at most the member's own `side`."""
+        if self.resize is None:
+            return side
+        growing = math.ceil(self.epochs * self.resize.until)
+        if epoch >= growing or self.resize.start >= side:
+            return side
+        grown = self.resize.start + (side - self.resize.start) * epoch / growing
+        return min(side, round(grown / SIDE_STEP) * SIDE_STEP)
+
+    def mix_at(self, epoch: int) -> Mix | None:
+        """Return how the images of an epoch are mixed; None: they are not."""
+        if self.mix is None or epoch >= self.epochs - self.mix.clean_epochs:
+            return None
+        return self.mix
 
     @model_validator(mode="after")
     def _of_the_optimizer(self) -> Self:

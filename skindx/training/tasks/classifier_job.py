@@ -26,7 +26,7 @@ from skindx.training.state import Row, Training, setup
 from skindx.training.tasks.classifier_task import ClassifierTask
 from skindx.training.tasks.image_sets import OpenImages, TrainingData, open_sets
 from skindx.training.tasks.losses import build_loss, drawn_loss
-from skindx.training.tasks.optimizer import WeightAverage, build_optimizer, peak_rate
+from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def setup_member(
         draw=drawn_loss(criterion),
         seed=member.seed,
         steps_per_epoch=steps_of(task.images, task.batch),
-        peak_rate=peak_rate(recipe),
+        peak_rate=recipe.peak_rate,
         say=say,
     )
     return setup(

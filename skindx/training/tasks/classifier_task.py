@@ -26,7 +26,6 @@ from skindx.training.state import (
 )
 from skindx.training.tasks.image_sets import TrainingSet, ValidationSet, on_device, training_batches
 from skindx.training.tasks.losses import Mixture, blend, draw_mixture
-from skindx.training.tasks.optimizer import mix_at, rate_of, side_at
 
 
 def figures(finished: FinishedMember, speed: EpochSpeed) -> dict[str, Any]:
@@ -160,7 +159,7 @@ class ClassifierTask:
             ],
             self.recipe.augment,
             self.member.preprocess.bars,
-            side=side_at(self.recipe, self.member.preprocess.size, epoch),
+            side=self.recipe.side_at(self.member.preprocess.size, epoch),
             seed=self.seed,
             epoch=epoch,
         )
@@ -176,7 +175,7 @@ class ClassifierTask:
         self, plan: Sequence[Sequence[NDArray[np.int64]]], epoch: int, first: int
     ) -> list[Mixture | None]:
         """Return how this rank mixes each step of the plan."""
-        mix = mix_at(self.recipe, epoch)
+        mix = self.recipe.mix_at(epoch)
         if mix is None:
             return [None] * len(plan)
         rank, sharded = self.mesh.data.rank, self.training.sharded
@@ -204,7 +203,7 @@ class ClassifierTask:
         return loss_sum
 
     def rate(self, step: int) -> float:
-        return rate_of(self.recipe, step, steps_of(self.images, self.batch))
+        return self.recipe.rate_at(step, steps_of(self.images, self.batch))
 
     def validate(
         self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]

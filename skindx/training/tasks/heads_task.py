@@ -19,7 +19,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row, Training, setup
 from skindx.training.tasks.head_data import HeadData, HeadStack, accuracy, finished_head
 from skindx.training.tasks.losses import Mixture, as_probabilities, build_loss, draw_mixture
-from skindx.training.tasks.optimizer import WeightAverage, build_optimizer, mix_at, rate_of
+from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 _VIEWS = 0x766965
 """Keeps the draw of views apart from that of the order, which has the same seeds."""
@@ -88,7 +88,7 @@ class HeadsTask:
         step: int,
     ) -> tuple[Tensor, Tensor]:
         """Return features B x D and targets of a head's part of a step."""
-        rank, mix = self.mesh.data.rank, _of_features(mix_at(self.recipe, epoch))
+        rank, mix = self.mesh.data.rank, _of_features(self.recipe.mix_at(epoch))
         mixture = None
         numbers_L = shares[rank]
         if mix:
@@ -127,7 +127,7 @@ class HeadsTask:
         return torch.stack(losses).sum()
 
     def rate(self, step: int) -> float:
-        return rate_of(self.recipe, step, steps_of(self.images, self.batch))
+        return self.recipe.rate_at(step, steps_of(self.images, self.batch))
 
     def validate(
         self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]

@@ -1,6 +1,5 @@
-"""How a recipe moves weights: optimizer, schedules, moving average."""
+"""How a recipe moves weights: optimizer and moving average."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,50 +10,8 @@ from skindx.core.errors import UserError
 from skindx.core.kinds import load_object
 from skindx.core.state_checks import check_like
 from skindx.models.classifier.heads import head_place
-from skindx.training.config.recipe import Ema, Mix, Recipe
+from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.method import method_of
-
-SIDE_STEP = 32
-"""Networks halve their images up to five times."""
-
-
-def peak_rate(recipe: Recipe) -> float:
-    """Return the learning rate at the end of the warm-up, scaled from `base_batch` to `batch`.
-
-    Linearly where a step is as long as its gradient (Goyal et al. 2017, arXiv 1706.02677, section
-    2.1; Jia et al. 2018, arXiv 1807.11205, for LARS), by the square root where Adam's second
-    moments divide by the gradient's noise (You et al. 2019, arXiv 1904.00962, for LAMB; Malladi et
-    al. 2022, arXiv 2205.10287). Scaled rates need `warmup_epochs`.
-    """
-    if recipe.base_batch is None:
-        return recipe.learning_rate
-    larger = recipe.batch / recipe.base_batch
-    linear = recipe.optimizer_kind.linear_rate or recipe.preconditioner is not None
-    return recipe.learning_rate * (larger if linear else math.sqrt(larger))
-
-
-def rate_of(recipe: Recipe, step: int, per_epoch: int) -> float:
-    """Return the learning rate of a step, counted from the first of the run."""
-    peak, warmup = peak_rate(recipe), int(per_epoch * recipe.warmup_epochs)
-    return recipe.schedule.rate(step, per_epoch, recipe.epochs, warmup, peak)
-
-
-def side_at(recipe: Recipe, side: int, epoch: int) -> int:
-    """Return the side of the training images of an epoch, at most the member's own `side`."""
-    if recipe.resize is None:
-        return side
-    growing = math.ceil(recipe.epochs * recipe.resize.until)
-    if epoch >= growing or recipe.resize.start >= side:
-        return side
-    grown = recipe.resize.start + (side - recipe.resize.start) * epoch / growing
-    return min(side, round(grown / SIDE_STEP) * SIDE_STEP)
-
-
-def mix_at(recipe: Recipe, epoch: int) -> Mix | None:
-    """Return how the images of an epoch are mixed."""
-    if recipe.mix is None or epoch >= recipe.epochs - recipe.mix.clean_epochs:
-        return None
-    return recipe.mix
 
 
 def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
@@ -88,7 +45,7 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
         group["params"].append(parameter)
     kind, options = load_object(chosen.builds)(recipe)
     made = list(groups.values())
-    optimizer: torch.optim.Optimizer = kind(made, lr=peak_rate(recipe), **options)
+    optimizer: torch.optim.Optimizer = kind(made, lr=recipe.peak_rate, **options)
     return optimizer
 
 
