@@ -30,6 +30,10 @@ KFAC = {"preconditioner": {"kind": "kfac"}}
         ({"engine": {"activation_checkpointing": True}}, "engine.activation_checkpointing=false"),
         ({"engine": {"schedule": "hop"}}, "engine.schedule=data"),
         ({"recipe": {**KFAC, "optimizer": "lamb"}}, "optimizer=lamb"),
+        (
+            {"recipe": {**KFAC, "optimizer": "muon"}},
+            "muon evens out the gradient itself, which undoes preconditioner.kind=kfac; take adamw",
+        ),
         ({"recipe": {"preconditioner": {"kind": "shampoo"}}}, "kfac"),
         ({"recipe": {"preconditioner": {"kind": "kfac", "damping": 0}}}, "damping"),
         ({"recipe": {"preconditioner": {"inverses_every": 15}}}, "multiple of factors_every=10"),

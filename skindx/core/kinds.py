@@ -148,6 +148,8 @@ class Family:
 
     def _refuse_all(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
+        # Settings need not say their kind where a family has one alone.
+        kind = kind or next(iter(self._elsewhere), "")
         raise ValueError(self._unknown(str(kind)).removesuffix("."))
 
     def _refuse_any_but_none(self, raw: Any) -> Any:

@@ -135,3 +135,10 @@ def test_settings_that_name_a_missing_kind_say_what_to_install() -> None:
         if not kinds:
             with pytest.raises(ValidationError, match="'odd' is no exchange; none is installed"):
                 checked.validate_python({"kind": "odd"})
+            with pytest.raises(ValidationError, match="exchange 'factored' needs skindx-methods"):
+                checked.validate_python({"tune": False})
+            optional = TypeAdapter(family.union(optional=True))
+            assert optional.validate_python(None) is None
+            with pytest.raises(ValidationError, match="needs skindx-methods") as refused:
+                optional.validate_python({"kind": "factored"})
+            assert refused.value.error_count() == 1

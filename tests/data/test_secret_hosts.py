@@ -119,8 +119,7 @@ def test_a_tracker_gets_no_variable_that_was_not_named_for_it(
         ({"monitors": [mlflow | {"experiment": "${SECRET}"}]}, "SECRET@t.example"),
         ({"monitors": [mlflow], "name": "${SECRET}"}, "SECRET@t.example"),
         ({"monitors": [online | {"project": "${SECRET}"}]}, "SECRET@api.wandb.ai"),
-        ({"engine": {"schedule": "hop", "leases": "postgresql://u@db.example/${SECRET}"}},
-         "SECRET@db.example"),
+        ({"engine": {"leases": "postgresql://u@db.example/${SECRET}"}}, "SECRET@db.example"),
         ({"members": [MEMBER | {"model": "hf-hub:a/${SECRET}"}]}, "SECRET@huggingface.co"),
     ):  # fmt: skip
         raw = {"members": [MEMBER], **changes}

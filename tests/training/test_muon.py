@@ -269,8 +269,6 @@ ONE = {"name": "a", "model": "test_resnet"}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"recipe": {**MUON, "preconditioner": {"kind": "kfac"}}},
-         "muon evens out the gradient itself, which undoes preconditioner.kind=kfac; take adamw, "),
         ({"recipe": {**MUON, "momentum": 0.5}}, "momentum is a setting of sgd and lars"),
         ({"exchange": {"kind": "topk", "momentum": 0.9}}, "exchange.momentum is the only one"),
         ({"members": [{**ONE, "trunk": "frozen", "pretrained": True}]},

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of each kind, as a training leaves its settings."""
     folder = tmp_path_factory.mktemp("runs")
     for kind, (_, settings) in KINDS.items():
-        (folder / kind).mkdir()
+        (folder / kind / "members").mkdir(parents=True)
         TrainSettings.parse({"members": MEMBERS, **settings}).save(folder / kind / "train.yaml")
     return folder
 
@@ -56,6 +56,7 @@ def ended(folder: Path) -> dict[tuple[str, str], Ended]:
         goes_on = ["train", "data", "--config", f"{kind}/train.yaml", "--out", kind]
         lines[kind, "train"] = goes_on
         lines[kind, "upgrade"] = ["doctor", "--upgrade", kind]
+    lines["", "standing"] = []
     lines |= {("", name): words for name, (_, words) in WORDS.items()}
     return dict(zip(lines, without_kit(*lines.values(), where=folder), strict=True))
 
@@ -79,7 +80,13 @@ def test_settings_of_a_run_are_refused_and_the_run_stays_as_it_was(
     assert (code, err, out.count("\n")) == (1, "", 1)
     assert out.startswith(f"failed: {kind} (run): ")
     assert out.endswith(needs(what))
-    assert [file.name for file in (folder / kind).iterdir()] == ["train.yaml"]
+    assert sorted(file.name for file in (folder / kind).iterdir()) == ["members", "train.yaml"]
+
+
+def test_where_a_run_stands_is_said_all_the_same(ended: dict[tuple[str, str], Ended]) -> None:
+    code, out, err = ended["", "standing"]
+    assert (code, err) == (0, "")
+    assert "0 of 1 member trained" in out
 
 
 @pytest.mark.parametrize("name", WORDS)
