@@ -546,19 +546,19 @@ MUTANTS = {
         "tests/training/test_loop.py",
     ),
     "ensembles: images of a patient are patients": Mutant(
-        "skindx/training/ensembles/combiners.py",
+        "skindx/training/ensembles/ready_ensemble.py",
         "np.array(evidence.groups)",
         "np.arange(len(right_N))",
         "tests/training/test_combiners.py",
     ),
     "ensembles: the temperature of the mean is dropped": Mutant(
-        "skindx/training/ensembles/combiners.py",
+        "skindx/training/ensembles/ready_ensemble.py",
         "soften(log_UNC, self.temperatures), self.temperature,",
         "soften(log_UNC, self.temperatures), 1.0,",
         "tests/training/test_combiners.py",
     ),
     "ensembles: units change their temperatures": Mutant(
-        "skindx/training/ensembles/combiners.py",
+        "skindx/training/ensembles/ready_ensemble.py",
         "fitted.temperatures, strict=True)\n        for",
         "sorted(fitted.temperatures), strict=True)\n        for",
         "tests/training/test_combiners.py",
@@ -834,7 +834,7 @@ MUTANTS = {
         "tests/models/test_bundle_files.py::test_what_file_managers_leave_is_no_part_of_a_bundle",
     ),
     "terminal: characters that an encoding lacks end the answer": Mutant(
-        "skindx/cli/failures.py",
+        "skindx/cli/__init__.py",
         'stream.reconfigure(errors="skindx.nearest")',
         'stream.reconfigure(errors="strict")',
         "tests/cli/test_hostile_names.py::test_what_an_encoding_lacks_is_replaced",

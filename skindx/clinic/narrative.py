@@ -23,7 +23,7 @@ from skindx.diagnosis.scope import Scope, lacks, shown_tier
 from skindx.models.conformal import Share
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 from skindx.taxonomy import normalise
-from skindx.taxonomy.body_sites import Site, site_table
+from skindx.taxonomy.lexicon import Site, site_table
 
 SNOMED, SNOMED_URI = "SCT", "http://snomed.info/sct"
 ICD10, ICD10_URI, ICD10_OID = (

@@ -12,7 +12,7 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
-from skindx.taxonomy.body_sites import Laterality, Site, site_of
+from skindx.taxonomy.lexicon import Laterality, Site, site_of
 
 MAX_PHOTOS = 3
 

@@ -18,7 +18,7 @@ from skindx.core.errors import UserError
 from skindx.core.private_files import write_private
 from skindx.core.untrusted import read_plain
 from skindx.imaging.image_formats import DamagedImage
-from skindx.taxonomy.body_sites import SITES, Laterality, site_of, snomed_sites
+from skindx.taxonomy.lexicon import SITES, Laterality, site_of, snomed_sites
 
 DicomKind = Literal["photograph", "dermoscopy", "secondary capture"]
 

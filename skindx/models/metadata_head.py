@@ -26,7 +26,7 @@ from skindx.models.combination import apply_temperature, log
 from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
-from skindx.taxonomy.body_sites import site_of, wider_site
+from skindx.taxonomy.lexicon import site_of, wider_site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]

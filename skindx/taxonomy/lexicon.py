@@ -1,16 +1,22 @@
 """Spelling of labels, and names of conditions in other languages, abbreviations and codes.
 
-A label that no taxonomy spells out leads through this list to a label that one does.
+A label that no taxonomy spells out leads through this list to a label that one does. Places on the
+body are one fixed list with what sources call them. It is coarse, since sources are: HAM10000 names
+fifteen places (Tschandl, Rosendahl and Kittler, "The HAM10000 dataset", Sci Data 2018, table 3),
+each of which has its place here.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
+
+import yaml
 
 from skindx.core.settings_base import Settings
 from skindx.core.text import folded_name, is_word_sign
@@ -332,3 +338,72 @@ def _by_code(code: str) -> str:
         if (match := re.match(pattern, plain.upper()))
     }
     return lengths[max(lengths)] if lengths else ""
+
+
+Site = Literal[
+    "scalp",
+    "face",
+    "ear",
+    "lip",
+    "neck",
+    "chest",
+    "abdomen",
+    "back",
+    "trunk",
+    "arm",
+    "hand",
+    "palm",
+    "nail",
+    "genitals",
+    "leg",
+    "foot",
+    "sole",
+    "palm or sole",
+]
+"""`trunk` is chest, abdomen or back where a source does not say which; acral: `palm or sole`."""
+SITES: tuple[Site, ...] = get_args(Site)
+Laterality = Literal["left", "right", "midline"]
+"""The side of the person's body, as the person would name it."""
+
+
+class SiteRow(NamedTuple):
+    """A place of the list, as `tables/body_sites.yaml` has it."""
+
+    codes: str
+    """SNOMED CT codes of the place and of what lies in it."""
+    also: Sequence[str] = ()
+    """What sources call it, the ISIC archive's names (ImageMarkup/isic-metadata) among them."""
+    concept: str = ""
+    """The code of the place itself and its meaning; of the sole that of the foot's skin."""
+    within: Site | None = None
+    """The wider place by which most sources name it."""
+
+
+@cache
+def site_table() -> dict[Site, SiteRow]:
+    text = (Path(__file__).parent / "tables" / "body_sites.yaml").read_text(encoding="utf-8")
+    return {site: SiteRow(**row) for site, row in yaml.safe_load(text).items()}
+
+
+@cache
+def snomed_sites() -> dict[str, Site]:
+    """Return the place of each SNOMED CT code."""
+    return {code: site for site, row in site_table().items() for code in row.codes.split()}
+
+
+@cache
+def wider_site(site: str) -> str:
+    """Return the place by which most sources name a finer one, such as the face of a lip."""
+    wider = (row.within for name, row in site_table().items() if name == site)
+    return next(wider, None) or site
+
+
+@cache
+def _synonyms() -> dict[str, Site]:
+    return {name: site for site, row in site_table().items() for name in row.also}
+
+
+def site_of(text: str) -> str:
+    """Return the place that a text names; a text that names none of the list stays as it is."""
+    plain = " ".join(text.casefold().split())
+    return _synonyms().get(plain, plain)

@@ -15,6 +15,8 @@ from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
+from skindx.ui.http.answer_forms import PATH as REPORT
+from skindx.ui.http.answer_forms import SEALED_BYTES, Reports, report_routes
 from skindx.ui.http.answer_rows import PATH as ROW
 from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.api_routes import docs_html, monitor_html, routes
@@ -23,8 +25,6 @@ from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.guard import Guard
 from skindx.ui.http.login import Gate
-from skindx.ui.http.pdf_reports import PATH as REPORT
-from skindx.ui.http.pdf_reports import SEALED_BYTES, Reports, report_routes
 from skindx.ui.http.request_limits import PER_ADDRESS, BodyLimit, RequestShares, Shares
 from skindx.ui.http.scan_routes import PATH as SCAN
 from skindx.ui.http.scan_routes import scan_routes

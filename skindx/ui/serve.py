@@ -75,7 +75,7 @@ def serve(
         MonitorFile.create(monitor, PhotoNumbers(loaded, loaded.ood()), bundle_version(loaded))
     require_extra("serve", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
-    from skindx.ui.http.pdf_reports import settle
+    from skindx.ui.http.answer_forms import settle
     from skindx.ui.http.server import Listening, Patience, run
     from skindx.ui.http.users import Users
     from skindx.ui.scans.scan_job import ScanServing

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
-from skindx.cli.failures import PrintableStream, guard_terminal, one_sentence
+from skindx.cli import PrintableStream, guard_terminal, one_sentence
 from skindx.cli.options import check
 from skindx.core.errors import UserError
 from skindx.core.text import without_password

@@ -21,7 +21,7 @@ from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
 from skindx.imaging.decode import decode, decode_stored_jpeg
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts, DicomIdentity
-from skindx.taxonomy.body_sites import Site
+from skindx.taxonomy.lexicon import Site
 
 pytest.importorskip("highdicom", reason="highdicom is not installed: extra clinic")
 if not can_read_dicom():

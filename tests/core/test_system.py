@@ -13,7 +13,7 @@ import pytest
 from command_line import Skindx
 
 from skindx import __version__
-from skindx.cli.failures import one_sentence
+from skindx.cli import one_sentence
 from skindx.core import machine
 from skindx.core.machine import how_to_install, what_is_missing
 

@@ -33,9 +33,9 @@ from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
 from skindx.ui.answers_page import shown_row
+from skindx.ui.http.answer_forms import fhir_problem
 from skindx.ui.http.answer_rows import row_of
 from skindx.ui.http.api_schemas import problem
-from skindx.ui.http.fhir_answers import fhir_problem
 from skindx.workers import worker_process
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)

@@ -20,7 +20,7 @@ from skindx.models.bundle.bundle_index import used_fields
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import ALL, Conformal
 from skindx.models.metadata_head import AnswerRules, LossGain, MetadataHead, MetadataSpec
-from skindx.taxonomy.body_sites import SITES, site_of
+from skindx.taxonomy.lexicon import SITES, site_of
 
 GAIN = LossGain(value=0.05, low=0.02, high=0.08, images=900, groups=800)
 EASY, STRICT = (Conformal(pictures=90, thresholds={ALL: share}) for share in (0.0, 0.9))

@@ -24,7 +24,7 @@ from skindx.imaging.decode import decode, hushed
 from skindx.imaging.dicom import import_photos, is_dicom, read_dicom, read_facts
 from skindx.imaging.dicom_facts import DicomFacts, pseudonym, read_key
 from skindx.imaging.image_formats import DamagedImage, image_suffix
-from skindx.taxonomy.body_sites import SITES, snomed_sites
+from skindx.taxonomy.lexicon import SITES, snomed_sites
 from skindx.workers.worker_process import SandboxLimits
 
 RGB = pixels()

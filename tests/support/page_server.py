@@ -17,9 +17,9 @@ from skindx.casebook.casebook import Casebook
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.ui.http.answer_forms import Reports, report_routes
 from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.guard import Guard
-from skindx.ui.http.pdf_reports import Reports, report_routes
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page.answer_html import PageScans

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import spots
 from whole_photo import ThisProcess
 
-from skindx.cli.failures import one_sentence
+from skindx.cli import one_sentence
 from skindx.scan.scan_run import run_scan
 from skindx.scan.tile_search import ScanSettings
 from skindx.scan.work.scan_worker import ScanTask, ScanTaskRunner, work

@@ -3,7 +3,7 @@
 import pytest
 
 from skindx.data.sources.columns import Columns
-from skindx.taxonomy.body_sites import SITES, site_of, site_table, snomed_sites, wider_site
+from skindx.taxonomy.lexicon import SITES, site_of, site_table, snomed_sites, wider_site
 
 
 def test_every_name_and_code_means_one_place() -> None:

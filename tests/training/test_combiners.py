@@ -4,7 +4,13 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.models.combination import Combination, fit_temperature, log
 from skindx.training.config.ensemble import Combiner, EnsembleSettings, MajorityVote, Mean
-from skindx.training.ensembles.combiners import Evidence, assemble, fit, gather_evidence, soften
+from skindx.training.ensembles.ready_ensemble import (
+    Evidence,
+    assemble,
+    fit,
+    gather_evidence,
+    soften,
+)
 
 
 def _evidence(knows: list[float], images: int = 240, seed: int = 0) -> Evidence:

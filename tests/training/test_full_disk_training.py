@@ -14,7 +14,6 @@ import torch
 from tiny_bundle import pack_tiny
 
 from skindx import cli
-from skindx.cli import failures
 from skindx.core.errors import UserError
 from skindx.training import jobs
 from skindx.training.checkpoint.finished import FinishedMember, save_member
@@ -77,4 +76,4 @@ def test_a_member_that_cannot_be_written_promises_only_what_is_there(tmp_path: P
 
 
 def test_the_error_of_a_full_disk_names_its_number() -> None:
-    assert {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} <= failures._REFUSED
+    assert {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} <= cli._REFUSED

@@ -11,7 +11,7 @@ from kept_cases import answer
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html
 from skindx.ui.page.casebook_page import act_on, names_apart
 

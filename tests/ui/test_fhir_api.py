@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.scope import NOT_JUDGED
 from skindx.ui.diagnosis_pool import Busy
-from skindx.ui.http.fhir_answers import NotAcceptable, wants_fhir
+from skindx.ui.http.answer_forms import NotAcceptable, wants_fhir
 
 pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
 

@@ -23,7 +23,7 @@ from skindx.diagnosis.intake import GENITALS
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer, UrgentRisk
 from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import (
     followup_html,
     ood_sentence,

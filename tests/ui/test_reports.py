@@ -15,8 +15,8 @@ from painted_answers import jpeg, rich
 from skindx.core.errors import UserError
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
+from skindx.ui.http.answer_forms import PATH, Reports, made_pdf, report_routes
 from skindx.ui.http.asgi import USER, Message, Receive, Send
-from skindx.ui.http.pdf_reports import PATH, Reports, made_pdf, report_routes
 
 WHEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 ANSWER = rich(Case((jpeg(80, 60),)))

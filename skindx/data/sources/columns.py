@@ -16,8 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.text import folded_name
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.taxonomy.body_sites import site_of
-from skindx.taxonomy.lexicon import plain_letters
+from skindx.taxonomy.lexicon import plain_letters, site_of
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""

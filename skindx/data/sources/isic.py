@@ -33,7 +33,7 @@ from skindx.data.sources.files import LEFT_OUT, FileColumns, TableOfFiles
 from skindx.data.sources.folder import visible
 from skindx.data.sources.image_source import Page, SourcePreview, UnreadablePageError, plain_url
 from skindx.taxonomy import Taxonomy, normalise
-from skindx.taxonomy.body_sites import SITES, site_of
+from skindx.taxonomy.lexicon import SITES, site_of
 
 _LICENCES = {"CC-0": "CC0 1.0", "CC-BY": "CC BY 4.0", "CC-BY-NC": "CC BY-NC 4.0"}
 _LEVELS = tuple(f"diagnosis_{level}" for level in range(5, 0, -1))

@@ -62,9 +62,14 @@ from skindx.training.checkpoint.finished import (
     weights_file,
 )
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.ensembles.combiners import assemble, gather_evidence
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, out_of_fold_P, units
-from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, pack_ensemble
+from skindx.training.ensembles.ready_ensemble import (
+    ReadyEnsemble,
+    assemble,
+    fit_facts,
+    gather_evidence,
+    pack_ensemble,
+)
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.heads_job import load_trunk
 from skindx.training.tasks.image_sets import class_numbers

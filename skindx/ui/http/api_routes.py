@@ -20,16 +20,16 @@ from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import used_fields
 from skindx.monitor.monitor_file import MonitorState, charts, class_rows, summary
 from skindx.ui.diagnosis_pool import Busy, Diagnoser, Unanswered
-from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
-from skindx.ui.http.fhir_answers import (
+from skindx.ui.http.answer_forms import (
     NotAcceptable,
     check_included,
     fhir_answer,
     fhir_problem,
+    made_pdf,
     wants_fhir,
 )
+from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
 from skindx.ui.http.forms import read_case
-from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
 from skindx.ui.scans.scan_job import seen_of_refused

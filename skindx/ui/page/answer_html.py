@@ -27,7 +27,7 @@ from skindx.diagnosis.record import (
 )
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
 from skindx.taxonomy import Taxonomy, Urgency, unknown_to
-from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
 from skindx.ui.scans.scan_job import NoScans, ScanServing
 

@@ -21,8 +21,8 @@ from skindx.diagnosis.record import CaseAnswer, percent
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions
+from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
-from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import TIERS, followup_html, problem_html
 from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE

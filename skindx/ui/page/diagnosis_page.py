@@ -31,9 +31,9 @@ from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.ui.diagnosis_pool import Diagnoser
+from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
-from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
     PageScans,
     followup_html,
