@@ -8,7 +8,6 @@ from some_networks import alexnet
 from some_networks import profiles as of_network
 from some_plans import cluster
 
-from skindx.core.cost.cells import Cell
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile
@@ -18,6 +17,7 @@ from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.plan.plan import preset
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
+from skindx_methods.split_layers.cells import Cell
 from skindx_methods.split_layers.owt_form import Ground, in_rounds
 
 

@@ -4,13 +4,14 @@ import pytest
 from some_plans import cluster
 
 from skindx.comm.hierarchical import HierarchicalSettings
-from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
+from skindx.core.cost.cluster import Cluster, Collective, Link, Links
 from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
 from skindx_methods.plan.plan import (
     BETWEEN,
     INSIDE,
     PlanRequest,
+    only_ranks,
     plan_of_trace,
     preset,
     read_cluster,

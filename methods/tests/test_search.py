@@ -12,10 +12,10 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine, estimate, largest_batch, memory_of
+from skindx.plan.estimate import Machine, estimate, memory_of
 from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
-from skindx_methods.plan.plan import make
+from skindx_methods.plan.plan import largest_batch, make
 from skindx_methods.plan.search import VARIANTS, PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 

@@ -1,7 +1,6 @@
 """This process and its machine: processor, memory, cache folder, packages; no network by itself."""
 
 import ctypes
-import hashlib
 import importlib.util
 import json
 import math
@@ -313,12 +312,3 @@ def processor_facts() -> list[object]:
     except metadata.PackageNotFoundError:  # none, or one that was built in place
         torch = ""
     return [model, cpu_count(), torch]
-
-
-def machine_fingerprint(*more: str) -> str:
-    """Return what stands for this machine, in hexadecimal: what was timed holds where it is equal.
-
-    It changes with the processor, the cores that this process may use, torch, and with `more`.
-    """
-    facts = [*processor_facts(), sorted(cpu_flags()), *more]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

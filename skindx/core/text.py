@@ -1,7 +1,6 @@
 """Text for a reader: printable, in HTML and Markdown, and in what two settings differ."""
 
 import hashlib
-import math
 import re
 import unicodedata
 from base64 import b64encode
@@ -167,31 +166,9 @@ def seconds(value: float) -> str:
     return f"{value / 86400:.1f} days"
 
 
-def within(value: float, half_width: float) -> str:
-    """Return a time with its interval."""
-    low, high = value / (1 + half_width), value * (1 + half_width)
-    return f"{seconds(value)} [{seconds(low)}, {seconds(high)}]"
-
-
 def size(value: float) -> str:
     """Return bytes."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
     return f"{value:.0f} B"
-
-
-def count(number: int, noun: str) -> str:
-    """Return 1 node, 2 nodes."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def percent(share: float, *, signed: bool = False) -> str:
-    """Return a share: 12 %, or +12 %."""
-    return f"{100 * share:{'+' if signed else ''}.0f} %"
-
-
-def rounded(value: float, digits: int = 3) -> str:
-    """Return a number of so many digits, with commas and without powers of ten."""
-    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{round(value, places):,.{max(0, places)}f}"

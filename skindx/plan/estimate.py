@@ -156,26 +156,6 @@ def memory_of(
     return Memory(max(0.0, peak + extra), spread * far**0.5, measured=True, extrapolated=far)
 
 
-def largest_batch(
-    strategy: Strategy, load: Load, network: Network, base_bytes: int, limit_bytes: float
-) -> int:
-    """Return the most images of one rank that fit; 0: not even one."""
-
-    def fits(batch: int) -> bool:
-        result = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
-        return result.peak_bytes <= limit_bytes
-
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while fits(high) and high < 1 << 20:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def _batch(point: AtBatch) -> int:
     return point.batch
 

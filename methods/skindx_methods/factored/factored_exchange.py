@@ -1,5 +1,7 @@
 """Factored at work: collects the factors of wide layers, sends them, and multiplies."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -15,7 +17,7 @@ from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
 from skindx.comm.grouping import MB, fixed_buckets
-from skindx.core.machine import machine_fingerprint
+from skindx.core.machine import cpu_flags, processor_facts
 from skindx.core.state_checks import UnfitStateError
 from skindx_methods.factored.factored import FactoredSettings, factors_pay
 
@@ -368,3 +370,12 @@ class Factored(Exchange):
         """Remove the hooks from the layers."""
         for layer in self._layers:
             layer.close()
+
+
+def machine_fingerprint(*more: str) -> str:
+    """Return what stands for this machine, in hexadecimal: what was timed holds where it is equal.
+
+    It changes with the processor, the cores that this process may use, torch, and with `more`.
+    """
+    facts = [*processor_facts(), sorted(cpu_flags()), *more]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skindx.core.cost.cluster import Cluster, Link, Links, only_ranks
-from skindx.core.cost.pricing import Load
+from skindx.core.cost.cluster import Cluster, Link, Links
+from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import UserError
-from skindx.core.text import percent, seconds
-from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
+from skindx.core.text import seconds
+from skindx.plan.estimate import Estimate, Machine, estimate, memory_of
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.strategies import Choice, PlannedMember, Workload
 from skindx_methods.plan.search import PlanLimits, SearchResult, search
@@ -398,3 +399,39 @@ def read_cluster(words: str) -> Cluster:
     if is_path or (len(words.encode()) <= _LONGEST_NAME and path.exists()):
         return Cluster.read(path)
     return preset(words)
+
+
+def largest_batch(
+    strategy: Strategy, load: Load, network: Network, base_bytes: int, limit_bytes: float
+) -> int:
+    """Return the most images of one rank that fit; 0: not even one."""
+
+    def fits(batch: int) -> bool:
+        result = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
+        return result.peak_bytes <= limit_bytes
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high) and high < 1 << 20:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def only_ranks(cluster: Cluster, nodes: int, ranks_per_node: int) -> Cluster:
+    """Return a part of a cluster. Raises UserError for more than there is."""
+    if nodes > cluster.nodes or ranks_per_node > cluster.ranks_per_node:
+        raise UserError(
+            f"a plan for {nodes} nodes of {ranks_per_node} ranks asks for more than {cluster.name} "
+            f"has ({cluster.nodes} nodes of {cluster.ranks_per_node}); lower --nodes or "
+            "--ranks-per-node, or change the cluster file."
+        )
+    return cluster.model_copy(update={"nodes": nodes, "ranks_per_node": ranks_per_node})
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """Return a share: 12 %, or +12 %."""
+    return f"{100 * share:{'+' if signed else ''}.0f} %"

@@ -1,5 +1,6 @@
 """A plan on a terminal, and as plain values: what `--json` writes."""
 
+import math
 from typing import Any
 
 from rich.console import Group
@@ -7,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx import __version__
-from skindx.core.text import count, percent, rounded, seconds, size, within
+from skindx.core.text import counted, seconds, size
 from skindx.plan.estimate import Estimate
 from skindx.plan.outcome import PlanOutcome
-from skindx_methods.plan.plan import Plan
+from skindx_methods.plan.plan import Plan, percent
 
 _ROWS = 12
 
@@ -20,7 +21,7 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
     chosen = plan.chosen
     first, choice, width = chosen.first, chosen.choice, chosen.half_width
     per_node = f"{choice.ranks_per_node} rank{'s' if choice.ranks_per_node > 1 else ''} each"
-    where = f"{count(choice.nodes, 'node')}, {per_node}"
+    where = f"{counted(choice.nodes, 'node')}, {per_node}"
     rows = [
         ("plan", f"{choice.label} on {where}"),
         ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
@@ -194,3 +195,15 @@ def _step(result: Estimate) -> dict[str, Any]:
         "measured": result.schedule.measured,
         "groups": len(result.schedule.messages),
     }
+
+
+def within(value: float, half_width: float) -> str:
+    """Return a time with its interval."""
+    low, high = value / (1 + half_width), value * (1 + half_width)
+    return f"{seconds(value)} [{seconds(low)}, {seconds(high)}]"
+
+
+def rounded(value: float, digits: int = 3) -> str:
+    """Return a number of so many digits, with commas and without powers of ten."""
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, places):,.{max(0, places)}f}"

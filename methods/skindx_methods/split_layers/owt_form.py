@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skindx.comm.fused import FusedSettings
-from skindx.core.cost.cells import Cell, CellBorder, chain_of
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import Profile, ProfiledLayer, compute_scale
 from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.training.config.parallel_form import ParallelSettings
+from skindx_methods.split_layers.cells import Cell, CellBorder, chain_of
 
 # What a network's layers take on each rank where the wide linear ones are split over all ranks.
 

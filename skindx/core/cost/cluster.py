@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from skindx.core.atomic_files import write_text
 from skindx.core.cost.collectives import Cost, Curve
 from skindx.core.cost.profile import MOST_BYTES, Name, Seconds
-from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 
 MOST_RANKS = 100_000
@@ -156,14 +155,3 @@ class Cluster(Settings):
     def read(cls, path: Path) -> Self:
         """Read YAML. Raises UserError for what is no cluster."""
         return cls.load(path)
-
-
-def only_ranks(cluster: Cluster, nodes: int, ranks_per_node: int) -> Cluster:
-    """Return a part of a cluster. Raises UserError for more than there is."""
-    if nodes > cluster.nodes or ranks_per_node > cluster.ranks_per_node:
-        raise UserError(
-            f"a plan for {nodes} nodes of {ranks_per_node} ranks asks for more than {cluster.name} "
-            f"has ({cluster.nodes} nodes of {cluster.ranks_per_node}); lower --nodes or "
-            "--ranks-per-node, or change the cluster file."
-        )
-    return cluster.model_copy(update={"nodes": nodes, "ranks_per_node": ranks_per_node})
