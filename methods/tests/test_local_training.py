@@ -11,8 +11,8 @@ from faults import Accident
 from safetensors.torch import load_file
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.gradient_sync import OUTER
 from skindx.training.registry import PLANNED
+from skindx_methods.local_steps.local_steps import OUTER
 from skindx_methods.plan.recorded_step import timeline_file
 
 pytestmark = pytest.mark.distributed

@@ -26,6 +26,8 @@ class Exchange(ABC):
     values on every rank. All ranks call all of it in the same order.
     """
 
+    after_update: ClassVar[str] = ""
+    """What a timeline calls the time in which `step_done` waits for other ranks; empty: none."""
     remembers: ClassVar[bool] = False
     """True for a kind whose residuals stand in the units of the gradient."""
     sums: ClassVar[bool] = False
@@ -69,48 +71,31 @@ class Exchange(ABC):
     def finish(self) -> bool:
         """Wait until `gradients.flat` holds the result.
 
-        False, on every rank alike, when some rank's gradient was not finite (where ranks train
-        apart: when this one's was not): then the step must not be taken, and what is remembered
-        from step to step is as it was before. A kind that remembers nothing may return True: what
-        is not finite is then in `gradients.flat`.
+        False when some rank's gradient was not finite: then the step must not be taken, and what is
+        remembered from step to step is as it was before. All ranks learn the same, but where the
+        kind's settings name another `guard`. A kind that remembers nothing may return True: what is
+        not finite is then in `gradients.flat`.
         """
 
     def norm(self) -> float:
         """Return the norm of the result, once `finish` has returned."""
         return float(torch.linalg.vector_norm(self.gradients.flat))
 
-    def step_done(self) -> int:
-        """The optimizer has moved the weights.
+    def forward(self) -> None:
+        """A forward pass begins."""
+        return
 
-        Return over how many steps up to this one all ranks hold the same weights again; 0: they
-        do not.
-        """
-        return 1
+    def step_done(self) -> None:
+        """The optimizer has moved the weights."""
+        return
 
-    @property
-    def meets(self) -> bool:
-        """Ranks that train apart send or take a message after this step."""
-        return False
-
-    @property
-    def met(self) -> int:
-        """How often ranks that train apart have agreed on their weights since `attach`."""
-        return 0
+    def step_skipped(self) -> None:
+        """The step was not taken: the weights are as they were."""
+        return
 
     def break_off(self) -> None:
         """A rank is lost: take back what is under way."""
         return
-
-    def go_on(self) -> None:
-        """A forward pass begins: weights that stand where all ranks agree go on from there."""
-        return
-
-    def meet(self) -> int:
-        """Let ranks that train apart agree on their weights; return as `step_done` does.
-
-        0: they hold the same weights already.
-        """
-        return 0
 
     @property
     def bytes_sent(self) -> int:

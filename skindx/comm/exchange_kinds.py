@@ -17,12 +17,11 @@ EXCHANGES = Family(
         "fused": "skindx.comm.fused:FusedSettings",
         "topk": "skindx.comm.topk:TopKSettings",
         "gtopk": "skindx.comm.gtopk:GTopKSettings",
-        "local": "skindx.comm.local:LocalSettings",
         "hierarchical": "skindx.comm.hierarchical:HierarchicalSettings",
         "multicolor": "skindx.comm.multicolor:MulticolorSettings",
         "powersgd": "skindx.comm.powersgd:PowerSGDSettings",
     },
-    elsewhere={"factored": METHODS},
+    elsewhere={"factored": METHODS, "local": METHODS},
 )
 
 if TYPE_CHECKING:

@@ -37,8 +37,10 @@ class ExchangeSettings(Settings):
     """Further strategies of plans: name -> the `rule` that `schedule` is given."""
     engine: ClassVar[Mapping[str, Any]] = {"zero": 0}
     """Settings of the engine that a plan writes beside it."""
-    apart: ClassVar[bool] = False
-    """Ranks train apart between its messages: weights and the optimizer's state differ by rank."""
+    guard: ClassVar[str] = ""
+    """What watches the steps of a training in place of `StepGuard`, as "module:Class"."""
+    together: ClassVar[bool] = True
+    """All ranks take each step together, with the same weights."""
     shrinks: ClassVar[bool] = False
     """It goes on among fewer or more ranks in the same process, also after a broken step."""
     needs: ClassVar[str] = ""
@@ -61,6 +63,9 @@ class ExchangeSettings(Settings):
         backward pass goes through it.
         """
         return
+
+    def check_engine(self, engine: Any) -> None:
+        """Raise ValueError for EngineSettings that do not go with it."""
 
     def check_ranks(self, ranks: int, per_host: int | None) -> None:
         """Raise UserError where it does not fit so many ranks, `per_host` of them, if known."""

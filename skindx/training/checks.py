@@ -122,12 +122,6 @@ def check(
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
         settings.engine.parallel.check_ranks(everywhere)
-    elastic = settings.engine.elastic
-    if elastic and elastic.min_ranks > everywhere:
-        raise UserError(
-            f"engine.elastic.min_ranks={elastic.min_ranks} is more than the {everywhere} ranks "
-            "that are started; lower it, or start more."
-        )
     ranks = everywhere if settings.engine.schedule_kind.together else 1
     _check_started(settings.engine)
     if settings.engine.schedule_kind.together:

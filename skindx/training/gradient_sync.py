@@ -17,8 +17,6 @@ from skindx.training.parallel.mesh import Mesh, Watch
 
 GRADIENTS = "wait for gradients"
 """What a timeline calls the time in which an exchange is waited for."""
-OUTER = "outer step"
-"""And that in which ranks that train apart send, wait and take the same weights."""
 
 
 class GradientSync:
@@ -55,7 +53,7 @@ class GradientSync:
 
     def forward(self) -> None:
         """A forward pass of the engine begins."""
-        self.exchange.go_on()
+        self.exchange.forward()
         if self._tuner:
             self._tuner.forward()
 
@@ -103,17 +101,17 @@ class GradientSync:
         flat_M = self.gradients.flat
         flat_M *= factor
 
-    def step_done(self) -> int:
-        """The weights are moved; the tuner measures and plans between two steps.
-
-        Return over how many steps all ranks hold the same weights again; 0: they do not.
-        """
+    def step_done(self) -> None:
+        """The weights are moved; the tuner measures and plans between two steps."""
         if self._tuner and not self._tuner.step_done():
             self._tuner = None
-        if not (self.watch and self.exchange.meets):
-            return self.exchange.step_done()
-        with self.watch(OUTER):
-            return self.exchange.step_done()
+        name = self.exchange.after_update
+        with self.watch(name) if self.watch and name else nullcontext():
+            self.exchange.step_done()
+
+    def step_skipped(self) -> None:
+        """The weights stay as they were."""
+        self.exchange.step_skipped()
 
     def discard(self) -> None:
         """Forget the gradients of this step, of which nothing was sent."""

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
-from skindx.core.kinds import load_object
 from skindx.core.machine import go_offline
 from skindx.data.manifest import Record, read_manifest
 from skindx.taxonomy import Taxonomy
@@ -29,7 +28,6 @@ from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.launching.supervise import (
     RANKS,
-    LeftError,
     Stop,
     StoppedError,
     StopRequest,
@@ -37,7 +35,7 @@ from skindx.training.launching.supervise import (
     write_note,
 )
 from skindx.training.parallel.mesh import Mesh, is_lost, leave
-from skindx.training.registry import PLANNED, recorded
+from skindx.training.registry import PLANNED, recorded, run_method
 from skindx.training.state import Row, Training
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.training.tasks.detector_job import DetectorJob
@@ -59,9 +57,9 @@ def run_to_its_end(run: Path, grace_s: float, who: str, work: Callable[[StopRequ
         except StoppedError as stopped:
             note("stopped", str(stopped), stopped.why or stop.why)
             leave()
-            if isinstance(stopped, LeftError):
+            if stopped.rank_code:
                 print(str(stopped), file=sys.stderr)
-                return stopped.code
+            return stopped.rank_code
         except UserError as error:
             note("refused")
             print(f"error: {error}", file=sys.stderr)
@@ -226,11 +224,9 @@ def main(arguments: list[str]) -> int:
     settings = TrainSettings.load(run / SETTINGS)
 
     def work(stop: StopRequest) -> None:
-        if settings.engine.elastic:
-            train_elastic = load_object(settings.engine.elastic.code)
-            train_elastic(run, dataset, settings, stop, only=arguments[2:])
-        else:
-            train(run, dataset, settings, join(settings.engine), stop, only=arguments[2:])
+        only = arguments[2:]
+        if not run_method(settings).train_as_launched(run, dataset, stop, only):
+            train(run, dataset, settings, join(settings.engine), stop, only=only)
 
     rank = os.environ.get("RANK", "0")
     return run_to_its_end(run, settings.checkpoint.grace_s, f"rank {rank}", work)

@@ -11,11 +11,6 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.core.state_checks import is_finite
 from skindx.data.loader.batches import step_seed, steps_of
-from skindx.training.checkpoint.norm_statistics import (
-    average_buffers,
-    norms_of,
-    recompute_statistics,
-)
 from skindx.training.checkpoint.resume import share_weights
 from skindx.training.parallel.mesh import peak_memory
 from skindx.training.position import WHAT_TO_TRY, count_step
@@ -33,8 +28,8 @@ from skindx.training.state import (
 def take_step(training: Training[Any], batch: Batch) -> float | None:
     """Take the step at the training's position; return this rank's summed loss.
 
-    None, and nothing has changed on any rank, when a loss or the gradient is not finite on one.
-    Where ranks train apart, only those of this rank count.
+    None, and nothing has changed, when a loss or the gradient is not finite on a rank to which
+    the training's guard listens: on any, as it stands.
     """
     task, position = training.task, training.position
     rank = training.mesh.data.rank
@@ -51,8 +46,7 @@ def take_step(training: Training[Any], batch: Batch) -> float | None:
     finally:
         if not taken:
             training.statistics.go_back()
-    if taken or engine.apart:
-        average_agreed(training, engine.agreed, 1)
+    average_agreed(training, training.guard.agreed(engine, taken=taken), 1)
     return loss_sum if taken else None
 
 
@@ -72,8 +66,7 @@ def _backward(training: Training[Any], batch: Batch) -> float | None:
 def average_agreed(training: Training[Any], agreed: int, ahead: int = 0) -> None:
     """Take the weights that all ranks hold in, once for each step that led to them.
 
-    So it is the same on all ranks, and decays by steps, where ranks train apart. The last one is
-    `ahead` of the position.
+    So it is the same on all ranks, and decays by steps. The last one is `ahead` of the position.
     """
     engine, average, position = training.engine, training.average, training.position
     if not average or not agreed:
@@ -179,9 +172,7 @@ def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterS
     for batch in training.waiting.over(task.batches(position.epoch, position.step)):
         loss = take(training, batch)
         position.step += 1
-        met = training.engine.agreed > 0 or position.step == steps
-        count = batch.local_count if training.guard.apart else batch.count
-        count_step(training, loss, count, callbacks, rate=last_rate(training), met=met)
+        count_step(training, loss, batch, callbacks, rate=last_rate(training))
         callbacks.step(
             before + position.step, math.nan if loss is None else loss / batch.local_count
         )
@@ -204,13 +195,9 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:
-        average_agreed(training, training.engine.meet())
+        average_agreed(training, training.guard.meet(training.engine))
         share_weights(training.engine.module, training.engine.optimizer, training.mesh)
-        if training.engine.apart and training.mesh.data.size > 1:
-            refresh_statistics(training)
-        average_buffers(training.engine.module, training.mesh)
-        if training.average:
-            average_buffers(training.average.module, training.mesh)
+        training.guard.share_statistics(training)
         position.agreed = True
     training.engine.train(False)
     network = training.evaluated()
@@ -222,35 +209,6 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
     position.history.append(position.row(task.images, loss_sum, figures))
     position.next_epoch()
-
-
-_REFRESHING = 20
-"""Steps at the end of an epoch whose images give the statistics of weights that ranks agreed on."""
-
-
-def refresh_statistics(training: Training[Any]) -> None:
-    """Take batch-norm statistics again, of the weights that ranks have just agreed on.
-
-    Those which each rank counted in training are of weights that it alone had.
-    """
-    engine, task, average = training.engine, training.task, training.average
-    engine.train()
-    counting = {name for name, norm in norms_of(engine.module).items() if norm.training}
-    engine.train(False)
-    first = max(0, steps_of(task.images, task.batch) - _REFRESHING)
-
-    def show(network: Callable[[Any], object]) -> None:
-        for batch in task.batches(training.position.epoch, first):
-            for inputs, _ in batch.pieces():
-                network(inputs)
-
-    pairs: list[tuple[nn.Module, Callable[[Any], object]]] = [(engine.module, engine)]
-    if average:
-        pairs.append((average.module, average.module))
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        for module, network in pairs:
-            norms = [norm for name, norm in norms_of(module).items() if name in counting]
-            recompute_statistics(norms, lambda network=network: show(network))  # type: ignore[misc]
 
 
 def refuse_diverged(training: Training[Any], network: nn.Module) -> None:

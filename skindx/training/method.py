@@ -174,6 +174,15 @@ class RunMethod:
         """
         return None
 
+    def train_as_launched(
+        self, run: Path, dataset: Path, stop: StopRequest, only: Sequence[str]
+    ) -> bool:
+        """Train as a process that `launch` started, `only` these jobs, if given.
+
+        False: it is one of the ranks.
+        """
+        return False
+
     def join(self, run: Path, dataset: Path) -> None:
         """Be one more worker of a training that another process began, until it has no more work.
 
@@ -184,9 +193,9 @@ class RunMethod:
 
 def nobody_at_work(run: Path) -> UserError:
     """Return the error of a run in which no training takes further workers."""
-    apart = [name for name, kind in SCHEDULES.loaded().items() if not kind.together]
-    if not apart:
+    kinds = [name for name, kind in SCHEDULES.loaded().items() if not kind.together]
+    if not kinds:
         return UserError(f"{missing('skindx train --join', METHODS)}.")
     return UserError(
-        f"no training by {' or '.join(apart)} is at work in {run}; start it, then join it."
+        f"no training by {' or '.join(kinds)} is at work in {run}; start it, then join it."
     )

@@ -5,23 +5,30 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.errors import UserError
+from skindx.core.kinds import load_object
+from skindx.training.config.engine import CheckpointSettings
+from skindx.training.parallel.batch_norm import average_buffers
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.messages import gathered
 
 
 class StepGuard:
     """Is the loss finite, a checkpoint due, a stop asked for? One answer on all ranks.
 
-    One small reduction a step: a rank that skipped or stopped alone would leave others waiting.
-    Ranks that train `apart` skip steps alone, and all else they learn when they `agree`.
+    One small reduction a step: a rank that skipped or stopped alone would leave others waiting. So
+    all ranks take each step together, and hold the same weights after it. An exchange that lets
+    them do otherwise names a class derived from this one.
     """
+
+    skipped_words = "the step is"
+    """What a line says to be skipped."""
 
     def __init__(
         self,
@@ -29,30 +36,27 @@ class StepGuard:
         bad_steps: int,
         stop_requested: Callable[[], bool] = lambda: False,
         due: Callable[[], bool] = lambda: False,
-        *,
-        apart: bool = False,
-        agree_s: float = 2.0,
     ) -> None:
         """Stop where any rank has `stop_requested`, and save what is `due` on the main one.
 
-        `bad_steps` without a finite loss may follow one another. Ranks that train `apart` agree
-        every `agree_s` or more often.
+        `bad_steps` without a finite loss may follow one another.
         """
-        self._mesh, self.bad_steps = mesh, bad_steps
+        self.mesh, self.bad_steps = mesh, bad_steps
         self.stop_requested, self.due = stop_requested, due
         self.due_alike: Callable[[], bool] = lambda: False
         """True on all ranks at once, without a message."""
         self.stop = self.save = False
-        self.apart, self._agree_s = apart, agree_s
-        self._steps, self._most_steps, self._agreed_at = 0, 1, time.monotonic()
-        self.skipped = self.skipped_pictures = 0
-        """This rank's since ranks that train apart have agreed."""
         self.broken: Callable[[], bool] = lambda: False
         """The ranks cannot agree on anything any more."""
         self.more: Sequence[Callable[[], bool]] = ()
         """Further questions, of which all ranks learn whether any rank says yes."""
         self.flags: tuple[bool, ...] = ()
         """The last step's answers to them."""
+
+    @classmethod
+    def of(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:
+        """Return the guard of a training that is saved by these settings."""
+        return cls(mesh, settings.bad_steps)
 
     def interrupted(self) -> bool:
         """Tell whether this rank is to leave off what it does without the others."""
@@ -64,10 +68,7 @@ class StepGuard:
         Only this call of a step waits for a GPU: what follows is queued while the GPU works.
         """
         local = loss.detach().float()
-        if self.apart:
-            alone = local.item()
-            return alone if math.isfinite(alone) else None
-        due = self._mesh.is_main and self.due()
+        due = self.mesh.is_main and self.due()
         flags = torch.stack(
             [
                 (~local.isfinite()).float(),
@@ -75,42 +76,62 @@ class StepGuard:
                 *(local.new_full((), question()) for question in self.more),
             ]
         )
-        if self._mesh.data.size > 1:
+        if self.mesh.data.size > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
         some_bad, stop, save, *more, value = torch.cat([flags, local.view(1)]).tolist()
         self.stop, self.save, self.flags = bool(stop), bool(save), tuple(map(bool, more))
         return None if some_bad else value
 
-    def agree(self, position: "Position", *, met: bool) -> int:
-        """Let ranks that train apart learn what one of them knows, where it is time for it.
+    def agreed(self, engine: Any, *, taken: bool) -> int:
+        """Return over how many steps, up to this one, all ranks hold the same weights.
 
-        That is where they `met`, where a checkpoint is due by its steps, and after so many steps
-        as the slowest rank took in `agree_s`. Return how many steps they skipped since.
+        The average takes in these; 0: they do not hold the same. The step was `taken` by this rank.
         """
-        self.stop, self.save, self.flags = False, False, ()
-        self._steps += 1
-        if not (met or self._steps >= self._most_steps or self.due_alike()):
+        return int(taken)
+
+    def count_skipped(self, training: "Counted", batch: "CountedBatch", *, taken: bool) -> int:
+        """Count a step that was not `taken`; return how many more such steps all ranks know of."""
+        if taken:
             return 0
-        due = self._mesh.is_main and self.due()
-        step_s = (time.monotonic() - self._agreed_at) / self._steps
-        more = (float(question()) for question in self.more)
-        told = (self.stop_requested(), due, position.bad_run, step_s, *more)
-        local_N = torch.tensor(
-            (*told, self.skipped, self.skipped_pictures),
-            dtype=torch.float64,
-            device=self._mesh.device,
-        )
-        all_PN = gathered(local_N, self._mesh.data.size)
-        stop, save, position.bad_run, step_s, *flags = all_PN.amax(0).tolist()[:-2]
-        *_, skipped, pictures = map(int, all_PN.sum(0).tolist())
-        self.stop, self.save, position.bad_run = bool(stop), bool(save), int(position.bad_run)
-        self.flags = tuple(map(bool, flags))
-        position.skipped += skipped
-        position.skipped_pictures += pictures
-        self._steps, self.skipped, self.skipped_pictures = 0, 0, 0
-        self._most_steps = max(1, int(self._agree_s / max(step_s, 1e-6)))
-        self._agreed_at = time.monotonic()
-        return skipped
+        training.position.skipped += 1
+        training.position.skipped_pictures += batch.count
+        return 1
+
+    def meet(self, engine: Any) -> int:
+        """Let all ranks hold the same weights, between two steps; return as `agreed` does."""
+        return 0
+
+    def share_statistics(self, training: "Counted") -> None:
+        """Let all ranks hold the same batch-norm statistics; they hold the same weights."""
+        average_buffers(training.engine.module, training.mesh)
+        if training.average:
+            average_buffers(training.average.module, training.mesh)
+
+    def complete(self, engine: Any) -> bool:
+        """Tell whether the next step has everything that a step may have."""
+        return True
+
+    def per_rank(self, engine: Any) -> dict[str, Any]:
+        """Return what else each rank holds alone, by its name in a checkpoint."""
+        return {}
+
+    def place(self, training: "Counted") -> tuple[int, ...]:
+        """Return where this rank stands; ranks that stand alike can go on together."""
+        position = training.position
+        return position.epoch, position.agreed, position.step
+
+    def counts(self, training: "Counted") -> dict[str, dict[str, int]]:
+        """Return which counts in parts that each rank holds alone are those of the furthest rank.
+
+        They are for ranks that go on together: part of a checkpoint -> key -> number.
+        """
+        return {}
+
+
+def step_guard(exchange: ExchangeSettings, mesh: Mesh, settings: CheckpointSettings) -> StepGuard:
+    """Return what watches the steps of a training with an exchange."""
+    kind: type[StepGuard] = load_object(exchange.guard) if exchange.guard else StepGuard
+    return kind.of(mesh, settings)
 
 
 Item = TypeVar("Item")
@@ -162,11 +183,28 @@ class Position:
         self.agreed, self.skipped, self.skipped_pictures = False, 0, 0
 
 
+class CountedBatch(Protocol):
+    """A step's images."""
+
+    @property
+    def local_count(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+
 class Counted(Protocol):
     """A training whose steps are counted."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def task(self) -> Any: ...
+    @property
+    def mesh(self) -> Mesh: ...
+    @property
+    def engine(self) -> Any: ...
+    @property
+    def average(self) -> Any: ...
     @property
     def position(self) -> Position: ...
     @property
@@ -183,13 +221,12 @@ class Lines(Protocol):
 def count_step(
     training: Counted,
     loss: float | None,
-    count: int,
+    batch: CountedBatch,
     progress: Lines,
     *,
     rate: float,
-    met: bool = True,
 ) -> None:
-    """Add a step of `count` images to the epoch's figures; ranks that train apart may have `met`.
+    """Add a step to the epoch's figures.
 
     Raises UserError, on all ranks, after too many skipped in a row.
     """
@@ -198,11 +235,8 @@ def count_step(
         position.loss_sum += loss
         position.bad_run = 0
     else:
-        counted = guard if guard.apart else position
-        counted.skipped += 1
-        counted.skipped_pictures += count
         position.bad_run += 1
-    skipped = guard.agree(position, met=met) if guard.apart else int(loss is None)
+    skipped = guard.count_skipped(training, batch, taken=loss is not None)
     if not skipped:
         return
     where = f"epoch {position.epoch + 1}, step {position.step}"
@@ -211,8 +245,8 @@ def count_step(
             f"{training.name} diverged: the loss was not finite in {position.bad_run} steps in a "
             f"row, up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
         )
-    which = f"{skipped} steps of single ranks are" if guard.apart else "the step is"
-    progress.line(f"{where}: the loss is not finite, {which} skipped")
+    words = guard.skipped_words.format(skipped)
+    progress.line(f"{where}: the loss is not finite, {words} skipped")
 
 
 class Waiting:

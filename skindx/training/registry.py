@@ -29,7 +29,7 @@ PLANNED = "plan.json"
 
 def run_method(settings: TrainSettings) -> RunMethod:
     """Return what may do something to a run of these settings."""
-    name = settings.engine.schedule_kind.run_method
+    name = settings.engine.run_method
     return load_object(name)(settings) if name else RunMethod(settings)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
-from skindx.core.kinds import load_object
 from skindx.data.layout import RECIPE
 from skindx.data.loader.batches import learning
 from skindx.data.manifest import Record, check_sample, read_manifest
@@ -96,12 +95,12 @@ def _put_back(file: Path, content: bytes | None) -> None:
 
 def _made(run: Path) -> set[Path]:
     """Return all files of a run but those that are written first and those beside its ranks."""
-    apart = {run / name for name in _WRITTEN_FIRST}
+    first = {run / name for name in _WRITTEN_FIRST}
     ranks = run / "ranks"
     return {
         file
         for file in run.rglob("*")
-        if file.is_file() and file not in apart and ranks not in file.parents
+        if file.is_file() and file not in first and ranks not in file.parents
     }
 
 
@@ -203,11 +202,6 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
         packed = run_method(settings).train_as_rank(run, dataset, stop)
         if packed is not None:
             return packed
-        if settings.engine.elastic:
-            if os.environ["RANK"] == "0":
-                settings.save(run / SETTINGS)
-            packs: bool = load_object(settings.engine.elastic.code)(run, dataset, settings, stop)
-            return packs
         mesh = join(settings.engine)
         if mesh.is_main:
             settings.save(run / SETTINGS)

@@ -14,7 +14,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.method import Method, method_of
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.position import Position, StepGuard, Waiting
+from skindx.training.position import Position, StepGuard, Waiting, step_guard
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -190,8 +190,5 @@ def setup(
     )
     networks = [engine.module, *([average.module] if average else [])]
     statistics = Buffers(networks, mesh.data.rank, mesh.data.size)
-    saving = settings.checkpoint
-    # A stop is saved in its grace, however late a rank learns of it.
-    agree_s = min(2.0, saving.grace_s / 10)
-    guard = StepGuard(mesh, saving.bad_steps, apart=engine.apart, agree_s=agree_s)
+    guard = step_guard(settings.exchange, mesh, settings.checkpoint)
     return Training(task, mesh, engine, average, statistics, guard)

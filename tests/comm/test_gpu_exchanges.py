@@ -10,7 +10,6 @@ from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
-from skindx.comm.local import LocalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse_exchange import Sparse, add_all, add_and_select, largest, merge
@@ -25,7 +24,6 @@ KINDS: dict[str, ExchangeSettings] = {
     "topk, momentum": TopKSettings(density=0.1, warmup=(), momentum=0.9),
     "gtopk": GTopKSettings(density=0.1, warmup=()),
     "hierarchical": HierarchicalSettings(ranks_per_node=1, chunks=2),
-    "local": LocalSettings(),
     "multicolor": MulticolorSettings(chunks=2),
     "powersgd": PowerSGDSettings(rank=2),
 }

@@ -91,19 +91,24 @@ def _rank(
 
 def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
+    from skindx.training import state
     from skindx.training.checkpoint import rank_parts
-    from skindx.training.position import StepGuard
 
-    check, seen = StepGuard.check, [0]
+    made, seen = state.step_guard, [0]
 
-    def with_accident(self: StepGuard, loss: torch.Tensor) -> float | None:
-        seen[0] += 1
-        happens = seen[0] == accident.step or (accident.kind == "always nan")
-        if happens:
-            loss = _ACCIDENTS[accident.kind](loss)
-        return check(self, loss)
+    def with_accident(*given: Any) -> Any:
+        guard = made(*given)
+        check = guard.check
 
-    StepGuard.check = with_accident
+        def checked(loss: torch.Tensor) -> float | None:
+            seen[0] += 1
+            happens = seen[0] == accident.step or (accident.kind == "always nan")
+            return check(_ACCIDENTS[accident.kind](loss) if happens else loss)
+
+        guard.check = checked
+        return guard
+
+    state.step_guard = with_accident
     if accident.kind.endswith(WRITING):
         flush = rank_parts.flush
 

@@ -65,14 +65,10 @@ class Plain:
 class PlainEngine:
     """Forward, backward and step as the engine documents them."""
 
-    exchange = moments = None
-    agreed, apart = 1, False
+    exchange = None
 
     def skip(self) -> None:
         self.module.zero_grad()
-
-    def meet(self) -> int:
-        return 0
 
     def check_ranks(self) -> None:
         """There is no other rank."""

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import global_batches, share
-from skindx.training.checkpoint.norm_statistics import average_buffers
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
+from skindx.training.parallel.batch_norm import average_buffers
 from skindx.training.parallel.mesh import leave, resolve_accelerator, resolve_ranks
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)

@@ -21,7 +21,7 @@ class _Recorder:
     """Task, engine, statistics and callbacks in one; a rank of two, whose steps are of 4 images."""
 
     seed, epochs, batch, images, name = 7, EPOCHS, 4, 4 * STEPS, "a"
-    apart, agreed, exchange = False, 1, None
+    exchange = None
 
     def __init__(self, bad: int = -1) -> None:
         self.module, self.optimizer = nn.Linear(1, 1), None
@@ -104,9 +104,6 @@ class _Recorder:
 
     def result(self, network: nn.Module, stop: Any) -> str:
         return "done"
-
-    def meet(self) -> int:
-        return 0
 
     def check_ranks(self) -> None: ...
 

@@ -5,9 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 import skindx
+from skindx.core import companions
+from skindx.core.kinds import Family
+from skindx.training.config.method_settings import settings_of
 from skindx.training.method import PLAIN, method_of
 
 TRAINING = Path(skindx.__file__).parent / "training"
@@ -30,6 +34,72 @@ CORE = (
 NAMES = re.compile(
     r"k-?fac\b|sharding|split.layers|factored|\bowt|gpipe|pipeline|megatron|\bcubes?\b|\bhop|\btowers?\b"
 )
+
+
+KIT_FREE = (
+    *CORE,
+    *(f"checkpoint/{name}.py" for name in ("finished", "norm_statistics", "rank_parts")),
+    *(f"launching/{name}.py" for name in ("local", "place", "rank", "supervise")),
+    "deepspeed/ranks.py",
+    "jobs.py",
+    "position.py",
+    "registry.py",
+    "run.py",
+)
+"""What has no branch for a method of the kit."""
+
+OF_THE_KIT = re.compile(
+    r"\b(hop(s|ping|per)?|lease[sd]?|k ?fac|kronecker|owt|one weird trick|(split|wide) layers?|"
+    r"elastic(ity)?|local (steps?|settings)|outer steps?|(ranks|trains?) apart|factored|"
+    r"plan search|skindx methods)\b|\| (apart|meets) \|"
+)
+
+
+def _words(source: str) -> str:
+    """Return all names, attributes, imports and texts of a module as plain words."""
+    texts: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        fields = ("id", "attr", "arg", "name", "asname", "module", "value")
+        values = (getattr(node, field, None) for field in fields)
+        texts += [value for value in values if isinstance(value, str)]
+    # LocalSteps, local_steps and local.steps are two words each.
+    parted = (re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text) for text in texts)
+    plain = (re.sub(r"[\W_]+", " ", text).strip() for text in parted)
+    return f"| {' | | '.join(plain)} |".lower()
+
+
+@pytest.mark.parametrize("name", KIT_FREE)
+def test_the_core_has_no_branch_for_a_method_of_the_kit(name: str) -> None:
+    words = _words((TRAINING / name).read_text(encoding="utf-8"))
+    assert [match[0] for match in OF_THE_KIT.finditer(words)] == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "if engine.apart: pass",
+        "if settings.engine.elastic: pass",
+        "from skindx.comm.local_steps import LocalSteps",
+        "sync = LocalSettings()",
+        "load('skindx_methods.kfac.kfac:KFAC')",
+        "hop_units = 1",
+        "isinstance(form, WideLayers)",
+        "run(lease_s=1)",
+        "def split_layers(): pass",
+        "exchange.kind == 'factored'",
+        "import skindx.plan.search",
+        "import skindx.plan.estimate as owt",
+    ],
+)
+def test_a_planted_branch_is_noticed(planted: str) -> None:
+    assert OF_THE_KIT.search(_words(planted))
+
+
+def test_every_part_of_the_kit_is_on_the_list() -> None:
+    kit = TRAINING.parents[1] / "methods" / "skindx_methods"
+    folders = {path.name for path in kit.iterdir() if (path / "__init__.py").is_file()}
+    unknown = {name for name in folders - {"plan"} if not OF_THE_KIT.search(_words(name))}
+    assert not unknown
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -72,3 +142,15 @@ def test_a_network_without_a_method_is_trained_as_it_is() -> None:
     assert PLAIN.whole(net) is net
     assert PLAIN.whole_state(net).keys() == net.state_dict().keys()
     assert not PLAIN.whole_shapes(net)
+
+
+def test_a_setting_of_the_kit_is_refused_without_it_unless_it_is_null() -> None:
+    group = Family("engine setting", "no.such.group", {}, elsewhere={"elastic": companions.METHODS})
+    setting = TypeAdapter(settings_of(group, "elastic"))
+    assert setting.validate_python(None) is None
+    with pytest.raises(
+        ValidationError, match=r"'elastic' needs skindx-methods, which is not"
+    ) as no:
+        setting.validate_python({})
+    (problem,) = no.value.errors()
+    assert "run `pip install " in problem["msg"]

@@ -9,7 +9,6 @@ import torch
 from plain_engine import Alone
 
 from skindx.core.errors import UserError
-from skindx.training import position
 from skindx.training.config.engine import EngineSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position, StepGuard, count_step
@@ -30,19 +29,6 @@ def test_the_loss_comes_with_what_was_asked_for() -> None:
     assert (guard.stop, guard.save) == (True, True)
 
 
-def test_ranks_apart_ask_for_a_stop_once_in_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of half a second: every fourth asks, or where they meet or save by their steps."""
-    now, looked, save = [0.0], list[int](), [False]
-    monkeypatch.setattr(position.time, "monotonic", lambda: now[0])
-    guard = StepGuard(Alone(), 3, lambda: bool(looked.append(step)), apart=True, agree_s=2.0)
-    guard.due_alike = lambda: save[0]
-    for step in range(1, 14):
-        now[0] += 0.5
-        save[0] = step == 10
-        guard.agree(Position(), met=step == 7)
-    assert looked == [1, 5, 7, 10]
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_none(bad: float) -> None:
     guard = StepGuard(Alone(), 3, stop_requested=lambda: True)
@@ -60,10 +46,11 @@ def test_on_a_cpu_batches_stay_where_they_are() -> None:
 def _counted(losses: list[float | None], bad_steps: int = 2) -> tuple[Position, list[str]]:
     """Count steps of four images, of which those without a loss are skipped."""
     guard, lines = StepGuard(Alone(), bad_steps), list[str]()
+    batch: Any = SimpleNamespace(local_count=2, count=4)
     training: Any = SimpleNamespace(name="a", position=Position(), guard=guard)
     for loss in losses:
         training.position.step += 1
-        count_step(training, loss, 4, SimpleNamespace(line=lines.append), rate=0.1)
+        count_step(training, loss, batch, SimpleNamespace(line=lines.append), rate=0.1)
     return training.position, lines
 
 
@@ -79,18 +66,6 @@ def test_skipped_images_count_in_no_mean_and_good_steps_end_a_bad_run() -> None:
     assert (stands.epoch, stands.step, stands.loss_sum) == (1, 0, 0.0)
     assert stands.row(24, 12.0, {}) == {"epoch": 2, "loss": 0.5, "skipped_steps": 0}
     assert stands.bad_run == 2  # it goes on over the end of an epoch
-
-
-def test_ranks_apart_count_their_own_skipped_steps_until_they_meet() -> None:
-    guard, stands = StepGuard(Alone(), 9, apart=True, agree_s=1e9), Position()
-    guard.agree(stands, met=True)
-    training: Any = SimpleNamespace(name="a", position=stands, guard=guard)
-    sink: Any = SimpleNamespace(line=lambda text: None)
-    for loss in (None, None):
-        count_step(training, loss, 4, sink, rate=0.1, met=False)
-    assert (stands.skipped, guard.skipped, guard.skipped_pictures) == (0, 2, 8)
-    count_step(training, 1.0, 4, sink, rate=0.1, met=True)
-    assert (stands.skipped, stands.skipped_pictures, guard.skipped) == (2, 8, 0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -125,8 +125,8 @@ def log_steps(file: Path, pause_s: float = 0.0) -> None:
 
 
 def _be_a_rank(cluster: Cluster) -> None:
-    from skindx.training.launching.supervise import ELASTIC
     from skindx.workers.forked_module import enter_network
+    from skindx_methods.elastic.elastic_settings import ELASTIC
 
     faulthandler.register(signal.SIGUSR1)  # where a rank hangs that others wait for
     rank = int(os.environ["RANK"])

@@ -21,7 +21,6 @@ from skindx.models.ensemble import Member
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
 from skindx.training.checkpoint.norm_statistics import (
-    average_buffers,
     norms_of,
     recompute_statistics,
 )
@@ -29,6 +28,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.loop import fit, take_step
+from skindx.training.parallel.batch_norm import average_buffers
 from skindx.training.parallel.mesh import AloneMesh
 from skindx.training.position import count_step
 from skindx.training.state import Training
@@ -115,8 +115,7 @@ class LocalRank:
             started = time.perf_counter()
             for batch in itertools.islice(batches, count):
                 loss = take_step(training, batch)
-                met = training.engine.agreed > 0
-                count_step(training, loss, batch.local_count, Silent(), rate=0.0, met=met)
+                count_step(training, loss, batch, Silent(), rate=0.0)
             dist.barrier()
             return float(max(self._mesh.gather(time.perf_counter() - started)))
 

@@ -48,9 +48,9 @@ def _host(
     run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster, network: Path | None
 ) -> None:
     """Host the store and start the ranks, as `skindx train` does, without its checks."""
-    from skindx.training.deepspeed.ranks import host_store
-    from skindx.training.launching import local
     from skindx.workers.forked_module import enter_network
+    from skindx_methods.elastic import restarts
+    from skindx_methods.elastic.elastic_run import host_store
 
     os.setsid()
     if network:
@@ -62,12 +62,12 @@ def _host(
     store = host_store(os.environ)
     launcher = os.fork()
     if not launcher:
-        local._PAUSES_S = 0.3, 1.0  # a test has no minutes
+        restarts._PAUSES_S = 0.3, 1.0  # a test has no minutes
         ranks, port = str(settings.engine.ranks), os.environ["MASTER_PORT"]
-        options = [f"{local.AS_ELASTIC}1,60", "json", ranks, port, _MODULE, str(run), str(dataset)]
+        options = ["1,60", "json", ranks, port, _MODULE, str(run), str(dataset)]
         code = 1
         with suppress(SystemExit):
-            code = local.main(options)
+            code = restarts.main(options)
         os._exit(code if code >= 0 else 128 - code)
     _, status = os.waitpid(launcher, 0)
     del store

@@ -12,7 +12,7 @@ from torch import Tensor
 from skindx.comm.clocks import Mark, mark
 from skindx.core.cost.events import Span, Step, StepTask
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.gradient_sync import GRADIENTS, OUTER
+from skindx.training.gradient_sync import GRADIENTS
 from skindx.training.loop import take_step
 from skindx.training.state import Batch, Training
 from skindx_methods.plan.layer_clock import LayerClock
@@ -63,17 +63,13 @@ class RecordedStep:
     """Takes the steps of a training, and records one of them in a file."""
 
     def __init__(self, file: Path, take: Callable[..., float | None] = take_step) -> None:
-        """Write the tasks of step `NUMBER` as a Chrome trace.
-
-        Where ranks train apart, of the first one from there on that ends a round.
-        """
+        """Write a trace of step `NUMBER`, or of the first after it that is `complete`."""
         self._file, self._take, self._taken, self._done = file, take, 0, False
 
     def __call__(self, training: Training[Any], batch: Batch) -> float | None:
         """Take a step."""
         self._taken += 1
-        engine = training.engine
-        wanted = self._taken >= NUMBER and not (engine.apart and not engine.meets)
+        wanted = self._taken >= NUMBER and training.guard.complete(training.engine)
         if self._done or not wanted:
             return self._take(training, batch)
         self._done = True
@@ -128,11 +124,12 @@ class _Recorder:
             add(f"backward {name}", compute, before, at)
             before = at
         moved, updated = engine.backward_end, engine.end
+        exchange = engine.exchange
         for name, begin, end in self._waits:
             add(name, "link", begin, end)
             if name == GRADIENTS:
                 moved = end
-            elif name == OUTER:
+            elif exchange and name == exchange.after_update:
                 updated = begin
         add("update", compute, moved, updated)
         tasks = tuple(

@@ -271,7 +271,7 @@ def _no_training(strategy: Exchanging, *, whole_layers: bool, preconditioned: bo
 def _unfit(strategy: Exchanging, workload: Workload) -> str:
     """Return why a member's settings or epochs do not go with an exchange; empty where they do."""
     for member in workload.members:
-        if strategy.settings.apart and member.lockstep:
+        if not strategy.settings.together and member.lockstep:
             return f"{strategy.name} lets ranks train apart, and {member.lockstep} needs them all"
         if not member.images:
             continue

@@ -3,13 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import State, mean_of
-from skindx.training.parallel.mesh import Mesh
 
 
 class Buffers:
@@ -62,25 +60,6 @@ class Buffers:
             for buffer in network.buffers():
                 result.setdefault(buffer.dtype, []).append(buffer)
         return result
-
-
-def average_buffers(module: nn.Module, mesh: Mesh) -> None:
-    """Average batch-norm statistics over the ranks, which each saw their own share only.
-
-    Shares of a step differ by one image at most, so that all ranks weigh the same.
-    """
-    if mesh.data.size == 1:
-        return
-    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-    if not buffers:
-        return
-    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
-    dist.all_reduce(flat)
-    flat /= mesh.data.size
-    offset = 0
-    for buffer in buffers:
-        buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
-        offset += buffer.numel()
 
 
 def norms_of(net: nn.Module) -> dict[str, _BatchNorm]:

@@ -19,7 +19,7 @@ from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.keeper import LEAVING_S, At, Keeper
 from skindx.training.checkpoint.norm_statistics import Buffers
 from skindx.training.checkpoint.saved_state import (
-    APART,
+    FALLBACK,
     PerRank,
     Shared,
     State,
@@ -37,7 +37,7 @@ def share_weights(module: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mes
     Each rank multiplies matrices in 16 bits itself, and another processor rounds otherwise. So
     ranks differ for an epoch at most; on like ones nothing changes.
     """
-    if mesh.data.size > 1 and any(APART in group for group in optimizer.param_groups):
+    if mesh.data.size > 1 and any(FALLBACK in group for group in optimizer.param_groups):
         for weight in module.parameters():
             dist.broadcast(weight.data, 0)
 
@@ -99,8 +99,6 @@ class SavableEngine(Shared, Protocol):
 
     @property
     def exchange(self) -> PerRank | None: ...
-    @property
-    def moments(self) -> PerRank | None: ...
 
 
 class Savable(Protocol):
@@ -271,9 +269,7 @@ def _per_rank(training: Savable) -> dict[str, PerRank]:
     }
     if exchange := training.engine.exchange:
         per_rank["exchange"] = Remembered(exchange)
-    if moments := training.engine.moments:
-        per_rank["moments"] = moments
-    return per_rank
+    return per_rank | training.guard.per_rank(training.engine)
 
 
 def words_of(at: At, epochs: int) -> str:

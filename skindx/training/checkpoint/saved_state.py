@@ -30,7 +30,7 @@ TENSORS, VALUES = "tensors.safetensors", "values.json"
 GROUP_STEP = "group_step"
 """A key beside a parameter's moments: how many steps its group has taken, where that counts."""
 
-APART = "use_fallback"
+FALLBACK = "use_fallback"
 """An option of groups that Muon leaves to AdamW: it keeps other things of them."""
 
 _LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
@@ -176,38 +176,6 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state:
     optimizer.load_state_dict(numbered)
 
 
-class Moments:
-    """What each rank's optimizer keeps, where ranks train apart."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, module: nn.Module, rank: int, world: int
-    ) -> None:
-        self._optimizer, self._module = optimizer, module
-        self._rank, self._world = rank, world
-
-    def state_dict(self) -> State:
-        """Return this rank's, by parameter name."""
-        return named_state(self._optimizer, self._module)
-
-    def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take this rank's; on another number of ranks the mean of all (whole numbers: the first).
-
-        Raises UnfitStateError before any change.
-        """
-        if len(states) == self._world:
-            result = states[self._rank]
-        else:
-            every = list(states)
-            for state in every:
-                check_like(state, every[0], "moments")
-            result = {
-                name: {key: mean_of([state[name][key] for state in every]) for key in kept}
-                for name, kept in every[0].items()
-            }
-        check_optimizer(result, self._optimizer, self._module, complete=False)
-        load_named_state(self._optimizer, self._module, result)
-
-
 def mean_of(values: Sequence[Any]) -> Any:
     """Return the mean of tensors of real numbers, taken in 64 bits; of all else the first."""
     first = values[0]
@@ -266,8 +234,10 @@ def check_optimizer(
     `complete`, all may lack or none.
     """
     trained = dict(trained_parameters(module))
-    apart = {w for group in optimizer.param_groups if group.get(APART) for w in group["params"]}
-    kept = {left: _kept(optimizer, left) for left in {False, bool(apart)}}
+    left_out = {
+        w for group in optimizer.param_groups if group.get(FALLBACK) for w in group["params"]
+    }
+    kept = {left: _kept(optimizer, left) for left in {False, bool(left_out)}}
     shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
     if complete and moments and moments.keys() != shapes.keys():
         raise UnfitStateError("optimizer does not hold all parameters")
@@ -276,7 +246,7 @@ def check_optimizer(
             raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
         like = {
             key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
-            for key, value in kept[trained[name] in apart].items()
+            for key, value in kept[trained[name] in left_out].items()
         }
         if isinstance(values, Mapping) and GROUP_STEP not in values:
             like.pop(GROUP_STEP, None)  # a checkpoint of before 0.2.0
@@ -316,13 +286,13 @@ def _shapes(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _kept(optimizer: torch.optim.Optimizer, apart: bool) -> dict[str, Any]:
+def _kept(optimizer: torch.optim.Optimizer, left_out: bool) -> dict[str, Any]:
     """Return what an optimizer keeps of a small matrix after a step; it stays as it is."""
     parameter = nn.Parameter(torch.zeros(4, 5))
     parameter.grad = torch.zeros_like(parameter)
     other = copy(optimizer)
     other.state = defaultdict(dict)
-    other.param_groups = [{**optimizer.defaults, APART: apart, "params": [parameter]}]
+    other.param_groups = [{**optimizer.defaults, FALLBACK: left_out, "params": [parameter]}]
     other.step()
     return {**other.state[parameter], **step_of(other.param_groups[0])}
 

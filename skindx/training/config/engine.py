@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,12 @@ from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
-from skindx.training.config.method_settings import MemberSchedule, name_in
+from skindx.training.config.method_settings import (
+    MemberSchedule,
+    RankGroupSettings,
+    name_in,
+    settings_of,
+)
 from skindx.training.config.parallel_form import PARALLEL_FORMS, DataSettings, ParallelSettings
 
 SCHEDULES = Family(
@@ -21,11 +26,16 @@ SCHEDULES = Family(
     elsewhere={"members": METHODS, "hop": METHODS},
 )
 
+RANK_GROUPS = Family("engine setting", "skindx.rank_groups", {}, elsewhere={"elastic": METHODS})
+"""How ranks come together in place of one group that ends with the first that is lost."""
+
 if TYPE_CHECKING:
     ScheduleName = str
+    AnyRankGroup = RankGroupSettings | None
     AnyParallel = ParallelSettings
 else:
     ScheduleName = name_in(SCHEDULES)
+    AnyRankGroup = settings_of(RANK_GROUPS, "elastic")
     AnyParallel = PARALLEL_FORMS.union()
 
 Accelerator = Literal["auto", "cpu", "cuda"]
@@ -34,20 +44,6 @@ SETTINGS = "train.yaml"
 """The settings of a run, in its folder."""
 
 _MOST_PARTITIONS = 4096
-
-
-class ElasticSettings(Settings):
-    """Ranks that are lost are left behind, and ranks that come back are taken in, without a stop.
-
-    The global batch stays: each of fewer ranks takes a larger share of it.
-    """
-
-    code: ClassVar[str] = "skindx.training.elastic.elastic_run:train_elastic"
-
-    min_ranks: int = Field(1, ge=1, le=4096)
-    """Fewer ranks stop at a checkpoint."""
-    silent_s: float = Field(4.0, ge=1, le=3600)
-    """A rank whose heartbeats stay away for so long is left behind; one that ended is at once."""
 
 
 class EngineSettings(Settings):
@@ -83,7 +79,7 @@ class EngineSettings(Settings):
     """Train through torch.compile; evaluation stays eager."""
     timeout_s: float = Field(600, gt=0, le=1e6)
     """A collective that waits longer means that a rank is gone: the job ends."""
-    elastic: ElasticSettings | None = None
+    elastic: AnyRankGroup = None
     """Go on when ranks are lost, with schedule=data and parallel.kind=data; none: the job ends."""
     schedule: ScheduleName = "data"
     """How ranks share out the training of an ensemble.
@@ -119,7 +115,8 @@ class EngineSettings(Settings):
             raise ValueError(
                 f"partitions={self.partitions} must be 1 to {_MOST_PARTITIONS}, or auto"
             )
-        self._check_elastic()
+        if self.elastic:
+            self.elastic.check_engine(self)
         if self.leases and re.search(r"://[^/@]*:[^/@]*@|[?&]password=", self.leases):
             raise ValueError(
                 "leases must hold no password, since the run keeps its settings; give it in "
@@ -131,37 +128,16 @@ class EngineSettings(Settings):
             )
         return self
 
-    def _check_elastic(self) -> None:
-        """Raise ValueError for what cannot go on with other ranks than it began with."""
-        if self.elastic is None:
-            return
-        least = self.elastic.min_ranks
-        if self.zero:
-            raise ValueError(
-                f"elastic needs the whole state on each rank, and zero={self.zero} shares it out; "
-                "set zero=0, or leave elastic out"
-            )
-        if self.parallel.splits:
-            raise ValueError(
-                f"elastic needs the whole network on each rank, and parallel.kind="
-                f"{self.parallel.kind} splits it; set parallel.kind=data, or leave elastic out"
-            )
-        if not self.schedule_kind.together:
-            raise ValueError(
-                f"elastic is for schedule=data: the workers of schedule={self.schedule} train "
-                "apart, and others take over what a lost one held; leave elastic out"
-            )
-        if self.elastic.silent_s > self.timeout_s:
-            raise ValueError(
-                f"elastic.silent_s={self.elastic.silent_s:g} is more than timeout_s="
-                f"{self.timeout_s:g}, after which a collective fails; lower the first, or raise "
-                "the second"
-            )
-        if isinstance(self.ranks, int) and not self.hostfile and least > self.ranks:
-            raise ValueError(
-                f"elastic.min_ranks={least} is more than ranks={self.ranks}; set it to at most "
-                f"{self.ranks}"
-            )
+    @property
+    def run_method(self) -> str:
+        """The name of the `RunMethod` that starts and ends ranks; empty: there is none."""
+        return self.schedule_kind.run_method or (self.elastic.run_method if self.elastic else "")
+
+    def check_run(self, settings: Any) -> None:
+        """Raise ValueError for TrainSettings that do not go with how ranks start and end."""
+        self.schedule_kind.check_run(settings)
+        if self.elastic:
+            self.elastic.check_run(settings)
 
     @property
     def lockstep(self) -> str:

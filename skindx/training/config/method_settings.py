@@ -1,12 +1,12 @@
 """What settings of a method tell the core: which code changes a training, and what goes with it.
 
-A kind (parallel form, preconditioner, schedule of an ensemble) stands with its settings, checks and
-arithmetic in its method's folder and imports no torch; its code is named as "module:function" and
-loaded when a training uses it. What checks get (EngineSettings, Recipe, ExchangeSettings and
-TrainSettings) stands above this module.
+A kind (parallel form, preconditioner, schedule of an ensemble, group of ranks) stands with its
+settings, checks and arithmetic in its method's folder and imports no torch; its code is named as
+"module:function" and loaded when a training uses it. What checks get (EngineSettings, Recipe,
+ExchangeSettings and TrainSettings) stands above this module.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Optional
 
 from pydantic import BeforeValidator
 
@@ -46,6 +46,34 @@ class MemberSchedule:
 
     def check_run(self, settings: Any) -> None:
         """Raise ValueError for a run that cannot be scheduled so."""
+
+
+class RankGroupSettings(Settings):
+    """How the ranks of a run come together, in place of one group that its first loss ends."""
+
+    run_method: ClassVar[str]
+    """The `RunMethod` that starts them and lets them train."""
+
+    def check_engine(self, engine: Any) -> None:
+        """Raise ValueError for settings of the engine that do not go with it."""
+
+    def check_run(self, settings: Any) -> None:
+        """Raise ValueError for a run that does not go with it."""
+
+
+def settings_of(family: Family, kind: str) -> Any:
+    """Return the type of a setting that is null, or has the settings of one kind of a family."""
+
+    def loads(raw: Any) -> Any:
+        try:
+            if raw is not None:
+                family.load(kind)
+        except UserError as error:  # whose full stop the settings' own sentence brings
+            raise ValueError(str(error).removesuffix(".")) from None
+        return raw
+
+    settings: Any = family.loaded().get(kind, Any)
+    return Annotated[Optional[settings], BeforeValidator(loads)]  # noqa: UP045 (Any | None is Any)
 
 
 def name_in(family: Family) -> Any:

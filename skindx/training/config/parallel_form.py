@@ -6,7 +6,6 @@ no torch. A form of another distribution imports its base from here, and no unio
 
 from typing import Any, ClassVar, Literal
 
-from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.companions import LAB, METHODS
 from skindx.core.cost.pricing import Strategy
 from skindx.core.kinds import Family
@@ -69,14 +68,6 @@ class ParallelSettings(Settings):
                 f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
                 f"and recipe.optimizer={recipe.optimizer} {does} whole layers; take adamw or "
                 "sgd, or leave parallel out"
-            )
-
-    def check_exchange(self, exchange: ExchangeSettings) -> None:
-        """Raise ValueError for one that cannot act beside split layers."""
-        if self.splits and exchange.apart:
-            raise ValueError(
-                f"exchange.kind={exchange.kind} lets ranks train apart, and engine.parallel.kind="
-                f"{self.kind} splits layers over them; leave one of them out"
             )
 
 

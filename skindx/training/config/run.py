@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from skindx.comm.dense import DenseSettings
-from skindx.comm.exchange_kinds import EXCHANGES, AnyExchange
+from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.secret_hosts import check_sent, host_of
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
@@ -194,35 +194,11 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _exchange_fits_the_training(self) -> Self:
-        if self.exchange.apart and (setting := self.engine.lockstep):
-            raise ValueError(
-                f"exchange.kind={self.exchange.kind} lets ranks train apart, and {setting} needs "
-                "all of them in each step; leave one of them out"
-            )
+        self.exchange.check_engine(self.engine)
         self.exchange.check_training(
             whole_layers=self.engine.compile or self.engine.precision == "fp16",
             preconditioned=any(self.recipe_of(member).preconditioner for member in self.members),
         )
-        return self
-
-    @model_validator(mode="after")
-    def _goes_on_without_lost_ranks(self) -> Self:
-        if self.engine.elastic is None:
-            return self
-        if not self.exchange.shrinks:
-            kinds = ", ".join(name for name in EXCHANGES if EXCHANGES.load(name).shrinks)
-            raise ValueError(
-                f"engine.elastic needs an exchange that goes on among fewer ranks ({kinds}), and "
-                f"exchange.kind={self.exchange.kind} does not; take one of these, or leave elastic "
-                "out"
-            )
-        for member in self.members:
-            if self.recipe_of(member).preconditioner:
-                raise ValueError(
-                    f"member {member.name}: engine.elastic goes on among fewer ranks, and the "
-                    "factors of recipe.preconditioner are shared out over all; leave one of them "
-                    "out"
-                )
         return self
 
     @model_validator(mode="after")
@@ -236,12 +212,11 @@ class TrainSettings(Settings):
     def _splits_layers(self) -> Self:
         for member in self.members:
             self.engine.parallel.check_member(member.name, self.recipe_of(member))
-        self.engine.parallel.check_exchange(self.exchange)
         return self
 
     @model_validator(mode="after")
-    def _schedules_members(self) -> Self:
-        self.engine.schedule_kind.check_run(self)
+    def _starts_its_ranks(self) -> Self:
+        self.engine.check_run(self)
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,6 @@ from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
-    Moments,
     State,
     check_optimizer,
     check_weights,
@@ -190,11 +189,7 @@ class Engine:
             module.to(memory_format=torch.channels_last)
         self._sync = self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
         self._remembers = not exchange.by_engine
-        self.apart = exchange.apart
-        """Ranks take steps of their own between two messages."""
         self._lost: RuntimeError | None = None
-        self.agreed = 1
-        """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
@@ -235,8 +230,7 @@ class Engine:
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
 
-        False, on all ranks, when the step was not taken because the gradient is not finite; where
-        ranks train apart, on this one.
+        False when the step was not taken because the gradient is not finite.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
@@ -249,7 +243,7 @@ class Engine:
         self._clip()
         self._engine.step()
         self._forget_gradients()
-        self._end_step()
+        self._end_step(taken=True)
         return True
 
     def _forget_gradients(self) -> None:
@@ -261,42 +255,28 @@ class Engine:
             self._engine.optimizer.grad_partitions_flat_buffer.zero_()
 
     def skip(self) -> None:
-        """Drop the gradients; where ranks train apart, the others take this step."""
+        """Drop the gradients: this step is not taken."""
         self.discard()
-        if self.apart:
-            self._end_step()
+        self._end_step(taken=False)
 
-    def _end_step(self) -> None:
-        self.agreed = 0 if self.apart else 1
+    def _end_step(self, *, taken: bool) -> None:
+        if not self._sync:
+            return
         try:
-            self.agreed = self._sync.step_done() if self._sync else 1
+            if taken:
+                self._sync.step_done()
+            else:
+                self._sync.step_skipped()
         except RuntimeError as error:
             if not is_lost(error):
                 raise
-            self._lost = error  # the step is taken all the same, and counts: see `check_ranks`
+            self._lost = error  # the step is over all the same, and counts: see `check_ranks`
 
     def check_ranks(self) -> None:
         """Raise what failed after the weights of the last step had moved: another rank is lost."""
         lost, self._lost = self._lost, None
         if lost:
             raise lost
-
-    def break_off(self) -> None:
-        """A rank is lost: the state is to be that between two steps, without what is under way."""
-        if self._sync:
-            self._sync.exchange.break_off()
-
-    @property
-    def meets(self) -> bool:
-        """Ranks that train apart send or take a message after this step."""
-        return bool(self._sync and self._sync.exchange.meets)
-
-    def meet(self) -> int:
-        """Let ranks that train apart agree on their weights, before they are evaluated.
-
-        Return over how many steps they hold the same again; 0: they do already.
-        """
-        return self._sync.exchange.meet() if self._sync else 0
 
     def _reduce(self) -> bool:
         """Have the gradient that all ranks take; False when it is known not to be finite."""
@@ -327,13 +307,6 @@ class Engine:
     def exchange(self) -> Exchange | None:
         """Each rank's state of the exchange; None: the dense one has none."""
         return self._sync.exchange if self._sync and self._remembers else None
-
-    @property
-    def moments(self) -> Moments | None:
-        """Each rank's state of the optimizer; None: all ranks have the same."""
-        mesh = self.mesh.data
-        apart = self.apart
-        return Moments(self.optimizer, self.module, mesh.rank, mesh.size) if apart else None
 
     def whole(self) -> nn.Module:
         """Return the module with all its weights, to evaluate and to save; every rank calls this.

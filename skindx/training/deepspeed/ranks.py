@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -24,9 +24,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
 from skindx.core.startup import light_imports
 from skindx.training.config.engine import EngineSettings
-from skindx.training.launching.local import ADDRESS, AS_ELASTIC, NO_IMPORTS
+from skindx.training.launching.local import NO_IMPORTS
 from skindx.training.launching.place import check_address, choose_interface, settle_place
-from skindx.training.launching.supervise import ELASTIC, supervise
+from skindx.training.launching.supervise import Deciding, supervise
 from skindx.training.parallel.mesh import (
     Mesh,
     ProcessGroup,
@@ -201,25 +201,23 @@ def launch(
     grace_s: float,
     imports: Sequence[str] = (),
     manager: str | None = None,
+    manager_words: Sequence[str] = (),
+    meeting: Mapping[str, str] | None = None,
+    deciding: Deciding | None = None,
 ) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
     On a CPU the ranks of this machine are forked from a process that has imported DeepSpeed and
-    the modules `imports`. A `manager` is a module that starts them in another manner.
-    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save. Those
-    of an elastic run, whose first argument is the run, meet at a store of this process.
-    Raises what `supervise` raises; no rank outlives the call.
+    the modules `imports`. A `manager` is a module that starts them in another manner, as the
+    `manager_words` before its number of ranks say. `meeting` are the variables that say where ranks
+    meet; without it they do so at a free port.
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    `deciding` is for `supervise`. Raises what that raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    elastic = None if manager else engine.elastic
-    if elastic and engine.hostfile:
-        raise UserError(
-            "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
-            "when one dies; start one torchrun on each node (docs/clusters/launch.md)."
-        )
     variables = child_environment(accelerator_variables(accelerator))
-    store = host_store(variables) if elastic else None
-    port = variables["MASTER_PORT"] if elastic else str(free_port())
+    variables |= meeting or {}
+    port = meeting["MASTER_PORT"] if meeting else str(free_port())
     command = python_command("-m")
     if engine.hostfile:
         options = _on_hosts(engine, engine.hostfile)
@@ -233,10 +231,8 @@ def launch(
         # Ranks that each start a thread a core would fight over the cores.
         if not variables.get("OMP_NUM_THREADS"):
             variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
-        command += [manager or _LOCAL]
-        command += [f"{AS_ELASTIC}{elastic.min_ranks},{engine.timeout_s}"] if elastic else []
-        command += [] if manager else [_once(accelerator, imports)]
-        command += [str(ranks), port]
+        words = manager_words if manager else [imports_once(accelerator, imports)]
+        command += [manager or _LOCAL, *words, str(ranks), port]
     command += [module, *arguments]
     expected = None if engine.hostfile else ranks
     supervise(
@@ -246,38 +242,11 @@ def launch(
         grace_s,
         local=not engine.hostfile,
         ranks=expected,
-        elastic=elastic is not None,
+        deciding=deciding,
     )
-    del store
 
 
-def host_store(variables: MutableMapping[str, str]) -> Any:
-    """Host the store at which the ranks of an elastic run meet, as long as the result is kept.
-
-    It listens at MASTER_ADDR and MASTER_PORT of `variables`, which are set where they are not: then
-    no other machine reaches it. Raises UserError where it cannot listen.
-    """
-    address = variables.setdefault("MASTER_ADDR", ADDRESS)
-    port = int(variables.get("MASTER_PORT", 0))
-    try:
-        # At this address alone, where torch by itself would listen at all of this machine.
-        door = socket.create_server((address, port))
-        port = door.getsockname()[1]
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            address, port, is_master=True, wait_for_workers=False, master_listen_fd=door.detach()
-        )
-    except OSError as error:
-        raise UserError(
-            f"the ranks of an elastic run cannot meet at {address}:{port} ({error.strerror}); set "
-            "MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or neither."
-        ) from None
-    variables.update({"MASTER_PORT": str(port), ELASTIC: "1"})
-    # Torch prints twenty lines of C++ for each connection to a rank that is gone.
-    variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    return store
-
-
-def _once(accelerator: str, imports: Sequence[str]) -> str:
+def imports_once(accelerator: str, imports: Sequence[str]) -> str:
     """Return what the local launcher imports before it forks the ranks, if it can fork them."""
     forks = accelerator == "cpu" and sys.platform == "linux"  # what CUDA or macOS hold does not
     return ",".join([PRELOADED, *imports]) if forks else NO_IMPORTS

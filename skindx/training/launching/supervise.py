@@ -31,9 +31,6 @@ STOP = "stop"
 WORKER = "SKINDX_WORKER"
 """Set for a worker that trains alone: its number among the others, since its rank is 0."""
 
-ELASTIC = "SKINDX_ELASTIC"
-"""Set for ranks whose launcher hosts a store and starts each again that dies."""
-
 Ending = Literal["at work", "asked to stop", "stopped", "finished", "refused", "failed", "left"]
 """`refused`: an error of the user; `left`: another rank was gone. The first two are no end."""
 
@@ -107,14 +104,10 @@ class StoppedError(Exception):
         interrupted = self.why.startswith(signal.SIGINT.name)
         return 128 + (signal.SIGINT if interrupted else signal.SIGTERM)
 
-
-class LeftError(StoppedError):
-    """This rank leaves a training that goes on without it, and may come back."""
-
     @property
-    def code(self) -> int:
-        """143 after SIGTERM; 1 for a rank that is cut off."""
-        return super().code if self.why.startswith("SIG") else 1
+    def rank_code(self) -> int:
+        """The exit code of a rank that has stopped: 0, since all others have stopped as well."""
+        return 0
 
 
 def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
@@ -231,11 +224,12 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 _POLL_S = 0.1
 
-TOO_FEW = 75
-"""Exit code of a launcher whose run had too few ranks for too long (EX_TEMPFAIL of sysexits.h)."""
-
 _SPARE_S = 5.0
 """Ranks end themselves after the grace time; so much later they are killed."""
+
+
+Deciding = Callable[[int, list[Note]], list[Note]]
+"""Takes a launcher's exit code and all notes; may raise what `supervise` raises."""
 
 
 def supervise(
@@ -246,14 +240,14 @@ def supervise(
     *,
     local: bool,
     ranks: int | None = None,
-    elastic: bool = False,
+    deciding: Deciding | None = None,
 ) -> None:
     """Run a launcher and its ranks to the end; none of them outlives the call.
 
     On SIGTERM and SIGINT the ranks are asked to save and stop, on a second one they are killed.
     `local` ranks are asked through their standard input, others by a file among the `notes`.
-    `ranks` is how many are expected, where that is known: one that leaves no note is missed. Of an
-    `elastic` run those decide that saw it end, however others died before.
+    `ranks` is how many are expected, where that is known: one that leaves no note is missed.
+    `deciding` chooses the notes that tell how the job ended, where ranks may die before.
     Raises StoppedError (KeyboardInterrupt after SIGINT) when they stopped, UserError when a rank
     refused (it printed the sentence), JobError when one failed or died.
     """
@@ -276,8 +270,8 @@ def supervise(
             _end(process, ask, grace_s)
     result = read_notes(notes)
     shutil.rmtree(notes, ignore_errors=True)
-    if elastic and process.returncode == 0:
-        result = _of_the_end(result)
+    if deciding:
+        result = deciding(process.returncode, result)
     _raise_error(process.returncode, result, received, ranks)
 
 
@@ -362,24 +356,11 @@ def _members(group: int) -> list[int]:
     return result
 
 
-def _of_the_end(notes: list[Note]) -> list[Note]:
-    """Return the notes of the ranks that saw the end of a run; all, where none did."""
-    for ending in ("finished", "stopped"):
-        if result := [note for note in notes if note.ending == ending]:
-            return result
-    return notes
-
-
 def _raise_error(
     code: int, notes: list[Note], received: list[tuple[int, float]], ranks: int | None
 ) -> None:
     """Raise the error that the notes, the launcher's exit code and the signals show."""
     endings = {note.ending for note in notes}
-    if code == TOO_FEW:
-        raise JobError(
-            "fewer ranks than engine.elastic.min_ranks were alive for engine.timeout_s; the last "
-            "checkpoint stands: see above why they died, and run the same command again"
-        )
     if "refused" in endings:
         raise UserError("training stopped; see the error above.")
     if failed := [note for note in notes if note.ending == "failed"]:

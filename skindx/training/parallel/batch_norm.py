@@ -10,11 +10,31 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from skindx.core.errors import UserError
 from skindx.core.startup import light_imports, never_compiled
 from skindx.training.config.engine import EngineSettings
+from skindx.training.parallel.mesh import Mesh
 
 with light_imports():
     from timm.layers import BatchNormAct2d
 
 # C = channels
+
+
+def average_buffers(module: nn.Module, mesh: Mesh) -> None:
+    """Average batch-norm statistics over the ranks, which each saw their own share only.
+
+    Shares of a step differ by one image at most, so that all ranks weigh the same.
+    """
+    if mesh.data.size == 1:
+        return
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
+    dist.all_reduce(flat)
+    flat /= mesh.data.size
+    offset = 0
+    for buffer in buffers:
+        buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
+        offset += buffer.numel()
 
 
 def statistics_over_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

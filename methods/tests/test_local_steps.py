@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+from device_exchanges import assert_same, updates
 from exchanges import Net as AnyNet
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +19,6 @@ from torch import Tensor, nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import GradientBuffer
-from skindx.comm.local import AGREED_BYTES, CHUNK, HEAD_BYTES, LocalSettings
-from skindx.comm.local_codes import decode, encode, pack, unpack
-from skindx.comm.local_steps import LocalSteps
 from skindx.core.cost.cluster import Link, Links
 from skindx.core.cost.pricing import Load, Network
 from skindx.core.errors import UserError
@@ -30,8 +28,12 @@ from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.position import Position, StepGuard, count_step
+from skindx.training.position import Position, count_step
 from skindx.training.tasks.optimizer import WeightAverage
+from skindx_methods.local_steps.local import AGREED_BYTES, CHUNK, HEAD_BYTES, LocalSettings
+from skindx_methods.local_steps.local_codes import decode, encode, pack, unpack
+from skindx_methods.local_steps.local_steps import LocalSteps
+from skindx_methods.local_steps.round_guard import Moments, RoundGuard
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
 AS_DENSE = LocalSettings(steps=1, density=1, bits=32)
@@ -174,10 +176,25 @@ class _Apart:
                 loss = outputs.square().sum()
                 self.engine.backward(loss, 4 * self.mesh.data.size, last=piece == 1)
             taken.append(self.engine.step(0.01))
-            self.agreed.append(self.engine.agreed)
+            self.agreed.append(self.agreed_now)
             if not taken[-1]:
                 self.engine.discard()
         return taken
+
+    @property
+    def exchange(self) -> LocalSteps:
+        exchange = self.engine.exchange
+        assert isinstance(exchange, LocalSteps)
+        return exchange
+
+    @property
+    def agreed_now(self) -> int:
+        return self.exchange.agreed if self.engine.exchange else 1
+
+    @property
+    def moments(self) -> Moments:
+        data = self.mesh.data
+        return Moments(self.optimizer, self.net, data.rank, data.size)
 
     def weights(self) -> Tensor:
         return torch.cat([weight.detach().reshape(-1) for weight in self.net.parameters()])
@@ -188,20 +205,15 @@ class _Apart:
         return max(float((other - every[0]).abs().max()) for other in every)
 
     def states(self) -> tuple[Any, list[Any], list[Any]]:
-        exchange, moments = self.engine.exchange, self.engine.moments
-        assert exchange is not None
-        assert moments is not None
         every: list[Any] = [None] * self.mesh.data.size
-        local = (self.engine.state_dict(), exchange.state_dict(), moments.state_dict())
+        local = (self.engine.state_dict(), self.exchange.state_dict(), self.moments.state_dict())
         dist.all_gather_object(every, local)
         return every[0][0], [one[1] for one in every], [one[2] for one in every]
 
     def load(self, shared: Any, exchanges: list[Any], moments: list[Any]) -> None:
         self.engine.load_state_dict(shared)
-        assert self.engine.exchange is not None
-        assert self.engine.moments is not None
-        self.engine.exchange.load_state_dict(exchanges)
-        self.engine.moments.load_state_dict(moments)
+        self.exchange.load_state_dict(exchanges)
+        self.moments.load_state_dict(moments)
 
 
 def _as_dense() -> float:
@@ -219,7 +231,7 @@ def _rounds(run: _Apart) -> list[float]:
     for step in range(7):
         run.take(range(step, step + 1))
         far.append(run.apart())
-    run.agreed += [run.engine.meet(), run.engine.meet()]
+    run.agreed += [run.exchange.meet(), run.exchange.meet()]
     return [*far, run.apart()]
 
 
@@ -232,14 +244,14 @@ def _mass(run: _Apart, how: LocalSettings) -> tuple[float, bool]:
     begin_M, moved = exchange.state_dict()["anchor"].clone(), 0.0
     generator = torch.Generator().manual_seed(run.mesh.data.rank)
     for step in range(8):
-        exchange.go_on()
+        exchange.forward()
         before = _flat(net)
         with torch.no_grad():
             for weight in filter(lambda weight: weight.requires_grad, net.parameters()):
                 weight.add_(torch.randn(weight.shape, generator=generator))
         moved = moved + before - _flat(net)
-        agreed = exchange.step_done() if step < 7 else exchange.step_done() + exchange.meet()
-        if agreed:
+        exchange.step_done()
+        if exchange.agreed + (exchange.meet() if step == 7 else 0):
             every = [torch.empty(0)] * world
             dist.all_gather_object(every, _flat(net))
             alike = alike and all(other.equal(every[0]) for other in every)
@@ -312,7 +324,7 @@ def _resumed(how: LocalSettings, stop: int) -> tuple[bool, bool]:
     near = near and torch.allclose(after[2][0][name]["exp_avg"], moment, atol=1e-6)
     apart = more.apart()
     more.take(range(stop, 9))
-    more.engine.meet()
+    more.exchange.meet()
     return same, apart == more.apart() == 0 and near
 
 
@@ -324,9 +336,8 @@ def _on_a_rank() -> dict[str, Any]:
     before = run.weights()
     found["spoiled"] = run.take(range(7, 8), spoil=True), run.weights().equal(before)
     run.take(range(8, 10))
-    found["met again"] = run.engine.agreed, run.apart()
-    assert run.engine.exchange is not None
-    found["bytes"] = run.engine.exchange.bytes_sent, len(before)
+    found["met again"] = run.agreed_now, run.apart()
+    found["bytes"] = run.exchange.bytes_sent, len(before)
     found["mass"] = [
         _mass(
             run,
@@ -356,7 +367,7 @@ def _averaged(run: _Apart) -> tuple[float, float]:
     average = WeightAverage(Net(), Ema(decay=0.9))
     for step in range(7):
         run.take(range(step, step + 1))
-        for number in range(run.engine.agreed):
+        for number in range(run.agreed_now):
             average.update(run.engine.module, number)
     every = [torch.empty(0)] * run.mesh.data.size
     dist.all_gather_object(every, _flat(average.module))
@@ -367,8 +378,15 @@ def _averaged(run: _Apart) -> tuple[float, float]:
 def _agreed_on(mesh: Mesh) -> list[Any]:
     """Rank 1 is asked to stop in step 2 and skips steps 1 and 2; ranks meet in step 3."""
     asked = [False]
-    guard = StepGuard(mesh, 9, lambda: asked[0], apart=True, agree_s=0)
-    training: Any = SimpleNamespace(name="a", position=Position(), guard=guard)
+    guard = RoundGuard(mesh, 9, lambda: asked[0], agree_s=0)
+    exchange = LocalSteps(SMALL)
+    training: Any = SimpleNamespace(
+        name="a",
+        position=Position(),
+        guard=guard,
+        engine=SimpleNamespace(exchange=exchange),
+        task=SimpleNamespace(images=99, batch=1),
+    )
     guard._most_steps, found = 99, list[Any]()
     lines: Any = SimpleNamespace(line=found.append)
     for step in range(1, 5):
@@ -376,7 +394,8 @@ def _agreed_on(mesh: Mesh) -> list[Any]:
         bad = mesh.data.rank == 1 and step <= 2
         asked[0] = asked[0] or (mesh.data.rank == 1 and step == 2)
         loss = guard.check(torch.tensor(float("nan") if bad else 1.0))
-        count_step(training, loss, 4, lines, rate=0.1, met=step == 3)
+        exchange.agreed = int(step == 3)
+        count_step(training, loss, SimpleNamespace(local_count=4, count=8), lines, rate=0.1)
         found.append(guard.stop)
     return [*found, training.position.skipped, training.position.skipped_pictures]
 
@@ -456,10 +475,11 @@ def test_a_message_of_another_shape_is_refused(overlap: int) -> None:
     ):
         fabric.at = at
         for _ in range(1 + overlap):
-            assert exchange.step_done() == 0
+            exchange.step_done()
+            assert exchange.agreed == 0
         with pytest.raises(UserError, match=rf"the message .*{said}.*start all ranks with the"):
             exchange.step_done()
-        exchange._sent, exchange._taken = None, 0
+        exchange._sent, exchange.taken = None, 0
 
 
 def test_a_message_of_a_lost_group_is_taken_back_unless_all_know_it() -> None:
@@ -470,7 +490,7 @@ def test_a_message_of_a_lost_group_is_taken_back_unless_all_know_it() -> None:
         return made
 
     def moved(weight: nn.Parameter, exchange: LocalSteps) -> None:
-        exchange.go_on()
+        exchange.forward()
         with torch.no_grad():
             weight.add_(torch.randn(50))
         exchange.step_done()
@@ -511,11 +531,12 @@ def test_outer_steps_are_those_of_nesterovs_sgd() -> None:
     exchange.attach(cast(Any, _Garbled()), GradientBuffer([("a", weight)]), 9)
     outer = torch.optim.SGD([plain], lr=0.7, momentum=0.9, nesterov=True)
     for number in range(6):
-        exchange.go_on()
+        exchange.forward()
         with torch.no_grad():
             weight.add_(torch.randn(7, generator=torch.Generator().manual_seed(number)))
         moved = weight.detach().clone()
-        if exchange.step_done():
+        exchange.step_done()
+        if exchange.agreed:
             plain.grad = plain.detach() - moved
             outer.step()
             torch.testing.assert_close(weight, plain)
@@ -567,3 +588,13 @@ def test_a_state_of_another_shape_is_refused(change: dict[str, Any], said: str) 
     with pytest.raises(UnfitStateError, match=said):
         exchange.load_state_dict([{**state, **change}])
     assert weight.detach().equal(torch.ones(2, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_device_makes_the_same_of_it(device: str, world: int) -> None:
+    """Two ranks share the device; one alone works under the device's own backend."""
+    backend = "nccl" if device == "cuda" and world == 1 else "gloo"
+    ranks = run_ranks(world, updates, device, backend, {"local": LocalSettings()}, device=device)
+    assert_same(ranks, {})

@@ -44,9 +44,10 @@ class LocalSettings(ExchangeSettings):
     outer_momentum: float = Field(0.0, ge=0, lt=1)
     """Nesterov momentum of the outer step; DiLoCo takes 0.9 with an outer rate of 0.7."""
 
-    code: ClassVar[str] = "skindx.comm.local_steps:LocalSteps"
+    code: ClassVar[str] = "skindx_methods.local_steps.local_steps:LocalSteps"
+    guard: ClassVar[str] = "skindx_methods.local_steps.round_guard:RoundGuard"
     local_s_per_element: ClassVar[float] = 15e-9
-    apart: ClassVar[bool] = True
+    together: ClassVar[bool] = False
     shrinks: ClassVar[bool] = True
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"overlap": 2})
     needs: ClassVar[str] = "local takes steps by the optimizer alone, without recipe.preconditioner"
@@ -71,6 +72,19 @@ class LocalSettings(ExchangeSettings):
             raise ValueError(
                 "exchange.kind=local lets ranks train apart, and recipe.preconditioner sums over "
                 "all ranks in each step; leave one of them out"
+            )
+
+    def check_engine(self, engine: Any) -> None:
+        """Raise ValueError for an engine whose ranks need each other in each step."""
+        apart = f"exchange.kind={self.kind} lets ranks train apart, and"
+        if setting := engine.lockstep:
+            raise ValueError(
+                f"{apart} {setting} needs all of them in each step; leave one of them out"
+            )
+        if engine.parallel.splits:
+            raise ValueError(
+                f"{apart} engine.parallel.kind={engine.parallel.kind} splits layers over them; "
+                "leave one of them out"
             )
 
     def check_epoch(self, name: str, steps: int) -> None:

@@ -22,20 +22,20 @@ from skindx.training.checkpoint.keeper import At, Keeper
 from skindx.training.checkpoint.resume import Resuming, parts_of, words_of
 from skindx.training.checkpoint.saved_state import State, join, part_of, split
 from skindx.training.config.engine import CheckpointSettings
-from skindx.training.elastic.membership import Group, Membership
 from skindx.training.launching.supervise import StoppedError, StopRequest
 from skindx.training.loop import average_agreed
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.state import Training
+from skindx_methods.elastic.membership import Group, Membership
 
-Place = tuple[int, bool, int, int]
-"""Epochs, whether the statistics of the next one are averaged, rounds of local steps, steps."""
+Place = tuple[tuple[int, ...], int]
+"""Where a rank stands, as its guard tells, and the steps of its epoch."""
 
 Resumed = Callable[[Training[Any], Mapping[int, int], Callable[[str], None]], None]
 """Takes a training that goes on, the ranks that gave (see `take_over`), and what shows a line."""
 
-_TAKEN = "taken"
-"""What an exchange of ranks that train apart calls its steps of a round."""
+Counts = dict[str, dict[str, int]]
+"""What the furthest rank has counted in parts that each holds alone: part -> key -> number."""
 
 _QUIT_S = 0.2
 """A checkpoint that is being written when a rank is lost waits so long for the others' parts."""
@@ -53,20 +53,20 @@ class Holding:
     folder: Path
     settings: CheckpointSettings
     mesh: Mesh
+    at: At
     place: Place
+    counts: Counts
     shared: State
     local: State
 
     @property
-    def offer(self) -> tuple[Place, int, int]:
-        """Where it stands, how many ranks there were, and its steps of a round."""
-        taken = self.local.get("exchange", {}).get(_TAKEN, 0)
-        return self.place, self.mesh.data.size, taken
+    def offer(self) -> tuple[Place, int, Counts]:
+        """Where it stands, how many ranks there were, and what it has counted."""
+        return self.place, self.mesh.data.size, self.counts
 
-    def part(self, name: str, taken: int) -> State:
-        """Return a part of what this rank held alone, after so many steps of a round."""
-        state: State = self.local[name]
-        return {**state, _TAKEN: taken} if _TAKEN in state else state
+    def part(self, name: str, counts: Counts) -> State:
+        """Return a part of what this rank held alone, with what the furthest rank has counted."""
+        return {**self.local[name], **counts.get(name, {})}
 
 
 class Held:
@@ -126,8 +126,7 @@ class Held:
             shared=shared,
             per_rank=local,
         )
-        epoch, _, _, step = holding.place
-        if keeper.save(At(epoch, step)) and not lines:
+        if keeper.save(holding.at) and not lines:
             return "its state is saved, and the same command goes on from there"
         return "; ".join(lines) or "its state could not be saved"
 
@@ -195,7 +194,7 @@ class Handover:
             guard.stop = guard.stop or (leave and not stay)
             save_and_stop(training)
             if leave or newcomer:
-                average_agreed(training, training.engine.meet())
+                average_agreed(training, guard.meet(training.engine))
                 raise RegroupError
 
         return after_step
@@ -222,15 +221,16 @@ class Handover:
         assert training
         self._held.membership.abort = lambda: None  # this rank has left the step
         self._resuming.settle(leaving=leaving, wait_s=_QUIT_S)
-        if leaving:
-            training.engine.break_off()
-        position, exchange = training.position, training.engine.exchange
-        place = (position.epoch, position.agreed, exchange.met if exchange else 0, position.step)
+        if leaving and (exchange := training.engine.exchange):
+            exchange.break_off()
+        guard = training.guard
         shared, local = parts_of(training)
         self._held.holding = Holding(
             *self._of,
             training.mesh,
-            place,
+            at_of(training),
+            (guard.place(training), training.position.step),
+            guard.counts(training),
             {name: part.state_dict() for name, part in shared.items()},
             {name: part.state_dict() for name, part in local.items()},
         )
@@ -241,8 +241,10 @@ class Handover:
 def take_over(training: Training[Any], holding: Holding | None, fingerprint: str) -> dict[int, int]:
     """Load what the ranks hold that stand furthest; every rank calls this.
 
-    Returns these, each with the steps by which it stood behind the first of them: ranks that train
-    apart skip them. Nothing is returned and changed where no rank holds anything of this training.
+    Returns these, each with the steps by which it stood behind the first of them, which it skips:
+    their guard may let them stand alike all the same. Nothing is returned and changed where no
+    rank holds anything of this training.
+
     Raises UserError for a state that is not of this training, or not finite.
     """
     mesh = training.mesh
@@ -251,17 +253,11 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
     places = [offer[0] for offer in offers if offer]
     if not places:
         return {}
-    # Ranks that train apart count all of a round, whatever step of it they have come to.
-    common = 3 if training.engine.apart else 4
     furthest = max(places)
-    givers = [
-        rank
-        for rank, offer in enumerate(offers)
-        if offer and offer[0][:common] == furthest[:common]
-    ]
+    givers = [rank for rank, offer in enumerate(offers) if offer and offer[0][0] == furthest[0]]
     source = next(rank for rank in givers if offers[rank][0] == furthest)
     gives = fits if mesh.data.rank in givers else None
-    _, before, taken = offers[source]
+    _, before, counts = offers[source]
     if gives and places.count(furthest) == mesh.data.size:
         shared = gives.shared
     else:
@@ -271,7 +267,7 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
         for name, part in parts.items():
             part.load_state_dict(part_of(shared, name))
         for name, local in local_parts.items():
-            mine = gives.part(name, taken) if gives else None
+            mine = gives.part(name, counts) if gives else None
             if mine is not None and len(givers) == mesh.data.size:
                 local.load_state_dict(_ThisRankAlone(mine, mesh))
             else:
@@ -285,7 +281,7 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
     # A lost rank takes its part of the epoch's loss along: that of the others stands for it.
     sums = mesh.gather(gives.local["loss"]["loss_sum"] if gives else 0.0)
     training.position.loss_sum = sum(sums) * before / len(givers) / mesh.data.size
-    return {rank: furthest[3] - offers[rank][0][3] for rank in givers}
+    return {rank: furthest[1] - offers[rank][0][1] for rank in givers}
 
 
 class _ThisRankAlone(Sequence[State]):

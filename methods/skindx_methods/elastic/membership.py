@@ -25,8 +25,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
-from skindx.training.elastic.run_secret import ForeignError, RunSecret
-from skindx.training.elastic.sockets import (
+from skindx.workers.worker_process import leave_process
+from skindx_methods.elastic.run_secret import ForeignError, RunSecret
+from skindx_methods.elastic.sockets import (
     Card,
     drain,
     family,
@@ -35,7 +36,6 @@ from skindx.training.elastic.sockets import (
     open_sockets,
     shut,
 )
-from skindx.workers.worker_process import leave_process
 
 BEAT_S = 0.2
 """Between two heartbeats."""

@@ -2,8 +2,9 @@
 
 import json
 import os
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 import skindx
+import skindx_methods
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import JobError, UserError
 from skindx.data.layout import MANIFEST
@@ -25,22 +27,37 @@ from skindx.training.checkpoint.resume import words_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.ranks import adopt_next_group, host_store, prepare_rank
-from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
-from skindx.training.elastic.membership import CutOffError, Group, Membership
-from skindx.training.elastic.run_secret import RunSecret
-from skindx.training.elastic.sockets import Socket, open_sockets, shut, sockets_of_loops
+from skindx.training.deepspeed.ranks import adopt_next_group, prepare_rank
 from skindx.training.jobs import hold, train
+from skindx.training.launching.local import ADDRESS
 from skindx.training.launching.supervise import (
-    ELASTIC,
     RANKS,
-    LeftError,
     StoppedError,
     StopRequest,
 )
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, is_lost, leave
 from skindx.training.state import Training
 from skindx.training.tasks.optimizer import build_optimizer
+from skindx_methods.elastic.elastic_settings import ELASTIC, ElasticSettings
+from skindx_methods.elastic.handover import Handover, Held, RegroupError, at_of
+from skindx_methods.elastic.membership import CutOffError, Group, Membership
+from skindx_methods.elastic.run_secret import RunSecret
+from skindx_methods.elastic.sockets import Socket, open_sockets, shut, sockets_of_loops
+
+
+class LeftError(StoppedError):
+    """This rank leaves a training that goes on without it, and may come back."""
+
+    @property
+    def code(self) -> int:
+        """143 after SIGTERM; 1 for a rank that is cut off."""
+        return super().code if self.why.startswith("SIG") else 1
+
+    @property
+    def rank_code(self) -> int:
+        """The same: the others have not stopped."""
+        return self.code
+
 
 # Process groups that follow one another in one process, and the way out of a broken one.
 
@@ -146,7 +163,7 @@ def train_elastic(
     with other code, data or settings.
     """
     elastic = settings.engine.elastic
-    assert elastic
+    assert isinstance(elastic, ElasticSettings)
     slots = int(os.environ["WORLD_SIZE"])
     regroup = Regroup(settings.engine, slots)
     slot, store = int(os.environ["RANK"]), _hosted()
@@ -233,6 +250,32 @@ def _is_lost(error: BaseException | None) -> bool:
     )
 
 
+def host_store(variables: MutableMapping[str, str]) -> Any:
+    """Host the store at which the ranks of an elastic run meet, as long as the result is kept.
+
+    It listens at MASTER_ADDR and MASTER_PORT of `variables`, which are set where they are not: then
+    no other machine reaches it. Raises UserError where it cannot listen.
+    """
+    address = variables.setdefault("MASTER_ADDR", ADDRESS)
+    port = int(variables.get("MASTER_PORT", 0))
+    try:
+        # At this address alone, where torch by itself would listen at all of this machine.
+        door = socket.create_server((address, port))
+        port = door.getsockname()[1]
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=door.detach()
+        )
+    except OSError as error:
+        raise UserError(
+            f"the ranks of an elastic run cannot meet at {address}:{port} ({error.strerror}); set "
+            "MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or neither."
+        ) from None
+    variables.update({"MASTER_PORT": str(port), ELASTIC: "1"})
+    # Torch prints twenty lines of C++ for each connection to a rank that is gone.
+    variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    return store
+
+
 def _hosted() -> Any:
     """Hold the store here, where no process beside the ranks does: on the first rank."""
     elsewhere = (ELASTIC, "TORCHELASTIC_USE_AGENT_STORE")
@@ -244,9 +287,9 @@ def _hosted() -> Any:
 def identity(dataset: Path, settings: TrainSettings) -> dict[str, str]:
     """Return hashes of what must be the same on all ranks."""
     code = sha256()
-    package = Path(skindx.__file__).parent
-    for file in sorted(package.rglob("*.py")):
-        code.update(f"{file.relative_to(package)}\n".encode() + file.read_bytes())
+    for package in (Path(str(module.__file__)).parent for module in (skindx, skindx_methods)):
+        for file in sorted(package.rglob("*.py")):
+            code.update(f"{file.relative_to(package)}\n".encode() + file.read_bytes())
     local = {
         "engine": {"accelerator", "hostfile", "launcher", "port", "interface", "timeout_s"},
         "loader": {"threads", "prefetch"},

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from skindx.training.checkpoint.keeper import At, saved_in
 from skindx.training.config.engine import EngineSettings
-from skindx.training.elastic.elastic_run import identity
+from skindx_methods.elastic.elastic_run import identity
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 

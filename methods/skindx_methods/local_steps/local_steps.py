@@ -11,16 +11,19 @@ from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange, State, take_over
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.local import HEAD_BYTES, LocalSettings
-from skindx.comm.local_codes import decode, encode
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like, is_finite
+from skindx_methods.local_steps.local import HEAD_BYTES, LocalSettings
+from skindx_methods.local_steps.local_codes import decode, encode
 
 # M = elements of the weights, P = ranks, S = elements of a rank's part of them, B = bytes of a
 # message
 
+TAKEN = "taken"
+"""What the state of an exchange calls its steps of a round."""
 _TOLD = 8
 """Bytes of a head before the number of an unfit message."""
+OUTER = "outer step"
 _FAULTS = ("begins otherwise", "marks another number of places", "is not finite")
 """What is unfit about a message."""
 
@@ -37,9 +40,14 @@ class LocalSteps(Exchange):
     later, and each goes on from there by what it has moved by since it sent.
     """
 
+    after_update = OUTER
+
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings
-        self._taken, self._norm = 0, 0.0
+        self.taken, self._norm = 0, 0.0
+        """Steps of the round; the norm of this rank's gradient."""
+        self.agreed = 1
+        """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
         self._rounds = 0
         """Messages that were sent."""
         self._sent: _Sent | None = None
@@ -73,7 +81,7 @@ class LocalSteps(Exchange):
         """Gradients stay where they are."""
 
     def finish(self) -> bool:
-        """Leave the gradient to the rank's optimizer; what is not finite it skips alone."""
+        """Leave the gradient to the rank's optimizer; False, on this rank, for one not finite."""
         self._norm = super().norm()
         return math.isfinite(self._norm)
 
@@ -81,35 +89,44 @@ class LocalSteps(Exchange):
         """Return the norm of this rank's gradient."""
         return self._norm
 
-    def step_done(self) -> int:
-        """Count the step, taken or skipped; the last one of a round sends the message."""
-        self.go_on()
-        meets, self._taken = self.meets, self._taken + 1
+    def step_done(self) -> None:
+        """Count the step; the last one of a round sends the message."""
+        self.agreed = 0
+        self.agreed = self._count_step()
+
+    step_skipped = step_done
+
+    def _count_step(self) -> int:
+        self.forward()
+        meets, self.taken = self.meets, self.taken + 1
         if not meets:
-            if self._sent and self._taken == (self.settings.overlap + 1) // 2:
+            if self._sent and self.taken == (self.settings.overlap + 1) // 2:
                 self._answer(self._sent)
             return 0
         if not self._sent:
             self._send()
-        return 0 if self._taken < self.settings.overlap else self._outer_step()
+        return 0 if self.taken < self.settings.overlap else self._outer_step()
 
     @property
     def meets(self) -> bool:
         """The step ends a round, or the overlap with the one before."""
-        taken, overlap = self._taken + 1, self.settings.overlap
+        taken, overlap = self.taken + 1, self.settings.overlap
         return taken >= self.settings.steps or (self._sent is not None and taken >= overlap)
 
-    def go_on(self) -> None:
+    def forward(self) -> None:
         """Move by what this rank did since it sent the message of the last outer step."""
         ahead_M, self._ahead_M = self._ahead_M, None
         if ahead_M is not None:
             self._move_to(ahead_M.add_(self._anchor_M))
 
     def meet(self) -> int:
-        """End the round, and the one before where its message is under way."""
+        """End the round, and the one before where its message is under way.
+
+        Return over how many steps all ranks hold the same weights then; 0: they did before.
+        """
         agreed = self._outer_step() if self._sent else 0
-        if self._taken:
-            self.go_on()
+        if self.taken:
+            self.forward()
             self._send()
             agreed += self._outer_step()
         return agreed
@@ -133,7 +150,7 @@ class LocalSteps(Exchange):
             self.residual_M += sent.sent_M - (self._anchor_M - begun_M)
             if sent.error_S is not None:
                 self._local(self.residual_M).sub_(sent.error_S)
-        self._taken, self._rounds = self._taken + sent.steps, self._rounds - 1
+        self.taken, self._rounds = self.taken + sent.steps, self._rounds - 1
 
     def _send(self) -> None:
         """Begin to send what this rank's weights moved by; a new round begins."""
@@ -141,8 +158,8 @@ class LocalSteps(Exchange):
         change_M = self._anchor_M - weights_M
         change_M += self.residual_M
         begun_M = weights_M.clone() if self.settings.overlap else None
-        self._sent = sent = _Sent(self._taken, begun_M)
-        self._taken, self._rounds = 0, self._rounds + 1
+        self._sent = sent = _Sent(self.taken, begun_M)
+        self.taken, self._rounds = 0, self._rounds + 1
         if self._whole:
             sent.mean_M, sent.works = change_M, [self.fabric.all_reduce(change_M)]
             if self.fabric.world == 1:
@@ -260,7 +277,7 @@ class LocalSteps(Exchange):
         assert self._sent
         sent = self._sent
         update_M, self._sent = self._arrived(sent), None
-        if self._taken:
+        if self.taken:
             assert sent.begun_M is not None
             self._ahead_M = sent.begun_M.neg_().add_(self._weights())
         if self._velocity_M is not None:
@@ -287,9 +304,9 @@ class LocalSteps(Exchange):
 
         A message under way is waited for, and taken in when its step comes.
         """
-        self.go_on()
+        self.forward()
         state: State = {
-            "taken": self._taken,
+            TAKEN: self.taken,
             "anchor": self._anchor_M,
             "residual": self.residual_M,
             "weights": self._weights().clone(),
@@ -309,8 +326,8 @@ class LocalSteps(Exchange):
         the mean change is the same.
         """
         first = states[0]
-        counts = {name: first[name] for name in ("taken", "round") if name in first}
-        for name, count in ({"taken": None} | counts).items():
+        counts = {name: first[name] for name in (TAKEN, "round") if name in first}
+        for name, count in ({TAKEN: None} | counts).items():
             if type(count) is not int or count < 0:
                 raise UnfitStateError(f"exchange/{name} is no number of steps")
         alike = {"anchor": self._anchor_M}
@@ -329,8 +346,8 @@ class LocalSteps(Exchange):
             take_over(sent.begun_M, states, "begun", self.fabric)
         for name, tensor in alike.items():
             tensor.copy_(first[name])
-        self._taken, self._sent, self._ahead_M = counts["taken"], sent, None
-        self._move_to(weights_M if self._taken or sent else self._anchor_M)
+        self.taken, self._sent, self._ahead_M = counts[TAKEN], sent, None
+        self._move_to(weights_M if self.taken or sent else self._anchor_M)
 
 
 @dataclass

@@ -2,19 +2,27 @@
 
 import json
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
-from skindx.training.elastic import membership as elastic
-from skindx.training.elastic.membership import CutOffError, Group, Membership
-from skindx.training.elastic.run_secret import ForeignError, RunSecret
+from skindx.training.parallel import messages
+from skindx.training.parallel.messages import gather_objects
+from skindx_methods.elastic import membership as elastic
+from skindx_methods.elastic.membership import CutOffError, Group, Membership
+from skindx_methods.elastic.run_secret import ForeignError, RunSecret
 
 SILENT_S = 0.6
 SECRET = RunSecret("of these tests")
@@ -268,3 +276,26 @@ def test_the_secret_is_made_once_and_read_by_its_owner_alone(tmp_path: Path) -> 
     file.chmod(0o640)
     with pytest.raises(UserError, match=r"other users of the machine may read .*; remove it"):
         RunSecret.within(tmp_path / "ranks")
+
+
+def _strangers() -> list[str]:
+    """Prove another secret on each rank, also with a peer that sends a pickle."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    rank = dist.get_rank()
+    secret = RunSecret(f"of rank {rank}")
+    gathers = partial(gather_objects, ranks=2, device=torch.device("cpu"))
+    packed, answers = messages.packed, []
+    for number, pack in enumerate((pickle.dumps, packed), start=1):
+        messages.packed = pack if rank else packed  # type: ignore[assignment]
+        try:
+            secret.prove(gathers, rank, number)
+        except dist.DistError as error:
+            answers.append(str(error))
+    return answers
+
+
+@pytest.mark.distributed
+def test_a_process_without_the_secret_is_no_rank_of_a_group() -> None:
+    said, _ = run_ranks(2, _strangers)
+    assert len(said) == 2
+    assert all("does not know the secret of the run" in one for one in said)

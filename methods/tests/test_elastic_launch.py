@@ -13,9 +13,9 @@ import pytest
 import torch.distributed as dist
 
 from skindx.core.errors import JobError, UserError
-from skindx.training.deepspeed.ranks import host_store
-from skindx.training.launching import local
 from skindx.training.launching.supervise import RANKS, StoppedError, supervise
+from skindx_methods.elastic.elastic_run import host_store
+from skindx_methods.elastic.restarts import deciding
 
 RANK = """
 import os, sys, time
@@ -48,13 +48,15 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
         (tmp_path / "elastic_rank.py").write_text(RANK.format(work=work.strip()))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
         # Pauses short enough for a test; the launcher's process reads them as it is imported.
-        start = "from skindx.training.launching import local; import sys; "
-        start += "local._PAUSES_S = 0.1, 0.4; sys.exit(local._shell_code(local.main(sys.argv[1:])))"
-        options = [f"{local.AS_ELASTIC}{least},{timeout_s}", "json", "3", "31000"]
+        start = "from skindx_methods.elastic import restarts; "
+        start += "restarts._PAUSES_S = 0.1, 0.4; restarts.run_launcher(restarts.main)"
+        options = [f"{least},{timeout_s}", "json", "3", "31000"]
         command = [sys.executable, "-c", start, *options, "elastic_rank", str(run)]
         thread = threading.Thread(target=meanwhile, args=(run,), daemon=True)
         thread.start()
-        supervise(command, dict(os.environ), run / RANKS, 20, local=True, ranks=3, elastic=True)
+        supervise(
+            command, dict(os.environ), run / RANKS, 20, local=True, ranks=3, deciding=deciding
+        )
         thread.join(10)
         return {rank: len(list(run.glob(f"life-{rank}-*"))) for rank in range(3)}
 

@@ -17,17 +17,17 @@ import yaml
 
 from skindx.core.errors import UserError
 from skindx.core.machine import free_port
-from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed import ranks
+from skindx.training.config.run import TrainSettings
+from skindx.training.registry import run_method
 
 LIMIT_S = 240
 
 
 def test_a_hostfile_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (hostfile := tmp_path / "hosts").write_text("node1 slots=1\nnode2 slots=1\n")
-    settings = EngineSettings.parse({"hostfile": hostfile, "accelerator": "cpu", "elastic": {}})
+    settings = TrainSettings.parse({"engine": {"hostfile": hostfile, "elastic": {}}})
     with pytest.raises(UserError, match=r"engine.elastic .* hostfile: .* one torchrun on each"):
-        ranks.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
+        run_method(settings).launch(tmp_path / "run", tmp_path)
 
 
 class _Training:

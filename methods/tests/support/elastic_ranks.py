@@ -17,7 +17,7 @@ from ranks import forking
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.elastic.run_secret import RunSecret
+from skindx_methods.elastic.run_secret import RunSecret
 
 Plan = dict[tuple[int, int], str]
 """(slot, its n-th backward pass) -> what its process does to itself there."""
@@ -142,9 +142,9 @@ def hand_over(dataset: Path, settings: TrainSettings) -> list[Any]:
     from skindx.data.manifest import read_manifest
     from skindx.taxonomy import Taxonomy
     from skindx.training.deepspeed.ranks import join
-    from skindx.training.elastic.handover import Handover, Held, take_over
     from skindx.training.jobs import jobs_of
     from skindx.training.launching.supervise import StopRequest
+    from skindx_methods.elastic.handover import Handover, Held, take_over
 
     mesh = join(settings.engine)
     classes = Taxonomy.load(dataset / "taxonomy.yaml").keys

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from skindx.comm.local import CHUNK, INDEX_BITS, LocalSettings
+from skindx_methods.local_steps.local import CHUNK, INDEX_BITS, LocalSettings
 
 # M = elements of a change, C = chunks, N = elements of a chunk, K = those that are sent
 
