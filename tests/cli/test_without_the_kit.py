@@ -91,3 +91,33 @@ def test_a_run_with_a_plan_goes_on_and_records_no_step(
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: NOTHING)
     training: Any = object()
     assert recorded(training, tmp_path, "m") is training
+
+
+SETTINGS = """
+from skindx.core.errors import UserError
+from skindx.training.config.run import TrainSettings
+
+assert TrainSettings.parse({"engine": {"elastic": None}}).engine.run_method == ""
+for change in ({"engine": {"elastic": {}}}, {"exchange": {"kind": "local"}}):
+    try:
+        TrainSettings.parse(change)
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_a_setting_that_names_a_method_is_refused_unless_it_is_null(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    elastic, local = done.stdout.splitlines()
+    how = f"needs skindx-methods, which is not installed; run `pip install {ROOT / 'methods'}`."
+    assert elastic.endswith(f"engine setting 'elastic' {how}")
+    assert local.endswith(f"exchange 'local' {how}")
