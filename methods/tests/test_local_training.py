@@ -54,6 +54,19 @@ def _history(run: Path) -> list[dict[str, str]]:
     return [dict(zip(rows[0].split(","), row.split(","), strict=True)) for row in rows[1:]]
 
 
+def _check_saved(run: Path) -> None:
+    """Names in a checkpoint are those of every version before."""
+    newest = max((run / "checkpoints" / "a").glob("epoch-*"))
+    for rank in range(2):
+        parts = json.loads((newest / f"rank-{rank}" / "values.json").read_text())
+        assert set(parts) == {"statistics", "loss", "random", "exchange", "moments"}
+        assert {"taken", "anchor", "residual", "weights", "velocity"} <= set(
+            parts["exchange"]["$dict"]
+        )
+    shared = json.loads((newest / "shared" / "values.json").read_text())
+    assert set(shared) == {"engine", "position", "average"}
+
+
 def _survives(
     settings: TrainSettings, dataset: Path, folder: Path, *, accidents: tuple[str, ...], alone: bool
 ) -> Path:
@@ -67,6 +80,7 @@ def _survives(
         ranks = faults.start(2, run, dataset, settings, Accident(accident, step * PIECES))
         ended = faults.wait(ranks)
         assert ended == ([0, 0] if accident == "terminate" else [1, -9]), faults.printed(run, 0)
+    _check_saved(run)
     if alone:
         other = shutil.copytree(run, folder / "alone")
         assert faults.wait(faults.start(1, other, dataset, settings)) == [0]

@@ -9,6 +9,7 @@ from plain_engine import Alone
 from torch import nn
 
 from skindx.training.config.engine import CheckpointSettings
+from skindx.training.config.run import TrainSettings
 from skindx.training.position import Position, count_step
 from skindx_methods.local_steps import round_guard
 from skindx_methods.local_steps.local import LocalSettings
@@ -126,3 +127,18 @@ def test_a_rank_holds_its_moments_alone_and_stands_at_a_round() -> None:
     assert guard.complete(engine)  # the second of two steps comes next
     engine.exchange.taken = 0
     assert not guard.complete(engine)
+
+
+def test_the_fingerprint_of_a_training_is_that_of_every_version_before() -> None:
+    settings = TrainSettings.parse({"exchange": {"kind": "local", "steps": 4}})
+    assert settings.exchange_fields() == {
+        "exchange": {
+            "kind": "local",
+            "steps": 4,
+            "density": 1.0,
+            "bits": 2,
+            "overlap": 0,
+            "outer_rate": 1.0,
+            "outer_momentum": 0.0,
+        }
+    }
