@@ -63,8 +63,6 @@ def test_a_kind_of_another_distribution_is_in_settings_and_page(tmp_path: Path) 
 ALLOWED = {
     # Whose pictures a report may show.
     ("local", "skindx/evaluation/image_table.py"),
-    # The kind of an operator whose price is asked for, not of a head.
-    ("linear", "skindx/core/cost"),
 }
 """Literals that are no kind of a family, by the place in which they stand."""
 
