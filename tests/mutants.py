@@ -1284,13 +1284,13 @@ MUTANTS = {
         "tests/data/test_box_matching.py",
     ),
     "agreement: pairs below the threshold crowd out others": Mutant(
-        "skindx/data/boxes/annotations.py",
+        "skindx/data/box.py",
         "np.where(iou_AB >= threshold, iou_AB, 0.0)",
         "iou_AB",
         "tests/data/test_boxes_agreement.py",
     ),
     "agreement: an overlap at the threshold is none": Mutant(
-        "skindx/data/boxes/annotations.py",
+        "skindx/data/box.py",
         "if iou_AB[i, j] >= threshold]",
         "if iou_AB[i, j] > threshold]",
         "tests/data/test_boxes_agreement.py -k threshold",

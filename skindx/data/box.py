@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+import numpy as np
+from numpy.typing import NDArray
+
 from skindx.data.typed_rows import Float32
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +107,35 @@ def sha256_in(text: object) -> str:
     """Return `text` if it is a SHA-256, as our exports name images, else ""."""
     stem = PurePosixPath(str(text)).stem
     return stem if re.fullmatch(r"[0-9a-f]{64}", stem) else ""
+
+
+def match(
+    first: Sequence[Box], second: Sequence[Box], threshold: float
+) -> list[tuple[int, int, float]]:
+    """Return (i, j, IoU) of the pairs with the greatest sum of IoU, each of `threshold` or more.
+
+    An optimal assignment (Kuhn 1955, the Hungarian method): a box has one partner at most.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    iou_AB = iou(first, second)
+    usable_AB = np.where(iou_AB >= threshold, iou_AB, 0.0)
+    rows, columns = linear_sum_assignment(usable_AB, maximize=True)
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [(i, j, float(iou_AB[i, j])) for i, j in pairs if iou_AB[i, j] >= threshold]
+
+
+def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
+    """Return the intersection over union of every pair of boxes, A x B."""
+    a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
+    b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
+    sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
+    shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
+    union_AB = _area(a_A4) + _area(b_B4) - shared_AB
+    both_AB: Floats = shared_AB / union_AB
+    return both_AB
+
+
+def _area(boxes: Floats) -> Floats:
+    area: Floats = (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)
+    return area

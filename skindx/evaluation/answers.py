@@ -18,6 +18,7 @@ from skindx.core.machine import missing_modules
 from skindx.core.untrusted import MALFORMED
 from skindx.data.manifest import Record, Split
 from skindx.models.conformal import ALL, Conformal
+from skindx.models.copy_recognition import CopyRecognition
 from skindx.models.ensemble import Prediction
 from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.urgent_risk import QUESTIONS, Question, UrgentRiskRule
@@ -78,7 +79,8 @@ def leave_out(
         reason = NO_NUMBA
     if reason or prints is None:
         return unseen, Contamination(exact, not_searched=reason)
-    copies = {copy.sha256 for copy in prints.recognise(described(dataset, unseen, progress))}
+    images = described(dataset, unseen, progress)
+    copies = {copy.sha256 for copy in CopyRecognition(prints).recognise(images)}
     rest = _without(unseen, copies, bundle)
     return rest, Contamination(exact, len(unseen) - len(rest), "")
 

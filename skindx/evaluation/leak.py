@@ -34,7 +34,8 @@ from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_index import INDEX
-from skindx.models.fingerprints import PART, WHOLE, Fingerprints, described
+from skindx.models.copy_recognition import PART, WHOLE, CopyRecognition
+from skindx.models.fingerprints import Fingerprints, described
 
 JSON, PAGE, PAIRS = "leak.json", "leak.html", "pairs.csv"
 _CERTIFICATE = FolderKind("a certificate of leakage", JSON, (PAGE, PAIRS))
@@ -191,7 +192,8 @@ def _certificate(a: _Input, b: _Input, progress: Progress) -> LeakCertificate:
             "bytes are recognised; pack it again."
         )
     else:
-        for copy in prints.recognise(_described(compared, notes, "compare", progress)):
+        images = _described(compared, notes, "compare", progress)
+        for copy in CopyRecognition(prints).recognise(images):
             names = (copy.of, copy.sha256) if swapped else (copy.sha256, copy.of)
             kind: Kind = "part" if copy.kind == "part" else "other encoding, size or turn"
             if names[0] != names[1]:

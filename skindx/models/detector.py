@@ -24,8 +24,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.startup import light_imports
 from skindx.core.state_checks import UnfitStateError, check_finite
 from skindx.core.untrusted import read_plain_yaml
-from skindx.data.box import Box
-from skindx.data.boxes.annotations import match
+from skindx.data.box import Box, match
 from skindx.metrics import Interval, proportion_interval
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.classifier.network_setup import shapes_only

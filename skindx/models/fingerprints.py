@@ -13,10 +13,8 @@ No pixel is kept, and no group: nothing of it can be shown.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
-from skindx.data.copies.copy_candidates import LEADING_IMAGES, PointChunk, chunk_alike, load_chunk
 from skindx.data.copies.describe import (
     COMPONENTS,
     LEADING,
@@ -33,7 +30,6 @@ from skindx.data.copies.describe import (
     describe_bytes,
     shipped_codebook,
 )
-from skindx.data.copies.geometry import laid_on, models_of
 from skindx.data.layout import stored_file
 from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record
@@ -49,9 +45,8 @@ FINGERPRINTS = "fingerprints.safetensors"
 POINTS = 32
 STEP = 16
 """Of a component of a code: it is kept in four bits."""
-WHOLE, PART = 28, 56
-"""Bits of 255 within which the whole image, or a photo that its points laid, is a copy."""
-_BATCH = 256
+BATCH = 256
+"""Images that are read ahead, or compared at once."""
 _MOST = 10_000_000
 """Images; more are no fingerprints of a bundle."""
 _TENSORS = {
@@ -62,17 +57,6 @@ _TENSORS = {
     "points": ("U8", 2),
     "codes": ("U8", 2),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RecognisedCopy:
-    """An image, and one of the fingerprints that know it; both by their SHA-256."""
-
-    sha256: str
-    of: str
-    kind: Literal["whole", "part"]
-    distance: int
-    """Bits of 255 that differ."""
 
 
 @dataclass(frozen=True)
@@ -153,46 +137,6 @@ class Fingerprints:
             book.nearest(codes_PC * book.signs),
         )
 
-    def recognise(self, described: Iterable[tuple[str, Description]]) -> Iterator[RecognisedCopy]:
-        """Yield the copies among described images, each with every fingerprint that knows it.
-
-        Raises UserError without the `data` extra.
-        """
-        rest = iter(described)
-        while batch := list(islice(rest, _BATCH)):
-            yield from self._recognised(batch)
-
-    @cached_property
-    def _known(self) -> tuple[list[Description], PointChunk]:
-        known = [self.description(at) for at in range(len(self))]
-        return known, _chunk(known)
-
-    def _recognised(self, batch: list[tuple[str, Description]]) -> Iterator[RecognisedCopy]:
-        known, chunk = self._known
-        leading = [_leading(one) for _, one in batch]
-        alike = _nearest(chunk_alike(_chunk(leading), chunk, False)) if len(self) else {}
-        codes_QOW = fine_hashes(np.stack([thumbnail(one.small_HW) for one in leading]))
-        for number, (sha256, _) in enumerate(batch):
-            differ_NO = np.bitwise_count(self.hashes_NW[:, None] ^ codes_QOW[number]).sum(axis=2)
-            distance_N = differ_NO.min(axis=1)
-            near = np.flatnonzero(distance_N <= WHOLE).tolist()
-            for at in near:
-                yield RecognisedCopy(sha256, self.sha256s[at], "whole", int(distance_N[at]))
-            for at in alike.get(number, ()):
-                distance = self._laid_distance(at, known[at], leading[number])
-                if at not in near and distance <= PART:
-                    yield RecognisedCopy(sha256, self.sha256s[at], "part", distance)
-
-    def _laid_distance(self, at: int, known: Description, image: Description) -> int:
-        """Return how many signs differ when points lay the image onto one; 256: none agree."""
-        distance = 256
-        for model in models_of(known, image):
-            laid_HW = laid_on(image, known.shape_hw, model.transform_23)
-            (code_OW,) = fine_hashes(thumbnail(laid_HW)[None])
-            differ = int(np.bitwise_count(code_OW[0] ^ self.hashes_NW[at]).sum())
-            distance = min(distance, differ)
-        return distance
-
     def save(self, folder: Path) -> None:
         """Write them into a bundle's folder."""
         digests = np.frombuffer(bytes.fromhex("".join(self.sha256s)), np.uint8).reshape(-1, 32)
@@ -250,7 +194,7 @@ def described(
         except (OSError, DamagedImage):
             return record.sha256, None
 
-    with closing(work_ahead(read, records, threads=cpu_count(), ahead=_BATCH)) as images:
+    with closing(work_ahead(read, records, threads=cpu_count(), ahead=BATCH)) as images:
         for done, (sha256, one) in enumerate(images, 1):
             if one is not None and one.small_HW.size:
                 yield sha256, one
@@ -268,27 +212,3 @@ def _fingerprint(one: Description) -> tuple[Any, ...]:
     halves_PL = (codes_PL.round().clip(-8, 7) + 8).astype(np.uint8)
     pairs_PD = (halves_PL[:, ::2] << 4) | halves_PL[:, 1::2]
     return code_OW[0], one.shape_hw, points_P4.round().clip(0, 255).astype(np.uint8), pairs_PD
-
-
-def _leading(one: Description) -> Description:
-    """Return an image with the components that fingerprints have."""
-    codes_PC = one.codes_PC.copy()
-    codes_PC[:, LEADING:] = 0
-    words = (one.nearest_PHR, one.mirrored_PHR)
-    return Description(one.shape_hw, one.small_HW, one.points_P4, codes_PC, *words)
-
-
-def _chunk(images: list[Description]) -> PointChunk:
-    names = [str(at) for at in range(len(images))]
-    return load_chunk(dict(zip(names, images, strict=True)), names, np.empty(0, np.uint64))
-
-
-def _nearest(alike_A3: NDArray[np.int64]) -> dict[int, list[int]]:
-    """Return for each image the few fingerprints that are most alike."""
-    nearest: dict[int, list[int]] = {}
-    order_A = np.lexsort((alike_A3[:, 1], -alike_A3[:, 2]))
-    for first, second, _ in alike_A3[order_A].tolist():
-        few = nearest.setdefault(first, [])
-        if len(few) < LEADING_IMAGES:
-            few.append(second)
-    return nearest

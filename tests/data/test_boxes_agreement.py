@@ -8,14 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.data.box import Box
+from skindx.data.box import Box, iou, match
 from skindx.data.boxes.annotations import (
     Annotation,
     agree,
     cohens_kappa,
     compare,
-    iou,
-    match,
     write_annotations,
 )
 

@@ -1,6 +1,6 @@
 """What a bundle knows of its images recognises their copies, and not strangers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cv2
@@ -15,6 +15,7 @@ from skindx.data.copies.describe import Description, describe_bytes
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import Forgotten, forget
+from skindx.models.copy_recognition import CopyRecognition, RecognisedCopy
 from skindx.models.fingerprints import FINGERPRINTS, Fingerprints
 
 Pixels = NDArray[np.uint8]
@@ -49,9 +50,15 @@ def changes(pixels: Pixels) -> Iterator[tuple[str, Pixels, str]]:
     yield "mirrored crop", np.ascontiguousarray(pixels[12:147, 3:183][:, ::-1]), "part"
 
 
+def recognised(
+    prints: Fingerprints, images: Iterable[tuple[str, Description]]
+) -> Iterator[RecognisedCopy]:
+    return CopyRecognition(prints).recognise(images)
+
+
 def test_copies_are_recognised_by_kind(prints: Fingerprints) -> None:
     cases = list(changes(photo(5)))
-    copies = list(prints.recognise((name, jpeg(pixels, 70)) for name, pixels, _ in cases))
+    copies = list(recognised(prints, ((name, jpeg(pixels, 70)) for name, pixels, _ in cases)))
     assert [(copy.sha256, copy.kind) for copy in copies] == [
         (name, kind) for name, _, kind in cases
     ]
@@ -61,13 +68,13 @@ def test_copies_are_recognised_by_kind(prints: Fingerprints) -> None:
 def test_strangers_and_plain_images_are_not(prints: Fingerprints) -> None:
     plain = np.full((150, 200, 3), 128, np.uint8)
     strangers = [("plain", jpeg(plain)), *((str(n), jpeg(photo(n))) for n in range(100, 112))]
-    assert list(prints.recognise(strangers)) == []
+    assert list(recognised(prints, strangers)) == []
     nothing = Fingerprints.of([])
     both = nothing.joined(prints.without([f"{5:064x}"])).joined(prints)
     crop = [("x", jpeg(photo(5)[12:147, 3:183]))]
-    assert list(both.recognise(crop)) == list(prints.recognise(crop)) != []
-    assert (len(nothing), list(nothing.recognise(strangers))) == (0, [])
-    assert list(Fingerprints.of(strangers[:1]).recognise([("5", jpeg(photo(5)))])) == []
+    assert list(recognised(both, crop)) == list(recognised(prints, crop)) != []
+    assert (len(nothing), list(recognised(nothing, strangers))) == (0, [])
+    assert list(recognised(Fingerprints.of(strangers[:1]), [("5", jpeg(photo(5)))])) == []
 
 
 def test_a_bundle_keeps_them_and_loses_removed_images(prints: Fingerprints, tmp_path: Path) -> None:
@@ -76,15 +83,15 @@ def test_a_bundle_keeps_them_and_loses_removed_images(prints: Fingerprints, tmp_
     assert read is not None
     assert read.sha256s == prints.sha256s
     five = [("x", jpeg(photo(5)[12:147, 3:183]))]
-    assert list(read.recognise(five)) == list(prints.recognise(five))
+    assert list(recognised(read, five)) == list(recognised(prints, five))
     assert (path / FINGERPRINTS).stat().st_size < 12 * 720 + 600
     assert forget(path, [f"{5:064x}", "f" * 64]) == Forgotten(fingerprints=1)
     left = open_bundle(path).fingerprints()
     assert left is not None
     assert len(left) == 11
-    assert list(left.recognise(five)) == []
+    assert list(recognised(left, five)) == []
     six = [("x", jpeg(photo(6)[12:147, 3:183]))]
-    assert list(left.recognise(six)) == list(prints.recognise(six))
+    assert list(recognised(left, six)) == list(recognised(prints, six))
     assert bytes.fromhex(f"{5:064x}") not in (path / FINGERPRINTS).read_bytes()
     assert forget(path, [f"{5:064x}"]) == Forgotten()
     assert open_bundle(pack_tiny(tmp_path / "older").path).fingerprints() is None

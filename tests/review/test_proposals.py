@@ -12,8 +12,8 @@ from tiny_bundle import pack_tiny
 
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
-from skindx.data.box import Box
-from skindx.data.boxes.annotations import PROPOSALS, iou, read_proposals
+from skindx.data.box import Box, iou
+from skindx.data.boxes.annotations import PROPOSALS, read_proposals
 from skindx.data.layout import MANIFEST, store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.models.bundle.bundle import Bundle

@@ -10,6 +10,7 @@ before, on 120 other draws of images of HAM10000; a few of them may be drawn her
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,7 @@ from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.synthetic.painter import encode_jpeg
 from skindx.imaging.decode import decode
 from skindx.metrics import share_interval
+from skindx.models.copy_recognition import CopyRecognition
 from skindx.models.fingerprints import Fingerprints, described
 from skindx_bench.data.second_photos import painted_photos
 from skindx_bench.harness.result import Figure, Result
@@ -82,10 +84,15 @@ class _Images:
     records: list[Record]
     prints: Fingerprints
 
+    @cached_property
+    def recognition(self) -> CopyRecognition:
+        """The fingerprints, made ready once."""
+        return CopyRecognition(self.prints)
+
     def links(self, compared: Iterator[tuple[str, Description]]) -> dict[str, set[str]]:
         """Return for each compared name the images that know it."""
         links: dict[str, set[str]] = {}
-        for copy in self.prints.recognise(compared):
+        for copy in self.recognition.recognise(compared):
             links.setdefault(copy.sha256, set()).add(copy.of)
         return links
 

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.answer_log import read_answers_to
-from skindx.data.box import Box
+from skindx.data.box import Box, Floats, match
 from skindx.data.manifest import (
     Record,
     read_manifest,
@@ -164,8 +163,6 @@ def _read(path: Path, advice: str) -> list[Annotation]:
 
 # N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -269,33 +266,6 @@ def _share_words(labels: Iterable[Sequence[tuple[str, str]]]) -> bool:
     return bool({a for a, _ in pairs} & {b for _, b in pairs})
 
 
-def match(
-    first: Sequence[Box], second: Sequence[Box], threshold: float
-) -> list[tuple[int, int, float]]:
-    """Return (i, j, IoU) of the pairs with the greatest sum of IoU, each of `threshold` or more.
-
-    An optimal assignment (Kuhn 1955, the Hungarian method): a box has one partner at most.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    iou_AB = iou(first, second)
-    usable_AB = np.where(iou_AB >= threshold, iou_AB, 0.0)
-    rows, columns = linear_sum_assignment(usable_AB, maximize=True)
-    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
-    return [(i, j, float(iou_AB[i, j])) for i, j in pairs if iou_AB[i, j] >= threshold]
-
-
-def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
-    """Return the intersection over union of every pair of boxes, A x B."""
-    a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
-    b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
-    sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
-    shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
-    union_AB = _area(a_A4) + _area(b_B4) - shared_AB
-    both_AB: Floats = shared_AB / union_AB
-    return both_AB
-
-
 def cohens_kappa(pairs_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
     """Return Cohen's kappa (1960) of what two said, zero or more pairs an image.
 
@@ -336,11 +306,6 @@ def _ratio(part_N: Iterable[float], whole_N: Iterable[float]) -> Statistic | Non
         return share_D
 
     return Statistic(features_NF, finish)
-
-
-def _area(boxes: Floats) -> Floats:
-    area: Floats = (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)
-    return area
 
 
 def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> tuple[str, str]:
