@@ -40,6 +40,11 @@ def _column_type(hint: Any) -> Any:
     return "string" if get_origin(hint) is Literal else _ARROW[hint]
 
 
+def shared_values(row: Any, row_type: type) -> dict[str, Any]:
+    """Return what a row has in the columns that rows of another type have too, by their names."""
+    return {name: getattr(row, name) for name in column_types(row_type) if hasattr(row, name)}
+
+
 def arrow_schema(row_type: type) -> Any:
     """Return the Arrow schema of a table of dataclasses."""
     import pyarrow as pa

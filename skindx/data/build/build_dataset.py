@@ -64,6 +64,7 @@ from skindx.data.summary import (
     count_funnel,
     totals,
 )
+from skindx.data.typed_rows import shared_values
 from skindx.taxonomy import Taxonomy
 from skindx.workers.task_runner import open_runner
 
@@ -79,39 +80,27 @@ def make_records(
 ) -> list[Record]:
     """Write down what is known of each kept image, in the taxonomy's order."""
     boxes = _boxes(run, kept, by_sha)
-    rows = [
-        Record(
-            path=row.path,
-            sha256=row.sha256,
-            perceptual_hash=image.screened.perceptual_hash,
-            width=image.screened.width,
-            height=image.screened.height,
-            label=image.label,
-            group=groups[row.sha256],
-            split=placed[groups[row.sha256]].split,
-            boxes=boxes.get(row.sha256),
-            source=row.source,
-            source_url=row.url,
-            page_url=row.page_url,
-            licence=row.licence,
-            creator=row.creator,
-            attribution=row.attribution,
-            retrieved=row.retrieved,
-            skin_type=row.skin_type,
-            fold=placed[groups[row.sha256]].fold,
-            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
-            confirmed_by=row.confirmed_by,
-            age=row.age,
-            sex=row.sex,
-            site=row.site,
-            laterality=row.laterality,
-            modality=row.modality,
-            patient=row.patient,
-            study=row.study,
+    rows = []
+    for image in kept:
+        row, group = image.row, groups[image.row.sha256]
+        captions = (copy.row.caption for copy in by_sha[row.sha256])
+        known = shared_values(row, Record) | {
+            "label": image.label,
+            "group": group,
+            "caption": next(filter(None, captions), ""),
+        }
+        rows.append(
+            Record(
+                **known,
+                source_url=row.url,
+                perceptual_hash=image.screened.perceptual_hash,
+                width=image.screened.width,
+                height=image.screened.height,
+                split=placed[group].split,
+                fold=placed[group].fold,
+                boxes=boxes.get(row.sha256),
+            )
         )
-        for image in kept
-        for row in (image.row,)
-    ]
     assert_disjoint([(record.group, record.split) for record in rows])
     order = {key: position for position, key in enumerate(taxonomy.keys)}
     return sorted(rows, key=lambda record: (order[record.label], record.sha256))

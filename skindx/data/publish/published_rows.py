@@ -30,7 +30,7 @@ from skindx.data.manifest import (
     write_table,
 )
 from skindx.data.origin import RESERVED, UNKNOWN, Licence, parse_licence
-from skindx.data.typed_rows import Int8, Int32, arrow_schema, column_types
+from skindx.data.typed_rows import Int8, Int32, arrow_schema, column_types, shared_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +148,12 @@ class PublishedRow:
     """For cross-validation over train and val; None in the other splits."""
 
 
+_UNNAMED: dict[str, Any] = dict.fromkeys(
+    ("creator", "attribution", "source_url", "page_url", "retrieved", "perceptual_hash"), ""
+)
+"""In the row of an image of a face or an intimate region, which nothing identifies."""
+
+
 def rows_of(
     records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]
 ) -> list[PublishedRow]:
@@ -156,44 +162,24 @@ def rows_of(
     for record in records:
         licence = parse_licence(record.licence)
         reason, detail = withheld.get(record.sha256, ("", ""))
+        public = shared_values(record, PublishedRow) | {
+            "path": "",
+            "boxes": _signed(record.boxes),
+            "licence": licence.id,
+            "source_url": web_address(record.source_url),
+            "page_url": web_address(record.page_url),
+        }
         row = PublishedRow(
-            sha256=record.sha256,
-            split=record.split,
-            label=record.label,
-            group=record.group,
+            **public,
             withheld=reason,
             withheld_detail=detail,
-            width=record.width,
-            height=record.height,
-            boxes=_signed(record.boxes),
-            skin_type=record.skin_type,
-            fold=record.fold,
-            licence=licence.id,
             licence_url=licence.url,
             licence_said=record.licence,
-            creator=record.creator,
-            attribution=record.attribution,
-            source=record.source,
-            source_url=web_address(record.source_url),
-            page_url=web_address(record.page_url),
-            retrieved=record.retrieved,
-            perceptual_hash=record.perceptual_hash,
         )
-        rows.append(_unnamed(row) if reason in PRIVATE_REASONS else row)
+        if reason in PRIVATE_REASONS:
+            row = dataclasses.replace(row, **_UNNAMED)
+        rows.append(row)
     return name_groups(rows)
-
-
-def _unnamed(row: PublishedRow) -> PublishedRow:
-    """Return a row that does not identify an image of a face or an intimate region."""
-    return dataclasses.replace(
-        row,
-        creator="",
-        attribution="",
-        source_url="",
-        page_url="",
-        retrieved="",
-        perceptual_hash="",
-    )
 
 
 def _signed(boxes: tuple[Box, ...] | None) -> tuple[Box, ...] | None:

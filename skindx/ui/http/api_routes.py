@@ -5,6 +5,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -226,12 +227,7 @@ def routes(
             bundle=bundle.spec.name,
             version=version,
             digest=bundle.digest,
-            workers=now.workers,
-            ready=now.ready,
-            waiting=now.waiting,
-            capacity=now.capacity,
-            restarts=now.restarts,
-            problem=now.problem,
+            **asdict(now),
         )
         return JSONResponse(body.model_dump(), 200 if now.ready else 503)
 
