@@ -22,6 +22,7 @@ JUNIT = ROOT / "build/junit.xml"
 """Written by `make test`."""
 PACKAGES = ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
 """Of the wheel, the kit of methods and the lab."""
+NO_TEXT = frozenset((".npz", ".safetensors", ".png", ".jpg", ".ico"))
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,32 @@ def modules(root: Path, package: str) -> list[Module]:
         Module(path.relative_to(root), path.read_text(encoding="utf-8"))
         for path in sorted((root / package).rglob("*.py"))
     ]
+
+
+def all_files(root: Path, package: str) -> dict[Path, int]:
+    """Return the lines of every file of a package but weights, pictures and compiled modules."""
+    return {
+        path.relative_to(root): path.read_text(encoding="utf-8").count("\n")
+        for path in sorted((root / package).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in NO_TEXT
+    }
+
+
+def beyond_reach(reach: Mapping[str, int], limits: Mapping[str, int]) -> Iterator[str]:
+    """Yield one sentence for each verb that reaches more lines than it may."""
+    for verb, most in limits.items():
+        if reach[verb] > most:
+            yield (
+                f"skindx {verb} reaches {reach[verb]} lines; the limit is {most}. "
+                f"`python .ci/reach.py {verb}` names the imports that cost the most."
+            )
+
+
+def beyond_files(files: Mapping[Path, int], limits: Mapping[str, int]) -> Iterator[str]:
+    """Yield one sentence where the wheel's files of all kinds are too many or too long."""
+    for what, value in (("files", len(files)), ("lines", sum(files.values()))):
+        if value > limits[what]:
+            yield f"the wheel has {value} {what} of all kinds; the limit is {limits[what]}."
 
 
 def problems(
@@ -185,10 +212,21 @@ def report(wheel: list[Module], kit: list[Module], lab: list[Module]) -> str:
 
 def main() -> int:
     """Print the report and every problem; return 1 where there is one."""
+    from reach import reach_lines
+
     wheel, kit, lab = (modules(ROOT, package) for package in PACKAGES)
     print(report(wheel, kit, lab))
     limits = tomllib.loads(LIMITS.read_text(encoding="utf-8"))
+    files, reach = all_files(ROOT, "skindx"), reach_lines(ROOT)
+    kinds = Counter(path.suffix or path.name for path in files).most_common()
+    print(
+        f"all files of the wheel: {sum(files.values())} lines in {len(files)} files: "
+        + ", ".join(f"{count} {suffix}" for suffix, count in kinds)
+    )
+    print("reach by imports: " + ", ".join(f"{verb} {lines}" for verb, lines in reach.items()))
     exceeded = list(problems(wheel, kit, lab, limits))
+    exceeded += beyond_files(files, limits["wheel_of_all_kinds"])
+    exceeded += beyond_reach(reach, limits["reach"])
     for sentence in exceeded:
         print(sentence)
     if JUNIT.is_file():

@@ -74,6 +74,46 @@ def test_this_repository_keeps_its_limits(structure):
     assert list(structure.problems(*packages, limits)) == []
 
 
+def test_every_text_of_a_package_counts(structure, tmp_path):
+    for name in ("a.py", "page.jinja", "weights.npz", "__pycache__/a.pyc"):
+        (tmp_path / "skindx" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "skindx" / name).write_text("x\ny\n")
+    files = structure.all_files(tmp_path, "skindx")
+    assert {path.name: lines for path, lines in files.items()} == {"a.py": 2, "page.jinja": 2}
+    assert list(structure.beyond_files(files, {"files": 2, "lines": 4})) == []
+    sentences = list(structure.beyond_files(files, {"files": 1, "lines": 3}))
+    assert [words.split()[3:5] for words in sentences] == [["2", "files"], ["4", "lines"]]
+
+
+MODULES = {
+    "__init__": "from skindx.core import far\n",
+    "cli/__init__": "def verbs():\n    from skindx.cli import other\n",
+    "cli/train": "from skindx.core import a\n",
+    "cli/other": "x = 1\n" * 50,
+    "core/__init__": "",
+    "core/a": "def lazy():\n    from skindx.core.b import c\n    import torch\n",
+    "core/b": "if TYPE_CHECKING:\n    from skindx.core import far\nelse:\n    c = 1\n",
+    "core/far": "x = 1\n" * 100,
+}
+
+
+def test_reach_counts_lazy_imports_and_no_types(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    reach = importlib.import_module("reach")
+    for name, text in MODULES.items():
+        (tmp_path / f"skindx/{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"skindx/{name}.py").write_text(text)
+    lines = reach.reach_lines(tmp_path, ["train"])
+    assert lines == {"train": 1 + 1 + 3 + 4}
+    assert reach.costly_imports(tmp_path, "train")[0] == (7, "skindx.cli.train", "skindx.core.a")
+
+
+def test_a_verb_that_reaches_more_than_it_may_is_named(structure):
+    assert list(structure.beyond_reach({"train": 9, "build": 3}, {"train": 9})) == []
+    (sentence,) = structure.beyond_reach({"train": 9}, {"train": 8})
+    assert sentence.startswith("skindx train reaches 9 lines; the limit is 8. ")
+
+
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.data.copies.test_a" name="one"><properties>
 <property name="processor_s" value="6.5"/></properties></testcase>
