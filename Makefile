@@ -42,8 +42,10 @@ test-methods: install network
 
 test-all: test test-methods test-lab
 
+# Soaks, faults and real clusters, and every property on more examples.
 test-long: install browser network proxies clinic launchers
-	$(BIN)/python -m pytest tests methods/tests benchmarks/tests -m long --timeout 3600
+	$(BIN)/python -m pytest tests methods/tests benchmarks/tests -m "long or hypothesis" \
+	  --hypothesis-profile long --timeout 3600
 
 # Plants faults that tests must notice, one after the other, in half an hour; for some: MUTANTS="NAME".
 test-mutants: install

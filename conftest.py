@@ -22,7 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
-settings.register_profile("skindx", deadline=None, max_examples=50)
+settings.register_profile("skindx", deadline=None, max_examples=15)
+settings.register_profile("long", settings.get_profile("skindx"), max_examples=200)
 settings.load_profile("skindx")
 
 BEGAN_S = pytest.StashKey[float]()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -255,7 +255,6 @@ def test_choices_never_depend_on_test_labels() -> None:
     assert curve_notes(folds, points)[2:] == curve_notes(folds, other)[2:]
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_views_are_averaged_as_probabilities_and_then_calibrated(seed: int) -> None:
     rng = np.random.default_rng(seed)

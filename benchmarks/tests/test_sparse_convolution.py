@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -33,7 +33,6 @@ def _input(images: int, channels: int, height: int, width: int, zeros: float) ->
 
 
 @needs_compiler
-@settings(deadline=None, max_examples=40)
 @given(
     kernel=st.sampled_from([1, 3]),
     stride=st.sampled_from([1, 2]),

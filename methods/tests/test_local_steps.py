@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from device_exchanges import assert_same, updates
 from exchanges import Net as AnyNet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ranks import run_ranks
 from some_plans import cluster, profile
@@ -41,7 +41,6 @@ OVERLAP = LocalSettings(steps=4, density=0.05, outer_rate=0.7, outer_momentum=0.
 SMALL = LocalSettings(steps=3, density=0.05, outer_rate=0.7, outer_momentum=0.5)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 13), st.lists(st.integers(0, 2**13 - 1), max_size=50))
 def test_packed_numbers_come_back_without_gaps(bits: int, numbers: list[int]) -> None:
     wanted = torch.tensor(numbers, dtype=torch.int64) % 2**bits
@@ -50,7 +49,6 @@ def test_packed_numbers_come_back_without_gaps(bits: int, numbers: list[int]) ->
     assert unpack(packed, bits, len(numbers)).equal(wanted)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 3 * CHUNK),
     st.sampled_from([2, 4, 8, 32]),

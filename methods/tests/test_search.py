@@ -2,7 +2,7 @@ from dataclasses import replace
 from functools import reduce
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
@@ -37,7 +37,6 @@ def test_an_epoch_is_its_steps_and_its_validation() -> None:
     assert found.chosen.seconds == pytest.approx(2 * 121)
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(VARIANTS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]),
     st.floats(1e-9, 1e-2),

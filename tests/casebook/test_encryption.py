@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kept_cases import answer, image
 from typer.testing import CliRunner
@@ -315,7 +315,6 @@ def test_the_codes_of_earlier_exports_stay(old: Path) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 227), st.integers(1, 255))
-@settings(max_examples=100, deadline=None)
 def test_what_was_changed_or_put_elsewhere_is_noticed(data: bytes, at: int, flip: int) -> None:
     key, place = b"k" * 32, ("book", "case", "card")
     sealed = seal(key, data, *place)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
@@ -17,7 +17,6 @@ def _reference(values: np.ndarray, k: int) -> list[int]:
     return sorted(order[:k])
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     gradient=arrays.arrays(np.float32, st.integers(1, 400), elements=VALUES),
     share=st.floats(0.001, 1),
@@ -75,7 +74,6 @@ def _dense(sparse: Sparse, size: int) -> Tensor:
     return flat
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     first=st.dictionaries(st.integers(0, 40), VALUES, min_size=5, max_size=5),
     second=st.dictionaries(st.integers(0, 40), VALUES, min_size=5, max_size=5),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
@@ -99,7 +99,6 @@ versions = st.lists(
 
 
 @given(versions)
-@settings(max_examples=60)
 def test_no_image_ever_changes_its_split(
     tmp_path_factory: pytest.TempPathFactory,
     versions: list[tuple[set[int], set[tuple[int, int]], dict[int, str]]],

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
@@ -19,7 +19,6 @@ def write(dataset: Path, *new: LedgerRow) -> None:
             ledger.append(row)
 
 
-@settings(max_examples=20)  # every append is forced to the disk
 @given(unique)
 def test_rows_come_back_equal_and_notes_are_no_rows(
     tmp_path_factory: pytest.TempPathFactory, written: list[LedgerRow]
@@ -33,7 +32,6 @@ def test_rows_come_back_equal_and_notes_are_no_rows(
     assert whole_size(dataset) == (dataset / LEDGER).stat().st_size
 
 
-@settings(max_examples=20)
 @given(unique, st.data())
 def test_torn_at_any_byte_no_whole_row_is_lost(
     tmp_path_factory: pytest.TempPathFactory,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -42,7 +42,6 @@ def test_one_box_holds_all_pieces_of_a_mask(tmp_path: Path) -> None:
         read_boxes(BoxSource(path=tmp_path, strict=True))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_the_box_is_the_smallest_around_the_mask(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_engine import Alone, HeadsEngine
 from tower_folders import timm_folder
@@ -156,7 +156,6 @@ def test_neither_order_nor_test_images_change_the_bundle(
         )
 
 
-@settings(max_examples=20)
 @given(order=st.permutations(range(8)), how=st.sampled_from(["sha256", "url", "base", "stem"]))
 def test_rows_are_joined_by_name_whatever_their_order(order: list[int], how: str) -> None:
     import tempfile

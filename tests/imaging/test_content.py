@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 from foreign_images import FOREIGN
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from skin_photo import TONES, skin_pixels
@@ -157,7 +157,6 @@ def test_lines_are_found_upright_and_lying_and_one_line_is_none() -> None:
     assert line_share(one) == 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(arrays(np.uint8, (24, 32, 3), elements=st.integers(0, 255)))
 def test_a_score_is_a_share_whatever_the_pixels(pixels: np.ndarray) -> None:
     found = content_of(pixels)

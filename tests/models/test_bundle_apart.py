@@ -72,7 +72,7 @@ def _try(opener: Opener, folder: Path, change: tuple[str, bytes], *, hashed: boo
 ALL = {"suppress_health_check": list(HealthCheck), "phases": (Phase.explicit, Phase.generate)}
 
 
-@settings(max_examples=40, derandomize=True, **ALL)  # type: ignore[arg-type]
+@settings(derandomize=True, **ALL)  # type: ignore[arg-type]
 @given(change=mutation(WHOLE), hashed=st.sampled_from([True, True, True, False]))
 def test_a_changed_bundle_opens_or_is_refused(
     opener: Opener, tmp_path: Path, change: tuple[str, bytes], hashed: bool

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -70,7 +70,6 @@ def test_without_any_field_it_is_the_ensemble_to_the_bit(rows_NC: NDArray[np.flo
     assert {HEAD.known(facts) for facts in nothing} == {()}
 
 
-@settings(max_examples=30)
 @given(probabilities, ages, places, st.sampled_from([0, 1, 2]))
 def test_sex_alone_moves_no_probability_by_more(
     rows_NC: NDArray[np.float64], age: float | None, site: str, urgent: int

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -86,7 +86,6 @@ def test_evidence_by_hand() -> None:
 
 
 @given(st.integers(1, 400), st.integers(-6, 6))
-@settings(max_examples=20, deadline=None)
 def test_no_scale_of_a_stream_matters(seed: int, power: int) -> None:
     scale = 2.0**power  # exact, so that no tie is broken
     reference, asked = photos(50, seed)[:, :4], photos(20, seed + 1)[:, :4]

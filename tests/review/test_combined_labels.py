@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from labelled_vectors import labelled_vectors
 
@@ -36,7 +36,6 @@ def test_a_wrong_label_has_a_small_area_under_the_margin() -> None:
     assert margin_N[2] < 0 < margin_N[[0, 3]].min()
 
 
-@settings(max_examples=20)
 @given(share=st.floats(0.01, 0.3), even=st.floats(0, 1), seed=st.integers(0, 99))
 def test_planted_errors_are_errors_and_leave_every_class(
     share: float, even: float, seed: int

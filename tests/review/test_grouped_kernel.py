@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.review.label_doubts import PENALTIES, GroupedKernel, as_probabilities
@@ -32,7 +32,6 @@ def _refitted(vectors_ND: Any, labels_N: Any, groups_N: Any, penalty: float) -> 
     return found_NC
 
 
-@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 999), penalty=st.sampled_from(PENALTIES))
 def test_it_equals_a_fit_without_each_group(seed: int, penalty: float) -> None:
     vectors_ND, labels_N, groups_N = _images(30, seed)

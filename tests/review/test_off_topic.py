@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import Skindx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_dataset import tiny_dataset
 
@@ -45,7 +45,6 @@ def test_a_batch_that_does_not_belong_stands_out_however_alike_it_is(
     assert scores[600:].min() > THRESHOLD
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1000))
 def test_the_order_of_images_does_not_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)

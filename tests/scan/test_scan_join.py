@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spots import SpotDetector, photo_with
 
@@ -109,7 +109,6 @@ _ROWS = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(_ROWS, min_size=1, max_size=8), st.randoms(use_true_random=True))
 def test_no_lesion_is_listed_twice(rows: list[list[float]], random: Random) -> None:
     """Whatever the boxes: none overlaps another, joined again they are the same, in any order."""
@@ -168,7 +167,6 @@ def test_the_order_of_answers_does_not_matter(order: list[int], seed: int) -> No
     assert not any(held(box, first[0]).any() for box in first[0])
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(30, 270), st.floats(30, 220)), min_size=1, max_size=6),
     st.floats(4, 26),

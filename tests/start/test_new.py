@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from command_line import Skindx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_dataset import jpeg, skin
 
@@ -249,7 +249,6 @@ def seen_folder(labels: Sequence[str], path: Path = Path("/images")) -> ImageFol
     return ImageFolder(path, tuple(files), ())
 
 
-@settings(max_examples=25)
 @given(
     st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1),
     st.dictionaries(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ranks import run_ranks
@@ -156,7 +156,6 @@ augments = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(augments, st.data(), st.integers(0, 2**32 - 1))
 def test_boxes_move_with_the_image(augment: BoxAugment, data: st.DataObject, seed: int) -> None:
     x, y = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))

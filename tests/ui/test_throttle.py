@@ -1,7 +1,7 @@
 """Who waits after wrong passwords, and how many an attacker can try."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.ui.http.login import (
@@ -86,7 +86,6 @@ def test_an_address_has_its_tries_over_all_names() -> None:
     assert throttle.wait_s("anna", THERE) == 0
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(

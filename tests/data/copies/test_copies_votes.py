@@ -82,7 +82,6 @@ def test_points_that_disagree_on_the_turn_do_not_add_up() -> None:
     assert agreed.get((0, 1), 0) < 12
 
 
-@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_chunks_and_neighbours_change_no_candidate(seed: int, chunk: int) -> None:
     rng = np.random.default_rng(seed)

@@ -3,7 +3,7 @@ from itertools import combinations
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -36,7 +36,6 @@ def test_seed_index_and_class_each_change_the_image() -> None:
     assert len({encode_jpeg(painting.pixels) for painting in paintings}) == 4
 
 
-@settings(max_examples=60)
 @given(label=st.sampled_from(CLASSES), index=st.integers(0, 10**6), seed=st.integers(0, 10**6))
 def test_boxes_lie_inside_and_fit_the_lesions(label: str, index: int, seed: int) -> None:
     painting = paint(label, index, seed)
