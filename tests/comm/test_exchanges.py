@@ -38,11 +38,16 @@ OTHER = {
 pytestmark = pytest.mark.distributed
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4, 8])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(2, marks=pytest.mark.long), 3, 4, pytest.param(8, marks=pytest.mark.long)
+    ],
+)  # fmt: skip
 def group(request: pytest.FixtureRequest) -> tuple[int, list[dict[str, Any]]]:
-    """One spawned group of ranks runs every kind."""
+    """One spawned group of ranks runs every kind, a larger one those that depend on its size."""
     cases = {**EXACT, **COMPRESSED, **OTHER}
-    if request.param == 8:
+    if request.param >= 4:
         cases = {name: cases[name] for name in ("gtopk", "multicolor, three", "hierarchical")}
     return request.param, run_ranks(request.param, every_kind, cases, timeout_s=240)
 

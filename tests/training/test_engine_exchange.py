@@ -32,7 +32,7 @@ COMPRESSED: dict[str, ExchangeSettings] = {
 KINDS = {**EXACT, **COMPRESSED}
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
 def ranks(request: pytest.FixtureRequest) -> list[Runs]:
     precisions = ["fp32", "bf16"] if request.param == 2 else ["fp32"]
     found: list[Runs] = run_ranks(request.param, all_kinds, KINDS, precisions)

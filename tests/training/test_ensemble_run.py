@@ -24,7 +24,7 @@ from skindx.training.run import train
 PREPROCESS = {"size": 64}
 SETTINGS = {
     "engine": {"accelerator": "cpu", "ranks": 1},
-    "recipe": {"epochs": 3, "batch": 16},
+    "recipe": {"epochs": 1, "batch": 16},
     "folds": 2,
     "members": [
         {

@@ -74,7 +74,7 @@ def half_way(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_whatever_does_not_fit_is_one_sentence(half_way: Path, small_dataset: Path) -> None:
     (said,) = run_ranks(1, _open_forged, str(half_way), str(small_dataset), timeout_s=280)
     assert said.pop("as written") == "opened"
-    assert len(said) > 40
+    assert len(said) > 25
     assert [forged for forged, sentence in said.items() if sentence == "opened"] == []
     for forged, sentence in said.items():
         assert "is not of this training" in sentence, (forged, sentence)
@@ -148,7 +148,10 @@ def _forged(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     seen: dict[tuple[str, ...], int] = {}
     rng.shuffle(places)
     for path in places:
-        kind = path[:3] if "weights" in path or "optimizer" in path else path[:4]
+        # Of parameters and of statistics of layers one is like the other.
+        alike = {"weights", "optimizer", "average", "statistics"} & set(path)
+        kind = path[: path.index(alike.pop()) + 1] if alike else path[:4]
+        kind += (path[-1].rpartition(".")[2],) if alike else ()
         seen[kind] = seen.get(kind, 0) + 1
         if seen[kind] > 1:
             continue

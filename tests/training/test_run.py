@@ -10,6 +10,7 @@ import pytest
 import yaml
 from network_guard import Guarded, run_guarded
 from nodes import two_nodes, wait_all
+from ranks import run_ranks
 from safetensors.torch import load_file
 from tiny_bundle import measured
 
@@ -30,9 +31,9 @@ SETTINGS = {
     "recipe": {"epochs": 2, "batch": 15},
     "members": [
         {"name": "a", "model": "test_resnet", "preprocess": {"size": 64}},
-        {"name": "b", "model": "mobilenetv3_small_050", "preprocess": {"size": 64}},
+        {"name": "b", "model": "test_efficientnet", "preprocess": {"size": 64}},
     ],
-    "detector": {"size": 64, "epochs": 2, "batch": 16},
+    "detector": {"size": 64, "epochs": 1, "batch": 16},
     "monitors": ["tensorboard"],
 }
 
@@ -107,7 +108,7 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert TrainSettings.load(run / "train.yaml") == _settings()
     rows = (run / "detector" / "history.csv").read_text().splitlines()
     assert rows[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"
-    assert len(rows) == 3
+    assert len(rows) == 2
 
 
 @pytest.mark.distributed
@@ -148,7 +149,7 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     kept = (run / "train.yaml").read_text()
     others = {
         "recipe.epochs was 2 and is 3": _settings(recipe={"epochs": 3, "batch": 15}),
-        "detector.epochs was 2 and is 3": _settings(
+        "detector.epochs was 1 and is 3": _settings(
             detector={"size": 64, "epochs": 3, "batch": 16}
         ),
         "exchange.kind was dense and is topk, .*": _settings(exchange={"kind": "topk"}),
@@ -237,6 +238,23 @@ def _assert_same_weights(run: Path, other: Path) -> None:
     assert all(ours[key].equal(theirs[key]) for key in ours)
 
 
+def _train_as_under_torchrun(dataset: Path, folder: Path) -> str | None:
+    settings = TrainSettings.load(folder / "alone.yaml")
+    bundle = train(dataset, settings, folder / "run")
+    return bundle and str(bundle.path)
+
+
+@pytest.mark.distributed
+def test_ranks_that_others_started_give_the_same_weights(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    _alone(tmp_path, small_dataset)
+    packed = run_ranks(2, _train_as_under_torchrun, small_dataset, tmp_path)
+    assert packed == [str(tmp_path / "run/bundle"), None]
+    _assert_same_weights(run, tmp_path / "run")
+
+
+@pytest.mark.long
 @pytest.mark.distributed
 def test_torchrun_on_two_nodes_gives_the_same_weights(
     run: Path, small_dataset: Path, tmp_path: Path
