@@ -1,59 +1,42 @@
 """Every shell block of README and guide is one that a shell and skindx understand."""
 
 import ast
-import importlib
 import re
 import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from command_line import Skindx
+from guide_commands import command_of, options_of, settings_of
 from guide_pages import PAGES, ROOT, Block, inline_commands, shell_blocks
 
-from skindx.cli import app
-from skindx.cli.options import KNOWN, complete
-
 BLOCKS = shell_blocks()
+RUN = [block for block in BLOCKS if block.runs and " bench " not in block.text]
+"""The lab's tests run those of benchmarks."""
 FIXTURES = ROOT / "tests/fixtures/v0_1"
 
 
-def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """Return the verb that words name, and the words after it."""
-    command = _all_verbs()
-    while words and words[0] in getattr(command, "commands", {}):
-        command, words = command.commands[words[0]], words[1:]
-    if getattr(command, "subjects", False) and command.name in command.commands:
-        command = command.commands[command.name]  # the subject that a group is called by
-    return command, words
+READS = """
+for block; do (eval "set -n
+$block") || printf 'This is no shell: %s\n' "$block"; done
+"""
+"""One shell parses every block on its own, and runs none: `set -n` is in force for it."""
 
 
-@cache
-def _all_verbs() -> Any:
-    command = typer.main.get_command(app)
-    for name in KNOWN:
-        complete(command, name)
-    return command
+def unreadable(*blocks: str) -> str:
+    command = ["bash", "-c", READS, "bash", *blocks]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
-def options_of(command: Any) -> set[str]:
-    given = {
-        name
-        for parameter in command.params
-        for name in (*parameter.opts, *parameter.secondary_opts)
-    }
-    return given | {"-h", "--help"}
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_shell_reads_the_block(block: Block) -> None:
-    done = subprocess.run(
-        ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_shell_reads_every_block(tmp_path: Path) -> None:
+    assert unreadable(*(block.text for block in BLOCKS)) == ""
+    quote, loop = 'echo "a\n', "while true\nx\n"
+    wrong = unreadable("true\n", quote, f"touch {tmp_path}/run\n", loop)
+    assert wrong.count("This is no shell") == 2
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if [*block.commands()]], ids=str)
@@ -89,7 +72,10 @@ def test_commands_that_messages_name_exist() -> None:
     for file in sorted((ROOT / "skindx").rglob("*.*")):
         if file.suffix not in {".py", ".jinja", ".js", ".html"}:
             continue
-        for text in _texts(file):
+        source = file.read_text(encoding="utf-8")
+        if not re.search(r"`skindx\s", source):
+            continue
+        for text in _texts(source) if file.suffix == ".py" else [source]:
             for named in re.findall(r"`skindx ([^`]+)`", " ".join(text.split())):
                 words = named.split("|")[0].split()
                 if words[0] == "X":  # the demo names the verb that it runs
@@ -100,19 +86,17 @@ def test_commands_that_messages_name_exist() -> None:
                 assert options <= options_of(command), (file, named)
 
 
-def _texts(file: Path) -> list[str]:
+def _texts(source: str) -> list[str]:
     """Return the strings of a program, an f-string's with X for what it fills in."""
-    if file.suffix != ".py":
-        return [file.read_text(encoding="utf-8")]
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    nodes = [*ast.walk(ast.parse(source))]
     joined = [
         "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.JoinedStr)
     ]
     return joined + [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
 
@@ -120,26 +104,31 @@ def _texts(file: Path) -> list[str]:
 def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     from skindx.data.recipe import BuildSettings
     from skindx.training.config.run import TrainSettings
-    from skindx_bench import subjects as bench
+    from skindx_bench.subjects import BENCHES
 
     monkeypatch.chdir(ROOT)
     for name in ("SKINDX_REAL", "SKINDX_CONTACT"):
         monkeypatch.setenv(name, "somewhere")
-    for block in BLOCKS:
-        for words in block.commands():
-            command, arguments = command_of(words)
-            if command.name not in ("build", "train", *bench.BENCHES) or "help=1" in arguments:
-                continue
-            given = command.make_context(command.name, list(arguments)).params
-            file = next((given[key] for key in ("source", "config") if given.get(key)), None)
-            path = Path(file) if file and Path(file).is_file() else None
-            if words[0] == "bench":
-                module = importlib.import_module(bench.BENCHES[command.name])
-                module.Config.load(None, given["sets"] or [])
-            elif command.name == "train":
-                TrainSettings.load(path, given["sets"] or [])
-            elif path:
-                BuildSettings.load(path, given["sets"] or [])
+    for name, path, sets in settings_of(BLOCKS):
+        if name == "train":
+            TrainSettings.load(path, sets)
+        elif name == "build" and path:
+            BuildSettings.load(path, sets)
+        elif name in BENCHES:
+            assert {one.partition("=")[0].split(".")[0] for one in sets} <= keys_of(BENCHES[name])
+
+
+@cache
+def keys_of(module: str) -> set[str]:
+    """Return what its source names: some benchmarks import half of what is installed."""
+    file = ROOT / "benchmarks" / Path(*module.split(".")).with_suffix(".py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Config":
+            fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+            return {field.id for field in fields if isinstance(field, ast.Name)}
+        if isinstance(node, ast.ImportFrom) and "Config" in [one.name for one in node.names]:
+            return keys_of(str(node.module))
+    raise ValueError(f"{module} has no settings")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +140,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mine.parents[1]
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.runs], ids=str)
+@pytest.mark.parametrize("block", RUN, ids=str)
 def test_short_blocks_run(
     block: Block, folder: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
