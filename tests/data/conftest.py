@@ -1,14 +1,22 @@
 """Fixtures of several files."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from published import settings
 from small_dataset import SmallDataset, free_dataset
+from warm_modules import warm_crawls
 
 from skindx.data.publish import assemble, croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_formats import FORMATS, Format
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_crawling() -> Iterator[None]:
+    with warm_crawls():
+        yield
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
+from warm_modules import cold_crawls
 
 from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
@@ -99,7 +100,8 @@ def test_killed_at_any_moment_the_same_call_goes_on(tmp_path: Path) -> None:
         site.pages |= {"/": html(category("/c/", "Acne")), "/c/": html(figures(*paths))}
         fetch = FetchSettings(origins={site.origin: FAST}, allow_private=(site.netloc,))
 
-        with pytest.raises(RuntimeError, match="run the same command again") as died:
+        # Its process is known by its command line.
+        with cold_crawls(), pytest.raises(RuntimeError, match="run the same command") as died:
             acquire([atlas(site)], fetch, tmp_path, on_progress=kill_the_crawl)
         assert "Spider opened" in str(died.value)
         first = {row.url for row in read_ledger(tmp_path)}

@@ -31,6 +31,7 @@ from hostile_images import (
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 from numpy.typing import NDArray
 from paint_images import encode, paint
+from warm_modules import cold_crawls
 
 from skindx.data.build.acquire import acquire
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
@@ -301,12 +302,13 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
     )
     progress: list[tuple[int, int]] = []
     with Watch("skindx.data.crawl.crawl_process", "skindx.workers.sandbox") as watch:
-        rows = acquire(
-            [atlas(main), atlas(main, "/endless/")],
-            fetch,
-            dataset,
-            on_progress=lambda done, known: progress.append((done, known)),
-        )
+        with cold_crawls():
+            rows = acquire(
+                [atlas(main), atlas(main, "/endless/")],
+                fetch,
+                dataset,
+                on_progress=lambda done, known: progress.append((done, known)),
+            )
         stored = sorted({row.path for row in rows if row.status == "stored"})
         verdicts = screen_files(
             [dataset / path for path in stored],
