@@ -34,7 +34,7 @@ class Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._ending.wait(0.01):
+        while not self._ending.wait(0.05):
             for pid in set(descendants(os.getpid())) - self._earlier:
                 with suppress(OSError):  # it has ended meanwhile
                     self._note(pid)
