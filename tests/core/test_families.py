@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,15 @@ def literals(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
                 yield from ((str(text.value), text.lineno, False) for text in own)
 
 
+@cache
+def all_literals() -> dict[Path, list[tuple[str, int, bool]]]:
+    """Return the literals of every module, read once for all families."""
+    return {
+        path: list(literals(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
 def elsewhere(family: Family, *, words: bool) -> list[str]:
     """Return where a family's kinds are compared with, or keys, outside the family's folder.
 
@@ -102,11 +112,11 @@ def elsewhere(family: Family, *, words: bool) -> list[str]:
         home = sys.modules[family.load(kind).__module__].__file__
         homes.add(Path(str(home)).parent)
     found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path, named in all_literals().items():
         if path.parent in homes:
             continue
         place = str(path.relative_to(ROOT))
-        for text, line, kind in literals(ast.parse(path.read_text(encoding="utf-8"))):
+        for text, line, kind in named:
             allowed = any(text == word and place.startswith(start) for word, start in ALLOWED)
             if text in family.names and (words or kind) and not allowed:
                 found.append(f"{place}:{line} {text!r}")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from described_once import described_once
 from published import settings
 from small_dataset import SmallDataset, free_dataset
 from warm_modules import warm_crawls
@@ -16,6 +17,12 @@ from skindx.data.publish.publish_formats import FORMATS, Format
 @pytest.fixture(scope="session", autouse=True)
 def warm_crawling() -> Iterator[None]:
     with warm_crawls():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def describing() -> Iterator[None]:
+    with described_once():
         yield
 
 

@@ -17,11 +17,11 @@ PATHS = (SUPPORT.parents[1], SUPPORT)
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("rebuild", 20), ("take_down", 15)])
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_before_a_change_of_the_disk(
     tmp_path: Path, scenario: str, least: int, every: int
 ) -> None:
-    """Each fifth change in the suite, every one in the long run."""
+    """Each fifteenth change in the suite, every one in the long run."""
     done = subprocess.run(
         [sys.executable, SUPPORT / "kill_everywhere.py", scenario, tmp_path, str(every)],
         capture_output=True,
