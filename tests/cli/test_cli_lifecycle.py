@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from command_line import Skindx
 from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.core.atomic_files import sha256_file
+from skindx.data.build.build_dataset import build, load_build_settings
+from skindx.data.layout import RECIPE
 from skindx.data.manifest import read_manifest
 from skindx.data.publish import assemble as published
 from skindx.models.bundle.bundle import open_bundle
@@ -30,22 +33,30 @@ def paint(path: Path, seed: int, side: int = 120) -> None:
     cv2.imwrite(str(path), np.clip(smooth + grain, 0, 255).astype(np.uint8))
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with images and the dataset that is built of them."""
+    folder = tmp_path_factory.mktemp("built")
     for number in range(12):
         for shift, label in enumerate(("Acne", "Rosacea")):
-            paint(tmp_path / "pictures" / label / f"{number}.png", 100 * shift + number)
-    return tmp_path / "pictures"
-
-
-FREE = ("--set", "sources.0.licence=CC0-1.0")
+            paint(folder / "pictures" / label / f"{number}.png", 100 * shift + number)
+    settings = ["sources.0.licence=CC0-1.0"]
+    build(load_build_settings(folder / "pictures", settings), folder / "data")
+    return folder
 
 
 @pytest.fixture
-def data(skindx: Skindx, images: Path, tmp_path: Path) -> Path:
-    code, _, err = skindx("build", images, "--out", tmp_path / "data", *FREE)
-    assert code == 0, err
-    return tmp_path / "data"
+def images(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built / "pictures", tmp_path / "pictures"))
+
+
+@pytest.fixture
+def data(built: Path, images: Path, tmp_path: Path) -> Path:
+    """Return a copy of the dataset whose recipe names the copy of its images."""
+    data = Path(shutil.copytree(built / "data", tmp_path / "data"))
+    recipe = (data / RECIPE).read_text()
+    (data / RECIPE).write_text(recipe.replace(str(built), str(tmp_path)))
+    return data
 
 
 def splits(folder: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import cv2
@@ -19,7 +20,7 @@ from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.hash_links import near_links
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, read_decisions, read_flags, write_flags
-from skindx.data.layout import BLOCKLIST, LEDGER, stored_files
+from skindx.data.layout import BLOCKLIST, LEDGER, RECIPE, stored_files
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
@@ -55,15 +56,27 @@ def root(tmp_path: Path) -> Path:
     return fill(tmp_path / "pictures")
 
 
-@pytest.fixture
-def out(root: Path, tmp_path: Path) -> Path:
-    """Return a dataset in which acne/0.jpg has an exact, a near and a tiny copy, and flags."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of images, and the dataset built of them, which `out` describes."""
+    folder = tmp_path_factory.mktemp("made")
+    root = fill(folder / "pictures")
     (root / "acne" / "again.jpg").write_bytes((root / "acne" / "0.jpg").read_bytes())
     save(root / "acne" / "turned.jpg", np.ascontiguousarray(np.rot90(paint(0))), quality=60)
     tiny = cv2.resize(paint(0), (60, 48), interpolation=cv2.INTER_AREA)
     save(root / "wart" / "tiny.jpg", tiny)
-    out = tmp_path / "out"
-    records = make(root, out)
+    make(root, folder / "out")
+    return folder
+
+
+@pytest.fixture
+def out(made: Path, root: Path, tmp_path: Path) -> Path:
+    """Return a dataset in which acne/0.jpg has an exact, a near and a tiny copy, and flags."""
+    shutil.copytree(made / "pictures", root, dirs_exist_ok=True)
+    out = Path(shutil.copytree(made / "out", tmp_path / "out"))
+    recipe = (out / RECIPE).read_text()
+    (out / RECIPE).write_text(recipe.replace(str(made), str(tmp_path)))
+    records = {record.source_url: record for record in read_manifest(out)}
     sha256 = records["acne/0.jpg"].sha256
     other = records["acne/1.jpg"].sha256
     write_flags(out, [Flag(sha256, "face", 0.5), Flag(other, "text", 0.5)], ["face", "text"])
