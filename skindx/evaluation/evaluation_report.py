@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ def render(template: str, **values: Any) -> str:
     return keep_units(_template(template).render(figures=FIGURES, **values))
 
 
+@cache
 def _template(name: str) -> "Template":
     plain = name.endswith(".txt.jinja")
     environment = (markdown_environment if plain else html_environment)("skindx.evaluation")
