@@ -133,10 +133,15 @@ def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture(scope="session", autouse=True)
 def warm() -> Iterator[None]:
-    """Let trainings of this process start their launchers from the ranks' server."""
-    from warm_launcher import warm_launchers
+    """Let trainings of this process start their launchers from the ranks' server.
 
-    with warm_launchers():
+    Crawls start from one that has imported Scrapy, and an image is described once.
+    """
+    from described_once import described_once
+    from warm_launcher import warm_launchers
+    from warm_modules import warm_crawls
+
+    with warm_launchers(), warm_crawls(), described_once():
         yield
 
 

@@ -4,25 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from described_once import described_once
+from described_once import described_here
 from published import settings
 from small_dataset import SmallDataset, free_dataset
-from warm_modules import warm_crawls
 
 from skindx.data.publish import assemble, croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_formats import FORMATS, Format
 
 
-@pytest.fixture(scope="session", autouse=True)
-def warm_crawling() -> Iterator[None]:
-    with warm_crawls():
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
 def describing() -> Iterator[None]:
-    with described_once():
+    with described_here():
         yield
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from described_once import described_once
+from described_once import described_here, described_once
 from kill_everywhere import kill_everywhere
 from paint_images import encode, paint, save
 
@@ -70,7 +70,7 @@ def rebuild(folder: Path) -> str:
     def act(out: Path) -> None:
         build(settings(new_source, "seed=3"), out)
 
-    with described_once():
+    with described_once(), described_here():
         build(settings(new_source, "seed=3"), folder / "warm")  # its forks know the descriptions
         kills = kill_everywhere(start, work, act, check)
     return f"{kills} changes"
@@ -131,6 +131,6 @@ def take_down(folder: Path) -> str:
         again = {record.sha256 for record in read_manifest(out)}
         assert again == {record.sha256 for record in records}
 
-    with described_once():
+    with described_once(), described_here():
         build(settings(source), folder / "warm")
         return f"{kill_everywhere(start, work, act, check)} changes"
