@@ -145,6 +145,14 @@ def warm() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def without_fingerprints() -> Iterator[None]:
+    """Pack bundles without what recognises copies, where a test looks elsewhere: it is SIFT."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skindx.training.ensembles.ready_ensemble.described", lambda *_: iter(()))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle of two small networks and a detector, untrained; do not change it."""

@@ -168,6 +168,7 @@ def test_a_scan_opens(written: Path) -> None:
     assert (view.boxes_L4.shape, view.pixels_HW3.shape) == ((5, 4), (120, 160, 3))
 
 
+@pytest.mark.usefixtures("without_fingerprints")
 @pytest.mark.distributed
 def test_a_half_way_run_goes_on(
     written: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +184,7 @@ def test_a_half_way_run_goes_on(
     assert open_bundle(written / "half/bundle").spec.members[0].name == "a"
 
 
+@pytest.mark.usefixtures("without_fingerprints")
 def test_a_finished_run_is_not_trained_again(
     written: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,13 +26,14 @@ SHORT = {
 }
 
 
+@pytest.mark.usefixtures("without_fingerprints")
 # A busy machine may not end the server of decoding processes in the second that it is given.
 @pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning")
 def test_the_example_runs_from_folder_to_answers(
     tmp_path: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for record in read_manifest(FIXTURE):
+    for record in read_manifest(FIXTURE)[::2]:
         folder = Path("my/images") / record.label
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(FIXTURE / record.path, folder)

@@ -31,6 +31,7 @@ from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training import state
 from skindx.training.deepspeed import ranks
 
+pytestmark = pytest.mark.usefixtures("without_fingerprints")
 CLASSES = ("mole", "melanoma", "wart")
 SOLVED = ("linear", "knn", "prototypes")
 D = 12
@@ -84,7 +85,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Embedded:
 
 
 @pytest.fixture(scope="module")
-def made(embedded: Embedded, tmp_path_factory: pytest.TempPathFactory) -> FeaturesResult:
+def made(
+    embedded: Embedded, without_fingerprints: None, tmp_path_factory: pytest.TempPathFactory
+) -> FeaturesResult:
     folder = tmp_path_factory.mktemp("made")
     file, names = embedded.save(folder)
     return evaluate_embeddings(
