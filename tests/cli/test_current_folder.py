@@ -90,12 +90,14 @@ def test_a_path_that_the_user_sets_still_counts(tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", code, environment=given).stdout == "mine\n"
 
 
-def test_the_command_line_starts_nothing_of_the_folder(tmp_path: Path, tiny_bundle: Path) -> None:
+def test_the_command_line_starts_nothing_of_the_folder(tmp_path: Path) -> None:
     """Python itself takes a `skindx.py` for `python -m skindx`, and no other module."""
     photos = tmp_path / "photos"
     sprung = lay(photos)
-    answers = ("--out", str(tmp_path / "answers.csv"))
-    done = run(photos, SKINDX, "diagnose", str(tiny_bundle.resolve()), ".", *answers)
+    for number in range(6):
+        label = photos / "images" / ("psoriasis", "acne")[number % 2]
+        save(label / f"{number}.jpg", paint(number, 320, 240))
+    done = run(photos, SKINDX, "build", "images", "--out", "data")
     assert done.returncode == 0, done.stderr
     (photos / "skindx.py").unlink()
     done = run(photos, sys.executable, "-m", "skindx", "--version")
@@ -110,7 +112,7 @@ def test_every_child_is_started_in_one_way() -> None:
     )
     places = [
         str(path.relative_to(ROOT))
-        for folder in ("skindx", "benchmarks")
+        for folder in ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if starts.search(path.read_text())
     ]

@@ -22,7 +22,7 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.screening import screen
 from skindx.workers.task_runner import ATTEMPTS, LocalRunner, connected
 
-IMAGES = 48
+IMAGES = 24
 SHARD = 6
 
 pytestmark = pytest.mark.timeout(180)

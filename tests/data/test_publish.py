@@ -62,6 +62,7 @@ def test_sums_are_right_and_complete(free: Free, form: Format) -> None:
     assert {line.split("  ", 1)[1] for line in listed} == files_of(pub).keys() - {"SHA256SUMS"}
 
 
+@pytest.mark.usefixtures("quick")
 @formats
 def test_no_byte_of_a_withheld_image_is_published(tmp_path: Path, form: Format) -> None:
     dataset, withheld, free = with_withheld(tmp_path / "data")

@@ -141,6 +141,7 @@ def found(folder: Path, needles: dict[str, bytes]) -> dict[str, set[str]]:
     return where
 
 
+@pytest.mark.usefixtures("quick")
 def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
     out = tmp_path / "data"
     with LocalSite(pages()) as site:

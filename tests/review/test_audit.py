@@ -153,8 +153,14 @@ def test_an_image_that_is_gone_is_named(fake: type[Fake], tmp_path: Path) -> Non
         run(tmp_path)
 
 
-def test_processes_see_what_one_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the real models, in fresh processes."""
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_processes_see_what_one_sees(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, real: bool
+) -> None:
+    """In the long run with the real models, in fresh processes."""
+    if not real:
+        monkeypatch.setattr(module, "PrivacyDetector", Fake)
+        monkeypatch.setattr(module, "spawn_context", lambda: get_context("fork"))
     monkeypatch.setattr(module, "_FEW", 2)
     tiny_dataset(tmp_path / "a", 6)
     tiny_dataset(tmp_path / "b", 6)
