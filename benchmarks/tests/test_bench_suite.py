@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Skindx
+from verb_examples import check_examples, verbs_of
 
 from skindx.core.errors import UserError
 from skindx_bench.devices import suite
@@ -165,6 +166,14 @@ def test_every_figure_with_words_is_one_of_its_bench(pytestconfig: pytest.Config
         figures = json.loads(file.read_text())["figures"]
         known = [key for key in figures if words(bench, key) != key]
         assert len(known) >= len(WORDS[bench]), bench
+
+
+VERBS = verbs_of("bench")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_an_example_that_it_understands(verb: str) -> None:
+    check_examples(verb, VERBS[verb])
 
 
 def test_help_names_every_bench(skindx: Skindx) -> None:

@@ -4,13 +4,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from skindx.data.typed_rows import Float32
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:  # `skindx --help` reads the formats of boxes, and no NumPy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def match(
 
     An optimal assignment (Kuhn 1955, the Hungarian method): a box has one partner at most.
     """
+    import numpy as np
     from scipy.optimize import linear_sum_assignment
 
     iou_AB = iou(first, second)
@@ -125,8 +128,10 @@ def match(
     return [(i, j, float(iou_AB[i, j])) for i, j in pairs if iou_AB[i, j] >= threshold]
 
 
-def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
+def iou(first: Sequence[Box], second: Sequence[Box]) -> "Floats":
     """Return the intersection over union of every pair of boxes, A x B."""
+    import numpy as np
+
     a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
     b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
     sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
@@ -136,6 +141,6 @@ def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
     return both_AB
 
 
-def _area(boxes: Floats) -> Floats:
+def _area(boxes: "Floats") -> "Floats":
     area: Floats = (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)
     return area

@@ -87,7 +87,7 @@ def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: P
         (("trian", "data"), "Did you mean 'train'? `skindx --help` lists what it takes."),
         (("train",), "Missing argument 'dataset'; `skindx train --help` lists what it takes."),
         (("serve", "bundle", "--port", "abc"), "'--port': it must be a whole number; `skindx"),
-        (("plan", "make", "--outt", "x"), "`skindx plan make --help`"),
+        (("casebook", "list", "--outt", "x"), "`skindx casebook list --help`"),
         (("build", "recipe.yaml", "--out", "data"), "recipe.yaml"),
         (("doctor", "--upgrade"), "requires an argument; `skindx doctor --help`"),
         (("new", "x", "--effort", "fast"), "'--effort': 'fast' is not one of"),

@@ -25,8 +25,6 @@ VERBS = [
     ("bundle", "detach", "IN", "--out", "new.zip"),
     ("scan", "compare", "IN", "IN", "--out", "new"),
     ("scan", "run", "PIPE", "--bundle", "IN", "--out", "new"),
-    ("plan", "make", "--trace", "PIPE", "--cluster", "10gbe:8"),
-    ("plan", "make", "PIPE", "IN", "--cluster", "10gbe:8"),
     ("casebook", "keep-scan", "new.db", "IN", "--patient", "P", "--view", "V", "--consent"),
     ("casebook", "list", "PIPE"),
     ("boxes", "import", "IN", "PIPE"),

@@ -159,8 +159,7 @@ def import_names() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "words", [("train", "data", "--out", "run"), ("bench", "network", "--out", "c.yaml"),
-              ("plan", "measure", "c.yaml", "data", "--out", "t")]
+    "words", [("train", "data", "--out", "run"), ("bench", "network", "--out", "c.yaml")]
 )  # fmt: skip
 def test_without_the_extra_a_training_is_a_sentence(
     words: tuple[str, ...], skindx: Skindx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

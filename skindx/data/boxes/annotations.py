@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.answer_log import read_answers_to
-from skindx.data.box import Box, Floats, match
+from skindx.data.box import Box, match
 from skindx.data.manifest import (
     Record,
     read_manifest,
@@ -162,6 +163,8 @@ def _read(path: Path, advice: str) -> list[Annotation]:
 
 
 # N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
