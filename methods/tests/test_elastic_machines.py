@@ -87,6 +87,15 @@ def training(small_dataset: Path, tmp_path: Path) -> Iterator[_Training]:
         process.wait()
 
 
+@pytest.mark.distributed
+def test_a_launcher_starts_the_ranks_and_packs(training: _Training) -> None:
+    change = [word for one in ("engine.ranks=2", "recipe.epochs=1") for word in ("--set", one)]
+    assert training.start(*training.words, *change).wait(LIMIT_S) == 0, training.printed()
+    (row,) = (training.run / "elastic.jsonl").read_text().splitlines()
+    assert json.loads(row)["ranks"] == [0, 1]
+    assert (training.run / "bundle").is_dir()
+
+
 @pytest.mark.long
 @pytest.mark.distributed
 def test_agents_of_torchrun_start_their_rank_again_alone(training: _Training) -> None:

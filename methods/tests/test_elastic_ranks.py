@@ -61,6 +61,7 @@ def test_the_others_go_on_when_one_is_killed_in_a_step(small_dataset: Path, tmp_
     assert all(bool(value.isfinite().all()) for value in weights.values())
 
 
+@pytest.mark.long
 def test_a_rank_that_was_stopped_comes_back_and_one_that_is_preempted_leaves(
     small_dataset: Path, tmp_path: Path
 ) -> None:
