@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.core.child_python import python_command
 from skindx.core.compiled_loops import CppSource
-from skindx.core.machine import how_to_install
+from skindx.core.machine import how_to_install, python_command
 from skindx.data.loader.crops import SOURCE as CROPS
 from skindx.imaging.resize import SOURCE as RESIZE
 

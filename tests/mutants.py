@@ -756,13 +756,13 @@ MUTANTS = {
         "tests/workers/test_worker_pool.py",
     ),
     "children: a grandchild imports from the current folder": Mutant(
-        "skindx/core/child_python.py",
+        "skindx/core/machine.py",
         'return environment | {_VARIABLE: "1"}',
         "return environment",
         "tests/cli/test_current_folder.py::test_no_child_of_a_program_imports_from_its_folder",
     ),
     "children: one of multiprocessing imports from the current folder": Mutant(
-        "skindx/core/child_python.py",
+        "skindx/core/machine.py",
         'before = os.environ.get(_VARIABLE)\n    os.environ[_VARIABLE] = "1"',
         "before = os.environ.get(_VARIABLE)",
         "tests/cli/test_current_folder.py::test_no_child_of_a_program_imports_from_its_folder",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import skindx
 from generators.markdown import code, escape, table
-from skindx.core.companions import FOLDERS
-from skindx.core.kinds import Family, load_object
+from skindx.core.kinds import FOLDERS, Family, load_object
 
 _FAMILY = re.compile(r"^(\w+)(?:: [^=\n]+)? = Family\(", re.MULTILINE)
 _PAPER = re.compile(r"[A-Z][\w.' ]+ (?:et al\. |and \w+ )?\d{4}, arXiv\s+\d{4}\.\d{4,5}")

@@ -32,9 +32,8 @@ from skindx.cli.options import VerbGroup, lay_out, refuse_special_files
 from skindx.cli.remove import publish, remove
 from skindx.cli.serve import monitor, serve, user
 from skindx.cli.train import train
-from skindx.core.child_python import keep_folder_out
 from skindx.core.errors import DeprecatedName, JobError, UserError, no_room
-from skindx.core.machine import go_offline, what_is_missing
+from skindx.core.machine import go_offline, keep_folder_out, what_is_missing
 from skindx.core.startup import STOPPED, collect_rarely, heed_interrupts
 from skindx.core.text import printable
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from skindx.core.companions import LAB, METHODS, entry_of, load_entry, missing
 from skindx.core.errors import UserError
+from skindx.core.kinds import LAB, METHODS, entry_of, load_entry, missing
 from skindx.core.removed_names import (
     refuse_removed_key,
     refuse_removed_options,

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.companions import METHODS
-from skindx.core.kinds import Family, load_object
+from skindx.core.kinds import METHODS, Family, load_object
 
 if TYPE_CHECKING:
     from skindx.comm.exchange import Exchange

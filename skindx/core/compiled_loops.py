@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from skindx.core.child_python import python_command
-from skindx.core.machine import cache_folder, cpu_flags
+from skindx.core.machine import cache_folder, cpu_flags, python_command
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from skindx.core.atomic_files import FolderKind, write_text
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
+from skindx.core.machine import python_command
 from skindx.data.manifest import read_manifest
 from skindx.data.synthetic.site import make_site, serve_site
 

@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.core.child_python import spawn_context
 from skindx.core.errors import UserError
-from skindx.core.machine import cpu_count, require_extra
+from skindx.core.machine import cpu_count, require_extra, spawn_context
 from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MALFORMED

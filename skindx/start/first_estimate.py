@@ -14,11 +14,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from skindx.comm.dense import DenseSettings
-from skindx.core.child_python import spawn_context
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, spawn_context
 from skindx.core.text import seconds, size
 from skindx.plan.estimate import Machine, estimate
 from skindx.plan.outcome import outcome

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from skindx.core.child_python import spawn_context
 from skindx.core.errors import UserError
-from skindx.core.machine import cache_folder
+from skindx.core.machine import cache_folder, spawn_context
 from skindx.core.startup import light_imports
 from skindx.models.classifier.classifier import ClassifierSettings, TrialError, try_network
 from skindx.models.classifier.head_kinds import LinearHead

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.companions import METHODS, missing
 from skindx.core.errors import UserError
+from skindx.core.kinds import METHODS, missing
 from skindx.data.manifest import Record
 from skindx.training.config.engine import SCHEDULES
 from skindx.training.config.run import MemberSettings, TrainSettings

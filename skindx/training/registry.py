@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.core.companions import METHODS, entry_of, load_entry, missing
 from skindx.core.errors import UserError
-from skindx.core.kinds import load_object
+from skindx.core.kinds import METHODS, entry_of, load_entry, load_object, missing
 from skindx.models.towers import is_tower, resolve_tower
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings

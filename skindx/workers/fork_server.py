@@ -24,8 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO
 
-from skindx.core.child_python import child_environment
-from skindx.core.machine import ONE_THREAD
+from skindx.core.machine import ONE_THREAD, child_environment
 from skindx.workers.worker_process import module_command, start
 
 _NUMBER = struct.Struct("=i")

@@ -18,9 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
-from skindx.core.machine import ONE_THREAD
+from skindx.core.machine import ONE_THREAD, child_environment, python_command
 
 if TYPE_CHECKING:
     import asyncio

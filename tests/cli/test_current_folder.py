@@ -17,7 +17,7 @@ SKINDX = str(Path(sys.executable).with_name("skindx"))
 CHILDREN = """
 import multiprocessing, subprocess, sys
 from pathlib import Path
-from skindx.core.child_python import child_environment, python_command, spawn_context
+from skindx.core.machine import child_environment, python_command, spawn_context
 from skindx.imaging.dicom import read_dicom
 from skindx.workers.worker_process import module_command, start
 
@@ -116,7 +116,7 @@ def test_every_child_is_started_in_one_way() -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         if starts.search(path.read_text())
     ]
-    assert places == ["skindx/core/child_python.py"]
+    assert places == ["skindx/core/machine.py"]
     assert "PYTHONSAFEPATH=1" in (ROOT / "train/slurm.sbatch").read_text()
     assert "PYTHONSAFEPATH=1" in (ROOT / "app/Dockerfile").read_text()
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
-from skindx.core.kinds import Family, load_object
+from skindx.core.kinds import METHODS, Family, load_object
 from skindx.core.settings_base import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +68,7 @@ import json
 from pydantic import TypeAdapter
 from skindx.core.settings_base import Settings
 from skindx.core.kinds import Family
-from skindx.core.companions import METHODS
+from skindx.core.kinds import METHODS
 from skindx.core.errors import UserError
 
 family = Family("fruit", "skindx.fruits", {"plum": "toy_fruits:Plum"})
@@ -121,7 +120,7 @@ def test_a_kind_of_the_kit_is_refused_with_the_folder_to_install_it_from(
         family.load("factored")
     assert str(refused.value) == f"{expected} {folder}`."
     # Without a checkout no message names what a stranger could put on an index.
-    monkeypatch.setattr("skindx.core.companions.skindx.__file__", "/nowhere/skindx/__init__.py")
+    monkeypatch.setattr("skindx.core.kinds.skindx.__file__", "/nowhere/skindx/__init__.py")
     with pytest.raises(UserError, match=r"run `pip install \./methods` in a checkout of skindx"):
         family.load("factored")
 

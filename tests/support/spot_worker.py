@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Started as a worker it finds no module of its folder by itself (skindx/core/child_python.py).
+# Started as a worker it finds no module of its folder by itself (skindx/core/machine.py).
 sys.path.insert(0, str(Path(__file__).parent))
 
 import spots

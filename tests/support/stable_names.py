@@ -75,7 +75,7 @@ def settings() -> Iterator[str]:
 
     Kinds of the lab and of strangers are no promise of skindx; those of its kit are.
     """
-    from skindx.core.companions import METHODS
+    from skindx.core.kinds import METHODS
     from skindx.data.recipe import BuildSettings
     from skindx.models.bundle.bundle_index import BundleSpec
     from skindx.training.config.parallel_form import PARALLEL_FORMS

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 import skindx
-from skindx.core import companions
+from skindx.core import kinds
 from skindx.core.kinds import Family
 from skindx.training.config.method_settings import settings_of
 from skindx.training.method import PLAIN, method_of
@@ -140,7 +140,7 @@ def test_a_network_without_a_method_is_trained_as_it_is() -> None:
 
 
 def test_a_setting_of_the_kit_is_refused_without_it_unless_it_is_null() -> None:
-    group = Family("engine setting", "no.such.group", {}, elsewhere={"elastic": companions.METHODS})
+    group = Family("engine setting", "no.such.group", {}, elsewhere={"elastic": kinds.METHODS})
     setting = TypeAdapter(settings_of(group, "elastic"))
     assert setting.validate_python(None) is None
     with pytest.raises(

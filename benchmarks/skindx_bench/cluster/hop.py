@@ -16,8 +16,8 @@ import yaml
 from pydantic import Field
 
 from skindx.core.atomic_files import write_text
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
+from skindx.core.machine import python_command
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from skindx.core.child_python import python_command
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import JobError
+from skindx.core.machine import python_command
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.plan.estimate import Estimate, Machine, estimate

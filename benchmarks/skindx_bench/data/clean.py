@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from skindx.core.atomic_files import write_csv, write_text
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
+from skindx.core.machine import python_command
 from skindx.core.settings_base import Settings
 from skindx.data.splits.groups import GroupTable
 from skindx.metrics import Interval, Ranked, bootstrap_interval

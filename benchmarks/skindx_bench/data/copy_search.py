@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
-from skindx.core.child_python import spawn_context
 from skindx.core.errors import JobError, UserError
+from skindx.core.machine import spawn_context
 from skindx.data import layout
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.workers.task_runner import LocalRunner

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.core.child_python import spawn_context
-from skindx.core.machine import require_extra
+from skindx.core.machine import require_extra, spawn_context
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Figure, Result, median
 

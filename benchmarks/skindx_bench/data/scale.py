@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.core.child_python import spawn_context
+from skindx.core.machine import spawn_context
 from skindx.core.measurement import interleave
 from skindx.core.progress import silent
 from skindx.core.settings_base import Settings

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import Field
 
 import skindx
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
+from skindx.core.machine import python_command
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.parts import Outcome, Part, count_tests, run_part
 from skindx_bench.harness.result import Figure, Result, hardware

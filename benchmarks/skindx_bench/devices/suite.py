@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import Field
 
 from skindx.core.atomic_files import write_text
-from skindx.core.child_python import python_command
 from skindx.core.errors import UserError
+from skindx.core.machine import python_command
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.compare import Measurement, read_measurements
 from skindx_bench.harness.conditions import Conditions

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from skindx.core.child_python import python_command
+from skindx.core.machine import python_command
 
 MOST_BYTES = 64 << 20
 """All wheels together."""

@@ -18,8 +18,8 @@ from pathlib import Path
 import skindx
 import skindx_bench
 from skindx.core.atomic_files import write_text
-from skindx.core.child_python import python_command
 from skindx.core.errors import UserError
+from skindx.core.machine import python_command
 
 _MADE = "skindx-environment.txt"
 """In an environment that is whole: the digest of what it was made of."""

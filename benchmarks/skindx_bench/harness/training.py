@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
+from skindx.core.machine import python_command
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 
 _TRUNK = "trunk"

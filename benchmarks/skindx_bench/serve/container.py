@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, python_command
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.conditions import Conditions
 from skindx_bench.harness.result import Figure, Result

@@ -19,9 +19,8 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, python_command
 from skindx.core.settings_base import Settings
 from skindx.data.synthetic.lesions import RECIPES
 from skindx.data.synthetic.painter import encode_jpeg, paint

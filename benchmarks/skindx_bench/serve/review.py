@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
-from skindx.core.machine import free_port, require_extra
+from skindx.core.machine import free_port, python_command, require_extra
 from skindx.core.settings_base import Settings
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_proposals

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError, UserError
-from skindx.core.machine import go_offline, require_extra
+from skindx.core.machine import go_offline, python_command, require_extra
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier

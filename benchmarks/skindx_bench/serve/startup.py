@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from skindx.core.child_python import python_command
+from skindx.core.machine import python_command
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Result, median

@@ -15,8 +15,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from skindx.core.child_python import python_command
 from skindx.core.errors import JobError
+from skindx.core.machine import python_command
 from skindx.training.config.run import TrainSettings
 from skindx.training.launching.supervise import RANKS, read_notes
 from skindx_bench.harness.accidents import Accident, Injector

@@ -10,8 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from skindx.core.child_python import python_command
-from skindx.core.machine import free_port
+from skindx.core.machine import free_port, python_command
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Result, median, ratio

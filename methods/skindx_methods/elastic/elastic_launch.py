@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.core.child_python import child_environment
 from skindx.core.errors import UserError
+from skindx.core.machine import child_environment
 from skindx.data.manifest import Record
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import accelerator_variables, imports_once, launch

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
-from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
+from skindx.core.machine import child_environment, python_command
 from skindx.core.settings_base import read_yaml
 from skindx.training.config.engine import SETTINGS, EngineSettings
 from skindx.training.launching.supervise import RANKS

@@ -15,10 +15,9 @@ from typing import Any
 from skindx import __version__
 from skindx.core import measurement
 from skindx.core.atomic_files import sha256_file
-from skindx.core.child_python import spawn_context
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import JobError, UserError
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, spawn_context
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest

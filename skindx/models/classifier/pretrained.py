@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from skindx.core.atomic_files import atomic_file
-from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
-from skindx.core.machine import cache_folder, go_offline
+from skindx.core.machine import cache_folder, child_environment, go_offline, python_command
 from skindx.core.startup import light_imports
 from skindx.models.classifier.classifier import (
     Classifier,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.core.companions import METHODS
 from skindx.core.errors import UserError
-from skindx.core.kinds import Family
+from skindx.core.kinds import METHODS, Family
 from skindx.core.settings_base import Settings
 from skindx.training.config.method_settings import (
     MemberSchedule,

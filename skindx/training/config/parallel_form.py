@@ -6,9 +6,8 @@ no torch. A form of another distribution imports its base from here, and no unio
 
 from typing import Any, ClassVar, Literal
 
-from skindx.core.companions import LAB, METHODS
 from skindx.core.cost.pricing import Strategy
-from skindx.core.kinds import Family
+from skindx.core.kinds import LAB, METHODS, Family
 from skindx.core.removed_names import removed_kinds
 from skindx.core.settings_base import Settings
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.core.companions import METHODS
-from skindx.core.kinds import Family
+from skindx.core.kinds import METHODS, Family
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import Augment
 from skindx.models.classifier.head_kinds import Head, LinearHead

@@ -19,9 +19,15 @@ import torch.distributed as dist
 
 import skindx
 from skindx.core.atomic_files import entries
-from skindx.core.child_python import child_environment, python_command
 from skindx.core.errors import UserError
-from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
+from skindx.core.machine import (
+    child_environment,
+    cpu_count,
+    free_port,
+    keep_freed_memory,
+    python_command,
+    require_extra,
+)
 from skindx.core.startup import light_imports
 from skindx.training.config.engine import EngineSettings
 from skindx.training.launching.local import NO_IMPORTS

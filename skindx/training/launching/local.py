@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 
-from skindx.core.child_python import child_environment, python_command
+from skindx.core.machine import child_environment, python_command
 from skindx.workers.forked_module import ForkContext, ForkedModule, import_once
 from skindx.workers.worker_process import leave_process
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from skindx.core.child_python import child_environment
 from skindx.core.errors import UserError
-from skindx.core.machine import ONE_THREAD, missing_modules
+from skindx.core.machine import ONE_THREAD, child_environment, missing_modules
 from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
