@@ -111,6 +111,7 @@ def test_facts_of_a_table_reach_the_answers(
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_answers_no_file_twice(
     tiny_bundle: Path,
     answer: Answer,
@@ -180,6 +181,8 @@ def test_a_part_file_of_another_bundle_is_refused_and_a_changed_photo_answered_a
 
     monkeypatch.setattr(predictions, "iter_predictions", stopping)
     skindx("diagnose", tiny_bundle, photos, "--out", out)
+    with (tmp_path / "d.jsonl.part").open("ab") as file:
+        file.write(b'{"file": "cut sh')  # what a kill in the middle of a write leaves
     other = pack_tiny(tmp_path / "other", temperature=2.0).path
     assert "was begun with another bundle; give the same one to go on" in run(other)
     with only_writer(tmp_path / "d.jsonl.part"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kept_cases import answer
-from scan_folders import visits_of
+from scan_folders import small_visit
 from typer.testing import CliRunner
 
 from skindx.casebook.casebook import Casebook
@@ -21,7 +21,7 @@ BROKEN = "cannot be decrypted"
 
 @pytest.fixture(scope="module")
 def visit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return visits_of(tmp_path_factory.mktemp("visits"))[0]
+    return small_visit(tmp_path_factory.mktemp("visits") / "1")
 
 
 @pytest.fixture

@@ -3,15 +3,17 @@
 import base64
 import json
 import os
+import pkgutil
 import shutil
+import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forks import forked
 from hypothesis import given
 from hypothesis import strategies as st
 from kept_cases import answer, image
@@ -24,8 +26,7 @@ from skindx.casebook.key_file import VARIABLE, KeyFile, overwrite, seal, unseal
 from skindx.cli import app
 from skindx.core.errors import UserError
 
-TESTS = Path(__file__).parents[1]
-OLD = TESTS / "fixtures/v0_1/cases.db"
+OLD = Path(__file__).parents[1] / "fixtures/v0_1/cases.db"
 SECRETS = (b"P-017", b"left forearm", b"excised in May", b"ann", b"Nevus", b"D22.9")
 
 
@@ -172,17 +173,19 @@ def test_a_key_that_a_crash_cut_off_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_several_processes_keep_and_delete_at_once(tmp_path: Path) -> None:
-    book = Casebook.open(tmp_path / "cases.db")
-    run_here("keep_side_by_side.py", tmp_path / "cases.db")
+    path = tmp_path / "cases.db"
+    book = Casebook.open(path)
+
+    def keep_three_and_delete_one() -> None:
+        here = Casebook.open(path)
+        for seed in range(3):
+            case = here.keep("ann", answer(seed), patient="P", lesion="arm", consent=True)
+        here.delete("ann", case)
+
+    assert forked(keep_three_and_delete_one, keep_three_and_delete_one) == [0, 0]
     assert len(book.all_cases()) == len(book.keys.read().cases) == 4
     assert len(book.keys.read().deleted) == 2
     assert book.unreadable() == []
-
-
-def run_here(script: str, *arguments: object) -> None:
-    path = os.pathsep.join(map(str, (TESTS / "support", TESTS.parent)))
-    command = [sys.executable, TESTS / "support" / script, *map(str, arguments)]
-    subprocess.run(command, env={"PYTHONPATH": path, "PATH": ""}, check=True, timeout=120)
 
 
 # A book in plain text
@@ -250,21 +253,33 @@ MOMENTS = {
 }
 
 
-def test_a_kill_in_the_middle_loses_nothing_and_leaves_nothing_in_clear(tmp_path: Path) -> None:
-    books = {moment: tmp_path / moment / "cases.db" for moment in MOMENTS}
-    arguments: list[object] = []
-    for moment, book in books.items():
-        book.parent.mkdir()
-        shutil.copy(OLD, book)
-        arguments += [book, *MOMENTS[moment]]
-    run_here("killed_opening.py", *arguments)
-    for moment, book in books.items():
-        assert of_old(Casebook.open(book).all_cases("ann")) == KEPT, moment
-        raw = everything(book.parent)
-        for secret in OLD_SECRETS:
-            assert secret not in raw, (moment, secret)
-        names = {path.name for path in book.parent.iterdir()}
-        assert names == {"cases.db", "cases.db.keys", "cases.db.keys.lock"}, moment
+def open_and_die(book: Path, moment: str, call: int) -> None:
+    """Open a book; the process kills itself at the `call`-th call of the function `moment`."""
+    owner_name, _, name = moment.rpartition(".")
+    owner = pkgutil.resolve_name(owner_name)
+    real, calls = getattr(owner, name), []
+
+    def die(*sent: Any, **named: Any) -> Any:
+        calls.append(name)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*sent, **named)
+
+    setattr(owner, name, die)
+    Casebook.open(book)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_in_the_middle_loses_nothing_and_leaves_nothing_in_clear(
+    old: Path, moment: str
+) -> None:
+    assert forked(lambda: open_and_die(old, *MOMENTS[moment])) == [-signal.SIGKILL]
+    assert of_old(Casebook.open(old).all_cases("ann")) == KEPT
+    raw = everything(old.parent)
+    for secret in OLD_SECRETS:
+        assert secret not in raw, secret
+    names = {path.name for path in old.parent.iterdir()}
+    assert names == {"cases.db", "cases.db.keys", "cases.db.keys.lock"}
 
 
 def test_what_an_older_server_still_writes_is_encrypted_later(old: Path) -> None:

@@ -119,6 +119,7 @@ def secrets(seed: int) -> list[bytes]:
     return clear + [text.hex().encode() for text in clear]
 
 
+@pytest.mark.long
 def test_a_database_without_an_encoding_keeps_text(server: Server, tmp_path: Path) -> None:
     server.execute(
         "CREATE DATABASE ascii ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
@@ -186,6 +187,7 @@ INSERT INTO photos VALUES ('{"c" * 32}', 0, '\\x{image(1).hex()}');
 """
 
 
+@pytest.mark.long
 def test_a_book_in_plain_text_is_encrypted(server: Server, url: str, tmp_path: Path) -> None:
     server.execute(PLAIN, url.partition("@/")[2].partition("?")[0])
     assert PATIENT.encode() in tables_of(server)
@@ -205,6 +207,7 @@ def test_a_book_in_plain_text_is_encrypted(server: Server, url: str, tmp_path: P
     book.engine.dispose()
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_or_refuses_is_a_sentence(
     server: Server, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,13 +5,14 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
-import subprocess
-import sys
+import signal
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -19,6 +20,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from forks import forked
 from found_lesions import lesion
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import pdf_sheet
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.outputs.scan_files import write_scan
+from skindx.scan.outputs.scan_files import move, write_scan
 from skindx.scan.outputs.scan_pages import pdf_bytes, problems, render_scan
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
@@ -283,21 +285,17 @@ def test_what_is_no_scan_stays(tmp_path: Path, reads: list[ArrayPhoto]) -> None:
     assert (tmp_path / "crops/0001.jpg").is_file()
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from skindx.scan.outputs.scan_files import move
-moves = 0
-replace = Path.replace
-def dies(self, target):
-    global moves
-    moves += 1
-    if moves == 4:
-        os.kill(os.getpid(), 9)
-    return replace(self, target)
-Path.replace = dies
-move(Path(sys.argv[1]), Path(sys.argv[2]), "scan.json")
-"""
+def move_and_die(source: Path, target: Path) -> None:
+    """Move results; the process kills itself before the fourth file."""
+    moves, replace = count(1), Path.replace
+
+    def dies(path: Path, to: Path) -> Path:
+        if next(moves) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(path, to)
+
+    Path.replace = dies  # type: ignore[method-assign]
+    move(source, target, "scan.json")
 
 
 def test_a_kill_leaves_no_half_scan(tmp_path: Path, reads: list[ArrayPhoto]) -> None:
@@ -305,9 +303,8 @@ def test_a_kill_leaves_no_half_scan(tmp_path: Path, reads: list[ArrayPhoto]) -> 
     write_scan(tmp_path, small, reads[:1])
     write_scan(tmp_path / "new", small, reads[:1])
     (tmp_path / "new").rename(tmp_path / ".results-new")
-    command = [sys.executable, "-c", KILLED, tmp_path / ".results-new", tmp_path]
-    done = subprocess.run(command, check=False, timeout=120)
-    assert done.returncode == -9
+    killed = forked(lambda: move_and_die(tmp_path / ".results-new", tmp_path))
+    assert killed == [-signal.SIGKILL]
     with pytest.raises(UserError, match="holds no scan"):
         read_summary(tmp_path)
     write_scan(tmp_path, small, reads[:1])  # the same command goes on

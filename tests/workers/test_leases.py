@@ -45,9 +45,9 @@ def first(found: list[OpenTask]) -> OpenTask:
     return found[0]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseQueue]:
-    """Return an empty queue in both databases."""
+    """Return an empty queue, in the long tests in both databases."""
     where: Path | str = tmp_path / "leases.sqlite"
     if request.param == "postgresql":
         where = request.getfixturevalue("postgres")
@@ -62,6 +62,7 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.parametrize("queue", ["sqlite", "postgresql"], indirect=True)
 def test_a_group_is_on_one_worker_at_a_time(queue: LeaseQueue) -> None:
     put(queue, units(1, 2, 1), places=2)
     leases = Leases(queue, 60)
