@@ -1,12 +1,14 @@
 import atexit
 import contextlib
+import fcntl
 import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -27,6 +29,8 @@ settings.register_profile("long", settings.get_profile("skindx"), max_examples=2
 settings.load_profile("skindx")
 
 BEGAN_S = pytest.StashKey[float]()
+BROWSES = ("tests/ui/test_browser", "tests/ui/test_review_page", "tests/ui/test_serve.py")
+"""Files that share chromium, the page with made-up answers, or the real server."""
 
 
 # Thousands of tests and all that they import stay until the end: the collector would look through
@@ -62,6 +66,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in ("distributed", "browser")
     )
     items.sort(key=lambda item: (item.path not in trains, item.path not in browses))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give one worker all files that share a browser or a server: each is started once."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class BesideTheBrowser(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "browser" if file.startswith(BROWSES) else file
+
+    return BesideTheBrowser(config, log)
 
 
 def _processor_s() -> float:
@@ -153,12 +172,48 @@ def without_fingerprints() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hasty() -> Iterator[None]:
+    """Let no file wait until it is on the disk: a test ends processes, and never the machine."""
+    with patch.object(os, "fsync", lambda descriptor: None):
+        yield
+
+
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a path that the first worker to need it has made for all; do not change it."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    made = folder / name
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            make(made)
+    return made
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle of two small networks and a detector, untrained; do not change it."""
-    from tiny_bundle import pack_tiny
 
-    return pack_tiny(tmp_path_factory.mktemp("tiny") / "bundle", detector=True).path
+    def pack(path: Path) -> None:
+        from tiny_bundle import pack_tiny
+
+        pack_tiny(path, detector=True)
+
+    return _made_once(tmp_path_factory, "tiny", pack)
+
+
+@pytest.fixture(scope="session")
+def whole_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle that has all parts but a detector; do not change it."""
+
+    def pack(path: Path) -> None:
+        from tiny_bundle import pack_whole
+
+        pack_whole(path)
+
+    return _made_once(tmp_path_factory, "whole", pack)
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +222,8 @@ def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     from served import serving
 
     folder = tmp_path_factory.mktemp("served")
-    with serving(tiny_bundle, folder, proxy="127.0.0.1") as page:  # proxies of tests are believed
+    # Proxies of tests are believed.
+    with serving(tiny_bundle, folder, proxy="127.0.0.1", workers=1) as page:
         yield page
 
 

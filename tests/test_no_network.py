@@ -6,8 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from network_guard import calls_in, run_guarded
-from served import Served
+from network_guard import run_guarded
 from skin_photo import skin_photo
 
 DIAGNOSE = """
@@ -61,30 +60,6 @@ def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
     assert theirs.read_text() == '{"api_key": "theirs"}'
 
 
-def test_serve_reaches_nobody(served: Served, image: Path) -> None:
-    path = served.upload(image.read_bytes(), "picture.png")
-    assert served.answer(path, "no-network").success
-    assert calls_in(served.folder) == []
-
-
-def test_serve_fetches_no_address_that_a_request_names(served: Served) -> None:
-    import httpx
-
-    address = "http://192.0.2.1/picture.png"
-    file = {"path": address, "meta": {"_type": "gradio.FileData"}}
-    body = {"data": [file], "fn_index": 0, "session_hash": "fetch"}
-    asked = httpx.post(f"{served.url}/gradio_api/queue/join", json=body)
-    assert asked.status_code == 400
-    # Nor where the page names its uploads.
-    with pytest.raises(httpx.HTTPStatusError, match="400"):
-        served.answer(address, "fetch")
-    for route in (f"file={address}", f"proxy={address}", "openapi.json", "info", "deep_link"):
-        answer = httpx.get(f"{served.url}/gradio_api/{route}")
-        # A file's address gets the image that says `wait`, whatever it names.
-        assert answer.status_code == 404 or b"Looking at the photo" in answer.content
-    assert calls_in(served.folder) == []
-
-
 def test_the_packages_below_us_are_silent(tmp_path: Path) -> None:
     done = run_guarded(["-c", PACKAGES], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -94,6 +69,7 @@ def test_the_packages_below_us_are_silent(tmp_path: Path) -> None:
     assert not (tmp_path / ".config/Ultralytics").exists()
 
 
+@pytest.mark.long
 def test_without_our_variables_they_would_call_home(tmp_path: Path) -> None:
     code = PACKAGES.replace("go_offline()\n", "\n")
     calls = run_guarded(["-c", code], tmp_path).calls

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from skin_photo import skin_photo
-from tiny_bundle import pack_whole
 
 import skindx
 from skindx.api import predictions
@@ -34,9 +33,9 @@ class LenientCheck(OodCheck):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> skindx.Model:
+def model(whole_bundle: Path) -> skindx.Model:
     """Return a bundle with all parts whose out-of-distribution check refuses nothing."""
-    predictor = Predictor.load(pack_whole(tmp_path_factory.mktemp("api") / "bundle").path)
+    predictor = Predictor.load(whole_bundle)
     assert predictor.ood
     ood = LenientCheck(predictor.ood.detectors, predictor.ood.scores_NK)
     level = RiskLevel(miss_rate=0.05, thresholds={"all": 0.1})

@@ -25,6 +25,7 @@ from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page.answer_html import PageScans
 from skindx.ui.page.diagnosis_page import build_page
 from skindx.ui.page_basics import theme
+from skindx.ui.scans.rulers import _LIMITS, Rulers
 from skindx.ui.scans.scan_job import ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.uploads import UploadFolder, Uploads
@@ -37,6 +38,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     folder = Path(tempfile.mkdtemp(prefix="skindx-scans-", dir=Path.cwd()))
     served = ScanBundle(bundle.path, bundle.digest)
     jobs = ScanJobs(folder, served, ScanServing(), metrics, command())
+    jobs.rulers = Rulers(folder, 200, limits=_LIMITS.model_copy(update={"workers": 1}))
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:

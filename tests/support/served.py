@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from network_guard import guarded_environment
@@ -56,6 +57,10 @@ class Served:
     url: str
     folder: Path
     process: subprocess.Popen[str]
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
 
     @property
     def uploads(self) -> list[Path]:
@@ -137,7 +142,8 @@ def serving(bundle: Path, folder: Path, **options: Any) -> Iterator[Served]:
             stderr=stderr,
             text=True,
         )
-        served = Served(f"http://127.0.0.1:{port}", folder, process)
+        root = options.get("root_path", "")
+        served = Served(f"http://127.0.0.1:{port}{root}", folder, process)
         try:
             _wait(served)
             yield served

@@ -1,5 +1,6 @@
 """One chromium, and one page with made-up answers, for all browser tests."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -13,22 +14,34 @@ import pytest
 from network_guard import calls_in, guarded_environment
 from painted_answers import BLURRED, BROKEN, BUSY, DARK, PLAIN, SLOW, URGENCIES, jpeg
 from served import free_port
-from windows import ARGUMENTS, CHROMIUM, DESKTOP, STORED, Painted, Seen
+from windows import ARGUMENTS, CHROMIUM, STORED, Painted, Seen, Windows
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-# Of a module: the driver keeps an event loop running, beside which `asyncio.run` refuses to work.
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
+@pytest.fixture(scope="session")
+def chromium() -> "Iterator[tuple[Browser, asyncio.AbstractEventLoop]]":
+    """Start one chromium for all tests of a worker; yield it with its driver's event loop."""
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not there: `apt install chromium` lets these tests run")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
-        yield browser
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
         browser.close()
+
+
+@pytest.fixture
+def browser(chromium: "tuple[Browser, asyncio.AbstractEventLoop]") -> "Iterator[Browser]":
+    """Yield the browser. Between tests its loop is hidden: `asyncio.run` refuses to work in it."""
+    browser, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield browser
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture(scope="session")
@@ -68,19 +81,23 @@ def _wait(page: Painted, process: "subprocess.Popen[bytes]") -> None:
         assert time.monotonic() < deadline, (page.folder / "log").read_text()
 
 
+@pytest.fixture(scope="session")
+def windows(chromium: "tuple[Browser, asyncio.AbstractEventLoop]") -> Windows:
+    return Windows(chromium[0])
+
+
 @pytest.fixture
-def opened(browser: "Browser", request: pytest.FixtureRequest) -> "Iterator[Callable[..., Seen]]":
+def opened(
+    browser: "Browser", windows: Windows, request: pytest.FixtureRequest
+) -> "Iterator[Callable[..., Seen]]":
     """Open the page in a window of its own; no window may err, ask others or store anything."""
-    windows: list[Seen] = []
+    all_seen: list[Seen] = []
 
     def open_page(user: str = "", url: str = "", **options: Any) -> Seen:
         url = url or request.getfixturevalue("painted").url
-        context = browser.new_context(**(DESKTOP | options))
-        if user:
-            context.add_cookies([{"name": "user", "value": user, "url": url}])
-        seen = Seen(context.new_page(), url)
-        windows.append(seen)
-        page = seen.page
+        page = windows.open(url, user, **options)
+        seen = Seen(page, url)
+        all_seen.append(seen)
         page.set_default_timeout(120_000)
         page.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: seen.errors.append(str(error)))
@@ -90,13 +107,14 @@ def opened(browser: "Browser", request: pytest.FixtureRequest) -> "Iterator[Call
         return seen
 
     yield open_page
-    for seen in windows:
-        blank = seen.page.url == "about:blank"  # a page that was left has no storage to look into
-        stored = 0 if blank else seen.page.evaluate(STORED)
-        seen.page.context.close()
+    # A page that was left has no storage to look into.
+    pages = [seen.page for seen in all_seen if seen.page.url != "about:blank"]
+    stored = [page.evaluate(STORED) for page in pages]
+    windows.close()
+    for seen in all_seen:
         assert seen.errors == []
         assert seen.hosts <= {urlsplit(seen.url).netloc, ""}  # "": data: and blob:
-        assert stored == 0
+    assert not any(stored)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,7 @@ import pytest
 from echo_app import ask
 from fastapi import FastAPI
 from painted_answers import BLURRED, Painter, jpeg
-from served import Served
 from skin_photo import skin_photo
-from tiny_bundle import pack_whole
 
 from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
@@ -36,8 +34,8 @@ def sent(photo: bytes, **fields: str) -> dict[str, Any]:
     return {"files": {"photo": ("photo", photo)}, "data": fields}
 
 
-def test_a_row_has_what_a_prediction_of_the_photo_has(tmp_path: Path) -> None:
-    predictor = Predictor.load(pack_whole(tmp_path / "bundle").path)
+def test_a_row_has_what_a_prediction_of_the_photo_has(whole_bundle: Path) -> None:
+    predictor = Predictor.load(whole_bundle)
     photos = [skin_photo(seed=1), skin_photo(blur=9), b"no photo", skin_photo(seed=2)]
     [batch] = iter_predictions(predictor, photos)
     named = [name for name in batch.schema.names if not name.startswith("probability_")]
@@ -149,13 +147,3 @@ def test_a_fault_of_the_server_is_a_row_that_says_so(tiny_bundle: Path) -> None:
 
     answer = ask(app_of(Failing(), tiny_bundle), "POST", PATH, **sent(b"x", file="a.jpg"))
     assert answer.json()["csv"].split(",")[4] == "failed"
-
-
-def test_a_real_server_keeps_neither_photo_nor_name(served: Served) -> None:
-    with served.client() as client:
-        answer = client.post(PATH, **sent(skin_photo(seed=4), file="Jane Doe.jpg"))
-    assert answer.status_code == 200
-    assert answer.json()["csv"].startswith("Jane Doe.jpg,")
-    assert served.uploads == []
-    kept = [path for path in served.folder.rglob("*") if path.is_file() and path.stat().st_size]
-    assert not any(b"Jane Doe" in path.read_bytes() for path in kept)

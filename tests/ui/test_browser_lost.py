@@ -49,7 +49,7 @@ def test_any_failure_is_said(opened: Callable[..., Seen], photos: dict[str, Path
 def test_an_upload_that_hangs_is_given_up(
     opened: Callable[..., Seen], photos: dict[str, Path]
 ) -> None:
-    seen = opened()
+    seen = opened(apart=True)
     page = seen.page
     page.set_default_timeout(20_000)
     page.clock.install()

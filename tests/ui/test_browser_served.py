@@ -1,13 +1,14 @@
 """The whole way in a real chromium: a real bundle, workers, the guard, the page."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from PIL import Image
+from proxies import proxied
 from served import Served
 from windows import Seen
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def skin() -> "Image.Image":
+def skin(width: int = 640, height: int = 480) -> "Image.Image":
     """Return a photo that looks like skin with a spot."""
-    rows, columns = np.mgrid[0:1200, 0:1600]
-    noise = np.random.default_rng(0).normal(0, 6, (1200, 1600, 1))
-    spot = ((rows - 600) ** 2 + (columns - 800) ** 2 < 200**2)[..., None]
+    rows, columns = np.mgrid[0:height, 0:width]
+    noise = np.random.default_rng(0).normal(0, 6, (height, width, 1))
+    spot = ((rows - height / 2) ** 2 + (columns - width / 2) ** 2 < (height / 6) ** 2)[..., None]
     shade = np.where(spot, [110, 70, 60], [205, 160, 135]) + noise
     return Image.fromarray(shade.clip(0, 255).astype(np.uint8))
 
@@ -42,7 +43,7 @@ def test_a_lying_photo_is_shown_upright_reported_and_not_remembered(
     exif = Image.Exif()
     exif[274] = 6
     file = tmp_path / "lying.jpg"
-    skin().save(file, "JPEG", exif=exif, quality=92)
+    skin(1600, 1200).save(file, "JPEG", exif=exif, quality=92)
     page = opened(url=served.url).page
     ask(page, file)
     assert page.locator(".sx-follow").count() == 1, page.locator(".sx-refusal").all_inner_texts()
@@ -63,7 +64,10 @@ def test_a_bad_file_is_refused_beside_its_image_and_the_page_goes_on(
     page = opened(url=served.url).page
     whole = io.BytesIO()
     skin().save(whole, "JPEG", quality=92)
-    for name, data in (("text.jpg", b"just text"), ("half.jpg", whole.getvalue()[:20_000])):
+    for name, data in (
+        ("text.jpg", b"just text"),
+        ("half.jpg", whole.getvalue()[: whole.tell() // 2]),
+    ):
         (tmp_path / name).write_bytes(data)
         ask(page, tmp_path / name)
         refused = page.locator(".sx-photo .sx-refusal").inner_text()
@@ -119,7 +123,7 @@ def test_a_photo_that_no_browser_shows_is_named_before_the_answer_and_shown_with
         pytest.importorskip("pydicom")
         from dicom_files import dicom
 
-        file.write_bytes(dicom(skin().tobytes(), 1200, 1600))
+        file.write_bytes(dicom(skin().tobytes(), 480, 640))
     page = opened(url=served.url).page
     page.set_input_files("#sx-file", file)
     page.wait_for_selector(".sx-no-preview")  # chromium cannot show it
@@ -131,3 +135,23 @@ def test_a_photo_that_no_browser_shows_is_named_before_the_answer_and_shown_with
     page.click(".sx-change")
     assert page.locator(".sx-photo img").evaluate("e => e.naturalWidth") == 240
     assert page.locator(".sx-no-preview").count() == 0
+
+
+@pytest.fixture(params=["nginx", pytest.param("caddy", marks=pytest.mark.long)])
+def proxy(request: pytest.FixtureRequest, served: Served, tmp_path: Path) -> Iterator[str]:
+    with proxied(request.param, served.port, tmp_path) as url:
+        yield url
+
+
+def test_a_photo_is_answered_below_a_folder(
+    proxy: str, opened: Callable[..., Seen], tmp_path: Path
+) -> None:
+    skin().save(tmp_path / "photo.jpg", "JPEG", quality=92)
+    seen = opened(url=f"{proxy}/skin/")
+    page, wrong = seen.page, []
+    page.on("response", lambda got: wrong.append(got.url) if got.status >= 400 else None)
+    page.set_input_files("#sx-file", tmp_path / "photo.jpg")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow, .sx-problem, .sx-refused")
+    assert wrong == []
+    seen.errors.clear()  # a browser asks the host for /favicon.ico, which is not ours here

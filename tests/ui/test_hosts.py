@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 from echo_app import ask, echo
 from hypothesis import example, given
 from hypothesis import strategies as st
-from served import Served
 
 from skindx.core.errors import UserError
 from skindx.ui.http.browser_rules import HostCheck, host_name, is_loopback
@@ -142,12 +140,3 @@ def test_a_case_book_that_others_reach_needs_a_login(
     with pytest.raises(UserError, match="--login FILE"):
         serve(tmp_path, casebook=str(tmp_path / "book.sqlite"), **options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-
-
-def test_a_rebound_name_reads_nothing_of_a_real_server(served: Served) -> None:
-    for path in ("/", "/config", "/v1/health", "/gradio_api/queue/data?session_hash=a"):
-        answer = httpx.get(served.url + path, headers={"host": "evil.example:7860"})
-        assert answer.status_code == 421
-        assert answer.headers["x-content-type-options"] == "nosniff"
-    port = served.url.rpartition(":")[2]
-    assert httpx.get(f"http://localhost:{port}/v1/health").status_code == 200

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from skin_photo import skin_photo
-from tiny_bundle import pack_whole
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
+from skindx.models.bundle.bundle import open_bundle
 from skindx.monitor import monitor_file
 from skindx.monitor.drift_detector import DriftDetector
 from skindx.monitor.monitor_file import MonitorFile
@@ -35,14 +35,14 @@ def get(app: FastAPI, path: str) -> httpx.Response:
 
 
 def test_a_served_photo_becomes_numbers_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for setting in ("torch.set_num_threads", "cv2.setNumThreads"):
         monkeypatch.setattr(setting, lambda threads: None)
     monkeypatch.setattr(monitor_file, "LEAST", 30)
     fit = DriftDetector.fit
     monkeypatch.setattr(DriftDetector, "fit", lambda *given: fit(*given, run_length=100, runs=30))
-    bundle = pack_whole(tmp_path / "bundle")
+    bundle = open_bundle(whole_bundle)
     version, file = bundle_version(bundle), tmp_path / "monitor.db"
     answer_many = load_bundle(bundle.path, version, monitor=file)
     photos = [skin_photo(seed=seed) for seed in range(5)]
@@ -92,9 +92,8 @@ def test_a_served_photo_becomes_numbers_alone(
     assert 'skindx_monitor_level{stream="sharpness",way="fall"}' in text
     assert 'skindx_monitor_alarms{shift="camera"} 0.0' in text
 
-    other = pack_whole(tmp_path / "other")
     other_file = tmp_path / "other.db"
-    MonitorFile.create(other_file, PhotoNumbers(other, other.ood()), "f" * 64)
+    MonitorFile.create(other_file, PhotoNumbers(bundle, bundle.ood()), "f" * 64)
     with pytest.raises(UserError, match="monitor file of another bundle"):
         serve(bundle.path, port=8999, monitor=other_file)
     file.unlink()

@@ -82,7 +82,7 @@ def test_what_reports_leave_is_collected(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("skindx.diagnosis.answer_report.report_pdf", leaving)
     gc.disable()
     try:
-        for _ in range(64):
+        for _ in range(20):
             made_pdf(ANSWER, None, WHEN)
             assert sum(one() is not None for one in left) <= 8
     finally:

@@ -117,7 +117,7 @@ def test_only_who_knows_the_secret_is_answered(reviewed: Reviewed) -> None:
     assert httpx.get(reviewed.url, headers={"host": "evil.example"}).status_code == 421
     for name in ("manifest.parquet", "thumb/99", "image/-1", "thumb/..%2f..%2fx", "item/x"):
         assert httpx.get(reviewed.url + name).status_code == 404, name
-    thumb = httpx.get(reviewed.url + "thumb/0")
+    thumb = httpx.get(reviewed.url + "thumb/0", timeout=60)
     assert (thumb.headers["content-type"], thumb.headers["cache-control"]) == (
         "image/jpeg",
         "no-store",

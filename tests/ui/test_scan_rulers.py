@@ -20,7 +20,7 @@ from scan_client import use_scans
 from spots import photo_with
 
 from skindx.ui.http.scan_routes import scan_routes
-from skindx.ui.scans.rulers import _LIMITS, Rulers, answer_photo
+from skindx.ui.scans.rulers import _LIMITS, RulerAnswer, Rulers, _decode, answer_photo
 from skindx.ui.scans.scan_job import NoScans, Order, ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.workers.worker_pool import PoolSettings
@@ -55,26 +55,37 @@ def using(
     use_scans(made, COUNTS, use)
 
 
-def test_a_ruler_is_shown_and_the_photo_is_gone(tmp_path: Path) -> None:
+def test_a_ruler_is_drawn_and_the_photo_is_gone(tmp_path: Path) -> None:
+    photo = png(paint_ruler(RULER)[0])
+    answer = _decode(answer_photo(photo, tmp_path, 10**8))
+    assert isinstance(answer, RulerAnswer)
+    found = answer.model_dump()
+    assert found["mm_per_pixel"] == pytest.approx(1 / RULER.period, rel=0.01)
+    assert found["pixels_a_tick"] == pytest.approx(RULER.period, rel=0.01)
+    assert abs(found["ticks"] - RULER.ticks) <= 2
+    assert found["unit"] == "millimetres"
+    assert 0 < found["relative_error"] < 0.05
+    assert "1 cm apart" in found["sentence"]
+    kind, _, data = found["image"].partition(",")
+    assert kind == "data:image/jpeg;base64"
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))).astype(int)
+    red = (drawn[..., 0] > 170) & (drawn[..., 1:].max(axis=2) < 90)  # the thick lines
+    assert red.sum() > 100
+    for damaged in (photo[:900], b"x"):
+        said = answer_photo(damaged, tmp_path, 10**8)["error"]
+        assert said.startswith("photo 1 cannot be scanned")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_one_process_answers_photos_one_after_the_other(tmp_path: Path) -> None:
     photo = png(paint_ruler(RULER)[0])
 
     async def use(client: httpx.AsyncClient) -> None:
         answer = await client.post("/v1/scan/ruler", files={"photo": photo}, timeout=60)
         assert answer.status_code == 200
-        found = answer.json()
-        assert found["mm_per_pixel"] == pytest.approx(1 / RULER.period, rel=0.01)
-        assert found["pixels_a_tick"] == pytest.approx(RULER.period, rel=0.01)
-        assert abs(found["ticks"] - RULER.ticks) <= 2
-        assert found["unit"] == "millimetres"
-        assert 0 < found["relative_error"] < 0.05
-        assert "1 cm apart" in found["sentence"]
-        kind, _, data = found["image"].partition(",")
-        assert kind == "data:image/jpeg;base64"
-        drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))).astype(int)
-        red = (drawn[..., 0] > 170) & (drawn[..., 1:].max(axis=2) < 90)  # the thick lines
-        assert red.sum() > 100
+        assert answer.json()["unit"] == "millimetres"
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-        # The same process answers the next one, and damaged photos at once.
         before = children()
         for damaged in (photo[:900], b"x"):
             answer = await client.post("/v1/scan/ruler", files={"photo": damaged})

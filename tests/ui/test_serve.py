@@ -1,27 +1,28 @@
-"""The server as a hostile client sees it; no browser needed."""
+"""A real server as a hostile, an odd or a foreign client sees it; no browser needed."""
 
 import io
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 import pytest
+from network_guard import calls_in
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
-from served import Served, free_port, serving
+from raw_server import Client
+from served import Served, free_port
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.ui.http.answer_rows import PATH as ROW
 from skindx.ui.http.forms import FORM_BYTES
-from skindx.ui.http.users import add_user, remove_user
 from skindx.ui.serve import serve
-
-NAMES = ("anna", "ben")
-PASSWORD = "correct horse"
+from skindx.ui.uploads import ROUTE as UPLOAD
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +35,6 @@ def photo() -> bytes:
     file = io.BytesIO()
     Image.fromarray(skin.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=95)
     return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve with a login; two people have one."""
-    users = tmp_path_factory.mktemp("users") / "users.json"
-    for name in (*NAMES, "carl"):
-        add_user(users, name, PASSWORD)
-    folder = tmp_path_factory.mktemp("locked")
-    with serving(tiny_bundle, folder, login=str(users), workers=1) as server:
-        yield server
 
 
 def test_an_upload_is_gone_with_its_answer(served: Served, photo: bytes) -> None:
@@ -185,56 +175,164 @@ def test_a_case_of_too_many_bytes_is_refused_while_it_arrives(served: Served) ->
         assert raw.recv(1000).startswith(b"HTTP/1.1 413")
 
 
-def test_with_a_login_everything_is_behind_it(locked: Served, photo: bytes) -> None:
-    with locked.client() as client:
-        for path in ("/", "/openapi.json", "/docs", "/v1/health", "/v1/metrics", "/config"):
-            assert client.get(path).status_code == 401, path
-        assert client.get("/assets/index.js").status_code == 401
-        assert client.post("/v1/diagnose", files={"photo": photo}).status_code == 401
-        assert client.post("/gradio_api/upload", files={"files": photo}).status_code == 401
-        seen = client.get("/", headers={"accept": "text/html"})
-        assert (seen.status_code, seen.headers["location"]) == (303, "/login")
-        assert client.get("/healthz").status_code == 200
-        assert client.get("/v1/health", auth=("anna", PASSWORD)).status_code == 200
-        assert client.get("/v1/health", auth=("anna", "wrong password")).status_code == 401
-    with locked.client("anna", PASSWORD) as anna:
-        (cookie,) = anna.cookies.jar
-        assert cookie.has_nonstandard_attr("HttpOnly")
-        assert cookie.get_nonstandard_attr("SameSite") == "Strict"
-        assert not cookie.secure  # no proxy was named that could tell of TLS
-        assert anna.get("/").status_code == 200
-        assert anna.get("/openapi.json").status_code == 200
-        foreign = {"origin": "https://evil.example"}
-        assert anna.post("/v1/diagnose", files={"photo": photo}, headers=foreign).status_code == 403
-        token = cookie.value or ""
-        assert anna.post("/logout").status_code == 303
-        stolen = {"cookie": f"skindx_session={token}"}
-        assert httpx.get(locked.url, headers=stolen).status_code == 401
+def test_no_other_origin_is_allowed_to_read(served: Served) -> None:
+    for origin in ("http://localhost:3000", "http://127.0.0.1:3000", "https://evil.example"):
+        for method in ("GET", "OPTIONS"):
+            for path in ("/", "/config", "/gradio_api/queue/join", "/v1/health"):
+                answer = httpx.request(
+                    method,
+                    served.url + path,
+                    headers={"origin": origin, "access-control-request-method": "POST"},
+                )
+                named = [name for name in answer.headers if name.startswith("access-control-")]
+                assert named == [], (origin, method, path)
 
 
-def test_nobody_opens_what_is_anothers(locked: Served, photo: bytes) -> None:
-    with locked.client("anna", PASSWORD) as anna, locked.client("ben", PASSWORD) as ben:
-        path = locked.upload(photo, "annas.jpg", anna)
-        assert locked.join(path, "bens", ben).status_code == 403
-        assert Path(path).exists()
-        assert photo not in ben.get(f"/gradio_api/file={path}").content
-        assert locked.join(path, "annas", anna).status_code == 200
-        heard = ben.get("/gradio_api/queue/data", params={"session_hash": "annas"})
-        assert heard.status_code == 403
-        assert ben.get("/gradio_api/heartbeat/annas").status_code == 403
-        assert locked.join(path, "annas", ben).status_code == 403
-        with anna.stream(
-            "GET", "/gradio_api/queue/data", params={"session_hash": "annas"}
-        ) as events:
-            assert any("process_completed" in line for line in events.iter_lines())
+def test_without_a_login_there_is_nothing_to_log_out_of(served: Served) -> None:
+    for path in ("/logout", "/logout/", "/login", "/login/"):
+        for method in ("GET", "POST"):
+            answer = httpx.request(method, served.url + path)
+            assert answer.status_code == 404
+            assert "location" not in answer.headers
 
 
-def test_whoever_is_taken_out_is_out_at_once(locked: Served) -> None:
-    users = next(locked.folder.parent.glob("users*/users.json"))
-    with locked.client("carl", PASSWORD) as carl:
-        assert carl.get("/v1/health").status_code == 200
-        remove_user(users, "carl")
-        assert carl.get("/v1/health").status_code == 401
+def test_a_function_that_is_not_there_is_a_wrong_request(served: Served) -> None:
+    for number in (-1, -(10**30), 999, 10**30, 1.5, True, "0", "ask", None, [0], {"a": 1}):
+        body = {"data": [], "fn_index": number, "session_hash": "doors"}
+        answer = httpx.post(f"{served.url}/gradio_api/queue/join", json=body)
+        assert answer.status_code == 400, number
+    assert "Traceback" not in served.stderr()
+
+
+def test_a_rebound_name_reads_nothing_of_a_real_server(served: Served) -> None:
+    for path in ("/", "/config", "/v1/health", "/gradio_api/queue/data?session_hash=a"):
+        answer = httpx.get(served.url + path, headers={"host": "evil.example:7860"})
+        assert answer.status_code == 421
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    port = served.url.rpartition(":")[2]
+    assert httpx.get(f"http://localhost:{port}/v1/health").status_code == 200
+
+
+def test_a_real_server_bounds_what_one_client_leaves_there(served: Served) -> None:
+    photo = bytes(15 << 20)
+    with served.client() as client:
+        statuses = [
+            client.post(UPLOAD, files={"files": ("a.jpg", photo)}).status_code for _ in range(10)
+        ]
+        assert statuses == [200] * 8 + [429] * 2
+        assert sum(path.stat().st_size for path in served.uploads) <= 128 << 20
+        assert client.get("/v1/health").status_code == 200
+    for path in served.uploads:
+        path.unlink()
+
+
+def test_an_upload_that_breaks_off_leaves_nothing_on_a_real_server(served: Served) -> None:
+    def half() -> Iterator[bytes]:
+        yield b'--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
+        yield bytes(1 << 20)
+        raise ConnectionError
+
+    with served.client() as client, pytest.raises(ConnectionError):
+        client.post(
+            UPLOAD, content=half(), headers={"content-type": "multipart/form-data; boundary=x"}
+        )
+    with served.client() as client:
+        client.post(UPLOAD, files={"other": ("a.jpg", b"x")})
+    assert served.uploads == []
+
+
+def test_a_real_server_keeps_neither_photo_nor_name(served: Served, photo: bytes) -> None:
+    with served.client() as client:
+        answer = client.post(ROW, files={"photo": ("photo", photo)}, data={"file": "Jane Doe.jpg"})
+    assert answer.status_code == 200
+    assert answer.json()["csv"].startswith("Jane Doe.jpg,")
+    assert served.uploads == []
+    kept = [path for path in served.folder.rglob("*") if path.is_file() and path.stat().st_size]
+    assert not any(b"Jane Doe" in path.read_bytes() for path in kept)
+
+
+def test_methods_and_slashes_of_our_routes(served: Served) -> None:
+    def ask_for(method: str, path: str, **options: Any) -> httpx.Response:
+        return httpx.request(method, served.url + path, timeout=60, **options)
+
+    for path in ("/healthz", "/v1/health", "/v1/health/", "/docs", "/", "/openapi.json"):
+        answer = ask_for("HEAD", path)
+        assert (path, answer.status_code, answer.content) == (path, 200, b"")
+    for method, path, allowed in (
+        ("GET", "/v1/diagnose", "OPTIONS, POST"),
+        ("PUT", "/v1/diagnose/", "OPTIONS, POST"),
+        ("POST", "/v1/health", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/healthz", "GET, HEAD, OPTIONS"),
+        ("GET", "/v1/scan", "OPTIONS, POST"),
+        ("POST", "/v1/scan/abc", "DELETE, GET, HEAD, OPTIONS"),
+        ("GET", "/report", "OPTIONS, POST"),
+        ("PATCH", "/login", "GET, HEAD, OPTIONS, POST"),
+        ("GET", "/gradio_api/upload", "OPTIONS, POST"),
+    ):
+        answer = ask_for(method, path)
+        assert (path, answer.status_code, answer.headers.get("allow")) == (path, 405, allowed)
+        assert answer.json()["error"].endswith(".")
+        options = ask_for("OPTIONS", path)
+        assert (options.status_code, options.headers["allow"]) == (204, allowed)
+        assert not any(name.startswith("access-control") for name in options.headers)
+    assert ask_for("OPTIONS", "/").status_code == 204
+    assert ask_for("GET", "/none").status_code == 404
+    for path in ("/v1/scan/", "/v1/scan/ruler", "/v1/scan/ruler/", "/v1/diagnose/"):
+        answer = ask_for("POST", path, files={"no photo": bytes(2 << 20)})
+        assert answer.status_code == 400, path
+
+
+def test_forms_as_other_clients_write_them(served: Served, photo: bytes) -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="photo"\r\n\r\n%b\r\n--x--\r\n' % photo
+    for kind in ("Multipart/Form-Data; Boundary=x", "multipart/form-data; boundary=x"):
+        answer = httpx.post(
+            f"{served.url}/v1/diagnose", content=part, headers={"content-type": kind}, timeout=60
+        )
+        assert answer.status_code in (200, 422), answer.text
+        assert "form" not in answer.json().get("error", "")
+
+
+def test_requests_that_are_no_browser_s(served: Served) -> None:
+    def said(*lines: str) -> bytes:
+        client = Client(served.port)
+        client.send("\r\n".join([*lines, "", ""]).encode())
+        return client.read_all()
+
+    for request in ("GET /healthz HTTP/1.0", "HEAD /healthz HTTP/1.0", "OPTIONS / HTTP/1.0"):
+        assert said(request).startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")), request
+    assert said("GET /healthz HTTP/1.1").startswith(b"HTTP/1.1 400")
+    host = "Host: 127.0.0.1"
+    answer = said("POST /v1/diagnose HTTP/1.1", host, "Origin: http://[", "Content-Length: 0")
+    assert answer.startswith(b"HTTP/1.1 403")
+    both = said(
+        "POST /v1/diagnose HTTP/1.1", host, "Content-Length: 4", "Transfer-Encoding: chunked",
+        "", "0",
+    )  # fmt: skip
+    assert both.startswith(b"HTTP/1.1 400"), both
+    assert b"Content-Length" in both
+    assert b"connection: close" in both.lower()
+
+
+def test_serve_reaches_nobody(served: Served, photo: bytes) -> None:
+    path = served.upload(photo, "picture.jpg")
+    assert served.answer(path, "no-network").success
+    assert calls_in(served.folder) == []
+
+
+def test_serve_fetches_no_address_that_a_request_names(served: Served) -> None:
+    address = "http://192.0.2.1/picture.png"
+    file = {"path": address, "meta": {"_type": "gradio.FileData"}}
+    body = {"data": [file], "fn_index": 0, "session_hash": "fetch"}
+    asked = httpx.post(f"{served.url}/gradio_api/queue/join", json=body)
+    assert asked.status_code == 400
+    # Nor where the page names its uploads.
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        served.answer(address, "fetch")
+    for route in (f"file={address}", f"proxy={address}", "openapi.json", "info", "deep_link"):
+        answer = httpx.get(f"{served.url}/gradio_api/{route}")
+        # A file's address gets the image that says `wait`, whatever it names.
+        assert answer.status_code == 404 or b"Looking at the photo" in answer.content
+    assert calls_in(served.folder) == []
 
 
 def test_an_address_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from echo_app import ask, echo
 from raw_server import Client, running
-from served import Served
 
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.photo_checks import MAX_BYTES
@@ -119,7 +117,7 @@ def test_broken_and_trickling_uploads_leave_nothing_and_others_are_answered(tmp_
         broken.send(head + bytes(100_000))
         broken.close()
         for client in slow:
-            client.send(head + bytes(100_000))
+            client.send(head + bytes(10_000))
         assert Client(port, "127.0.1.9").get() == 200
         for client in slow:
             client.ended_after_s(trickle=b"x")
@@ -135,34 +133,6 @@ async def serving_nothing(scope: Message, receive: Receive, send: Send) -> None:
             await send({"type": f"lifespan.{step}.complete"})
     else:
         await echo(scope, receive, send)
-
-
-def test_a_real_server_bounds_what_one_client_leaves_there(served: Served) -> None:
-    photo = bytes(15 << 20)
-    with served.client() as client:
-        statuses = [
-            client.post(ROUTE, files={"files": ("a.jpg", photo)}).status_code for _ in range(10)
-        ]
-        assert statuses == [200] * 8 + [429] * 2
-        assert sum(path.stat().st_size for path in served.uploads) <= 128 << 20
-        assert client.get("/v1/health").status_code == 200
-    for path in served.uploads:
-        path.unlink()
-
-
-def test_an_upload_that_breaks_off_leaves_nothing_on_a_real_server(served: Served) -> None:
-    def half() -> Iterator[bytes]:
-        yield b'--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
-        yield bytes(1 << 20)
-        raise ConnectionError
-
-    with served.client() as client, pytest.raises(ConnectionError):
-        client.post(
-            ROUTE, content=half(), headers={"content-type": "multipart/form-data; boundary=x"}
-        )
-    with served.client() as client:
-        client.post(ROUTE, files={"other": ("a.jpg", b"x")})
-    assert served.uploads == []
 
 
 def test_a_sweep_in_the_middle_of_a_write_takes_nothing(
