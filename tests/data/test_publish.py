@@ -300,7 +300,13 @@ publish(Path(sys.argv[1]), Path(sys.argv[2]), PublishSettings(contact="a@b", una
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("where", ["card", "between the renames", "before the old one goes"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "between the renames",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("card", "before the old one goes")),
+    ],
+)
 def test_a_killed_publish_leaves_an_old_or_a_new_one(tmp_path: Path, where: str) -> None:
     small = free_dataset(tmp_path / "data")
     out = tmp_path / "pub"

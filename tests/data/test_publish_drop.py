@@ -210,7 +210,7 @@ drop(Path(sys.argv[1]), [sys.argv[2]])
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_killed_drop_is_finished_by_the_next_and_no_copy_stays(tmp_path: Path, when: str) -> None:
     small, victim, _ = a_dataset(tmp_path / "data")
     pub = tmp_path / "pub"
