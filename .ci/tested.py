@@ -2,8 +2,8 @@
 
 `make test-lab` and `make test-methods` note a hash in `.ci/tested.json` once all their tests pass.
 It is one of the distribution's files and its tests, of the lock, of the helpers that the tests
-share, and of the contracts with the wheel: names, signatures and fields of each module of the wheel
-that they import, not the code inside, which the wheel's tests cover.
+share, and of the contracts with the wheel and each other: names, signatures and fields of each
+module that they import, not the code inside, which that package's tests cover.
 """
 
 import ast
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NOTED = ROOT / ".ci/tested.json"
 FOLDERS = {"lab": ("benchmarks", "docs/measured"), "methods": ("methods",)}
+PLACES = {"skindx": "", "skindx_methods": "methods", "skindx_bench": "benchmarks"}
 SHARED = ("conftest.py", "requirements.lock")
 
 
@@ -45,21 +46,23 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _reached(root: Path, files: Iterable[Path]) -> tuple[set[Path], set[Path]]:
-    """Return the helpers of tests, with those that they import, and the modules of the wheel."""
-    helpers: set[Path] = set()
+def _reached(root: Path, files: list[Path]) -> tuple[set[Path], set[Path]]:
+    """Return the helpers of tests, with those that they import, and modules of other packages."""
+    own, helpers = set(files), set[Path]()
     contracts: set[Path] = set()
     waiting = [path for path in files if path.suffix == ".py"]
     while waiting:
         for name in imported(waiting.pop().read_text(encoding="utf-8")):
-            helper = root / "tests/support" / Path(*name.split(".")).with_suffix(".py")
-            if helper.is_file() and helper not in helpers:
-                helpers.add(helper)
-                waiting.append(helper)
-            module = root / Path(*name.split("."))
-            for path in (module.with_suffix(".py"), module / "__init__.py"):
-                if name.partition(".")[0] == "skindx" and path.is_file():
-                    contracts.add(path)
+            for place in ("tests", "methods/tests"):
+                helper = root / place / "support" / Path(*name.split(".")).with_suffix(".py")
+                if helper.is_file() and helper not in helpers:
+                    helpers.add(helper)
+                    waiting.append(helper)
+            package = name.partition(".")[0]
+            if package in PLACES:
+                module = root / PLACES[package] / Path(*name.split("."))
+                both = (module.with_suffix(".py"), module / "__init__.py")
+                contracts |= {path for path in both if path.is_file()} - own
     return helpers, contracts
 
 

@@ -33,7 +33,8 @@ def tree(tmp_path):
     texts = {
         "conftest.py": "",
         "requirements.lock": "torch==2",
-        "benchmarks/skindx_bench/a.py": "from skindx.data import box\n",
+        "benchmarks/skindx_bench/a.py": "from skindx.data import box\nimport skindx_methods.hop\n",
+        "methods/skindx_methods/hop.py": "def hop(x): return x\n",
         "benchmarks/tests/test_a.py": "import painter\n",
         "tests/support/painter.py": "from brush import stroke\n",
         "tests/support/brush.py": "def stroke(): ...\n",
@@ -58,6 +59,8 @@ def tree(tmp_path):
         ("skindx/data/box.py", "A box.", "One box.", False),
         ("skindx/data/box.py", "_inner(): ...", "_other(): ...", False),
         ("skindx/data/far.py", "1", "2", False),
+        ("methods/skindx_methods/hop.py", "hop(x)", "hop(y)", True),
+        ("methods/skindx_methods/hop.py", "return x", "return 2 * x", False),
         ("requirements.lock", "2", "3", True),
         ("benchmarks/tests/test_a.py", "import", "import ", True),
         ("tests/support/brush.py", "...", "pass", True),
