@@ -1,27 +1,44 @@
-"""A training that names no kind of the kit loads none of its code."""
+"""A training that names no kind of the kit loads none of its code, nor does one method another."""
 
+import ast
 import json
 import subprocess
 import sys
-from importlib.metadata import distribution
+from pathlib import Path
 
+import skindx_methods
+
+KIT = Path(skindx_methods.__file__).parent
 LOADS = """
 import json, sys
-import skindx.training.jobs, skindx.training.run
 from skindx.training.config.run import TrainSettings
+
+def of_the_kit():
+    return sorted(name for name in sys.modules if name.startswith("skindx_methods"))
+
+settings = TrainSettings.parse({"members": [{"name": "a", "model": "test_resnet"}]})
+loaded = of_the_kit()
+import skindx.training.jobs, skindx.training.run
 from skindx.training.registry import run_method
-run_method(TrainSettings.parse({"members": [{"name": "a", "model": "test_resnet"}]}))
-print(json.dumps([name for name in sys.modules if name.startswith("skindx_methods.")]))
+run_method(settings)
+print(json.dumps([loaded, of_the_kit()]))
 """
 
 
 def test_only_settings_are_loaded_which_could_be_named() -> None:
     done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
-    groups = ("skindx.exchanges", "skindx.parallel_forms", "skindx.preconditioners")
-    named = {
-        point.module
-        for point in distribution("skindx-methods").entry_points
-        if point.group in groups
-    }
-    folders = {name.rpartition(".")[0] for name in named}
-    assert set(json.loads(done.stdout)) == named | folders
+    by_settings, by_training = json.loads(done.stdout)
+    assert by_training == by_settings
+    assert "skindx_methods.kfac.kfac_settings" in by_settings
+    assert "skindx_methods.kfac.kfac" not in by_settings
+
+
+def test_one_method_does_not_know_another() -> None:
+    """The search of plans alone compares them."""
+    folders = {path.parent for path in KIT.glob("*/__init__.py")} - {KIT / "plan"}
+    assert folders
+    for folder in folders:
+        for file in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                name = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+                assert not name.startswith("skindx_methods.") or name.split(".")[1] == folder.name

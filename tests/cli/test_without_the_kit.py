@@ -1,7 +1,6 @@
 """The wheel alone, without skindx-methods: what the kit brings is refused in one sentence."""
 
 import importlib.metadata
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +9,13 @@ from typing import Any
 import pytest
 from command_line import Skindx
 from tiny_dataset import jpeg, skin
+from without_kit import environment
 
 from skindx.training.registry import recorded  # families read entry points before they are hidden
 
 ROOT = Path(__file__).resolve().parents[2]
 
 NOTHING = importlib.metadata.EntryPoints(())
-
-HIDDEN = """
-import importlib.metadata as metadata
-import sys
-
-installed = metadata.distributions
-metadata.distributions = lambda **chosen: (
-    one for one in installed(**chosen) if one.name != "skindx-methods"
-)
-sys.modules["skindx_methods"] = None
-"""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +56,6 @@ def test_the_help_lists_the_verb_all_the_same(
 
 
 def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     for number in range(12):
         file = tmp_path / "images" / ("acne", "rosacea")[number % 2] / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +64,7 @@ def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "skindx", *words, "--yes"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -106,12 +94,10 @@ for change in ({"engine": {"elastic": {}}}, {"exchange": {"kind": "local"}}):
 """
 
 
-def test_a_setting_that_names_a_method_is_refused_unless_it_is_null(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+def test_a_setting_that_names_a_method_is_refused_unless_it_is_null() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SETTINGS],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
