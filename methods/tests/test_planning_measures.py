@@ -1,5 +1,6 @@
 """What `skindx plan` measures of the trainer itself, on real ranks."""
 
+import json
 import os
 import signal
 import subprocess
@@ -265,6 +266,19 @@ def test_a_plan_of_another_dataset_or_of_other_members_is_refused(
             settings_with_plan(tmp_path / "c.yaml", [], tmp_path / "plan.yaml", small_dataset)
     with pytest.raises(UserError, match="was not trained by a plan"):
         read_kept(tmp_path)
+
+
+def test_what_earlier_versions_kept_of_a_plan_and_a_trace_is_read(tmp_path: Path) -> None:
+    kept = {"format": 1, "version": "1.0.0", "dataset": "0" * 64, "cluster": "10gbe:4x2",
+            "nodes": 4, "ranks_per_node": 2, "members": [_nobody()], "seconds": 3600.5}  # fmt: skip
+    (tmp_path / "plan.json").write_text(json.dumps(kept))
+    assert read_kept(tmp_path).model_dump(mode="json") == kept
+    layer = {"name": "fc", "forward_s": 1, "backward_s": 2, "parameter_bytes": 4, "layer_s": 3}
+    trace = {"format": 1, "version": "1.0.0", "networks": [{"name": "m", "layers": [layer]}],
+             "copy_s": 0.5}  # fmt: skip
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    [network] = Profiles.read(tmp_path / "trace.json").networks
+    assert (network.variant, network.layers[0].backward_s) == (None, 2)
 
 
 def _nobody() -> dict[str, Any]:

@@ -19,12 +19,9 @@ import importlib
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, reduce
-from importlib.metadata import EntryPoint, entry_points
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import BeforeValidator, Field
 
 import skindx
 from skindx.core.errors import UserError
@@ -112,7 +109,7 @@ class Family:
         self._loaded: dict[str, Any] = {}
 
     @cached_property
-    def added(self) -> dict[str, EntryPoint]:
+    def added(self) -> "dict[str, EntryPoint]":
         """Kinds of other distributions; of two with one name the first."""
         points = sorted(_entry_points().select(group=self.group), key=lambda point: point.name)
         return {point.name: point for point in reversed(points) if point.name not in self._kinds}
@@ -146,7 +143,7 @@ class Family:
         self._loaded[kind] = result
         return result
 
-    def _of_entry_point(self, point: EntryPoint) -> Any:
+    def _of_entry_point(self, point: "EntryPoint") -> Any:
         check_version(point)
         try:
             return point.load()
@@ -192,6 +189,8 @@ class Family:
         A value that names a former kind, or an entry point that cannot be imported, is refused with
         what to do; the other kinds work all the same. `optional`: None is a value too.
         """
+        from pydantic import BeforeValidator, Field  # which `skindx --help` does not load
+
         classes = list(self.loaded().values())
         if not classes:
             refuse = self._refuse_any_but_none if optional else self._refuse_all
@@ -223,6 +222,8 @@ class Family:
 @cache
 def _entry_points() -> Any:
     """Return those of all distributions, read once: it takes tens of milliseconds."""
+    from importlib.metadata import entry_points
+
     return entry_points()
 
 
