@@ -623,6 +623,18 @@ MUTANTS = {
         "if False:",
         "tests/training/test_gathering.py -k no_message",
     ),
+    "OOD check: settings name other detectors": Mutant(
+        "skindx/models/ood/feature_extraction.py",
+        "OodPart.fit(self._detectors, images)",
+        "OodPart.fit(DEFAULT, images)",
+        "tests/models/test_added_detector.py -k fitted_with",
+    ),
+    "OOD check: a detector of others that raises": Mutant(
+        "skindx/models/ood/ood_check.py",
+        "fit = _fit_added if one.kind in DETECTORS.added else _fit",
+        "fit = _fit",
+        "tests/models/test_added_detector.py -k one_sentence",
+    ),
     "factored exchange: processors that round otherwise": Mutant(
         "methods/skindx_methods/factored/factored_exchange.py",
         "return bool((every_P2 == every_P2[0]).all())",

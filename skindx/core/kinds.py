@@ -98,12 +98,14 @@ class Family:
         *,
         gone: Mapping[str, str] | None = None,
         elsewhere: Mapping[str, str] | None = None,
+        travels: bool = False,
     ) -> None:
         """`noun` names one kind in messages; `gone` maps a former kind to what is said of it.
 
-        `elsewhere` maps a kind to the distribution that brings it, `METHODS` or `LAB`.
+        `elsewhere` maps a kind to the distribution that brings it, `METHODS` or `LAB`. A kind that
+        `travels` is named in files that other people open, who may lack what brings it.
         """
-        self.noun, self.group = noun, group
+        self.noun, self.group, self._travels = noun, group, travels
         self._kinds, self._gone = dict(kinds), dict(gone or {})
         self._elsewhere = dict(elsewhere or {})
         self._loaded: dict[str, Any] = {}
@@ -163,6 +165,11 @@ class Family:
         near = difflib.get_close_matches(kind, self.names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         valid = f"{hint}Valid: {', '.join(self.names)}" if self.names else "none is installed"
+        if self._travels:
+            return (
+                f"{kind!r} is no {self.noun} that is installed here; {valid}; for another one, "
+                "install the package that brings it."
+            )
         return f"{kind!r} is no {self.noun}; {valid}."
 
     def loaded(self) -> dict[str, Any]:
@@ -202,7 +209,7 @@ class Family:
     def _refuse(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
         known = {*self._gone, *self._elsewhere, *self.added}
-        if isinstance(kind, str) and kind in known:
+        if isinstance(kind, str) and (kind in known or self._travels):
             try:
                 self.load(kind)
             except UserError as error:  # whose full stop the settings' own sentence brings

@@ -77,7 +77,7 @@ def test_a_mixture_is_its_likelihood() -> None:
 
 
 def test_a_typing_error_lists_the_kinds() -> None:
-    with pytest.raises(ValidationError, match="'image_mixture'"):
+    with pytest.raises(ValidationError, match=r"you mean 'mahalanobis'\? Valid: image_mixture,"):
         ADAPTER.validate_python({"kind": "mahalanobs"})
 
 

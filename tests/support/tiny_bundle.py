@@ -20,7 +20,7 @@ from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.fingerprints import Fingerprints
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_detectors import DEFAULT
-from skindx.models.ood.ood_features import Features
+from skindx.models.ood.ood_features import Features, OodDetectorSettings
 from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 from skindx.models.urgent_risk import UrgentRiskRule, fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
@@ -89,7 +89,9 @@ def pack_tiny(
     )
 
 
-def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
+def pack_whole(
+    path: Path, *, detector: bool = False, ood: Sequence[OodDetectorSettings] = DEFAULT
+) -> Bundle:
     """Pack a bundle that has all parts: sets, urgent risk, gallery, OOD check; of painted noise.
 
     40 images in 20 groups of two; every other one may be shown.
@@ -113,15 +115,17 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
         urgent_risk=fit_urgent_risk(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         conformal=fit_conformal(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
-        ood=_ood(rows, features_of(ensemble, images, output)),
+        ood=_ood(rows, features_of(ensemble, images, output), ood),
     )
 
 
-def _ood(rows: Sequence[IndexRow], features: Features) -> OodPart:
+def _ood(
+    rows: Sequence[IndexRow], features: Features, detectors: Sequence[OodDetectorSettings]
+) -> OodPart:
     """Fit the check: the gallery's images are for training, the others for calibration."""
     train = [OodRow(row.sha256, row.label, f"g{row.group}", "train") for row in rows]
     held = [OodRow(f"{n:064x}", "", f"c{n}", "calibration") for n in range(100, 140)]
-    part = OodPart.fit(DEFAULT, OodImages((*train, *held), features))
+    part = OodPart.fit(detectors, OodImages((*train, *held), features))
     assert part is not None
     return part
 

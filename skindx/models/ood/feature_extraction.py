@@ -14,6 +14,7 @@ from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import (
     Features,
     Need,
+    OodDetectorSettings,
     Singles,
     image_statistics,
 )
@@ -120,9 +121,14 @@ CAP = 5_000
 class OodCollector:
     """Collects what detectors and a monitor need of training and of calibration images."""
 
-    def __init__(self, ensemble: Ensemble, learned: Collection[str]) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        learned: Collection[str],
+        detectors: Sequence[OodDetectorSettings] = DEFAULT,
+    ) -> None:
         """Take of the training images those whose SHA-256 is in `learned`."""
-        self._ensemble, self._learned = ensemble, learned
+        self._ensemble, self._learned, self._detectors = ensemble, learned, detectors
         self._rows: list[OodRow] = []
         self._features: list[Features] = []
 
@@ -144,7 +150,7 @@ class OodCollector:
     def part(self) -> OodPart | None:
         """Return the fitted check; None for too few images."""
         images = self.images()
-        return None if images is None else OodPart.fit(DEFAULT, images)
+        return None if images is None else OodPart.fit(self._detectors, images)
 
     def _add(
         self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], features: Features

@@ -149,18 +149,51 @@ def fit_check(
 ) -> OodCheck | None:
     """Fit detectors on training images and score the calibration images, which they never saw.
 
-    None where either has too few images for one of the detectors.
+    None where either has too few images for one of the detectors. Raises UserError for a detector
+    of another distribution that fails.
     """
     if len(calibration) < FEWEST:
         return None
-    detectors = []
+    fitted = []
     for one in settings:
-        detector = one.detector.fit(one, learned)
-        if detector is None:
+        fit = _fit_added if one.kind in DETECTORS.added else _fit
+        detector_and_scores = fit(one, learned, calibration)
+        if detector_and_scores is None:
             return None
-        detectors.append(detector)
-    scores = [detector.scores(calibration) for detector in detectors]
-    return OodCheck(tuple(detectors), np.stack(scores, axis=1))
+        fitted.append(detector_and_scores)
+    detectors, scores = zip(*fitted, strict=True)
+    return OodCheck(detectors, np.stack(scores, axis=1))
+
+
+def _fit(
+    settings: OodDetectorSettings, learned: Learned, calibration: Features
+) -> tuple[OodDetector, Floats] | None:
+    detector = settings.detector.fit(settings, learned)
+    return None if detector is None else (detector, detector.scores(calibration))
+
+
+def _fit_added(
+    settings: OodDetectorSettings, learned: Learned, calibration: Features
+) -> tuple[OodDetector, Floats] | None:
+    """Do so with code of another distribution. Raises UserError for whatever it does wrong."""
+    try:
+        fitted = _fit(settings, learned, calibration)
+        if fitted is None:
+            return None
+        detector, scores_N = fitted
+        kept = detector.tensors()
+        type(detector).of(kept)  # as a bundle will read it
+        if np.shape(scores_N) != (len(calibration),):
+            raise ValueError(f"{np.shape(scores_N)} scores of {len(calibration)} images")
+        if not all(np.isfinite(array).all() for array in (scores_N, *kept.values())):
+            raise ValueError("scores or fields are not finite")
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"OOD detector {settings.kind!r} cannot be fitted ({reason}); update the package that "
+            "brings it, or leave it out of ensemble.ood, and start again: trained members stay."
+        ) from error
+    return detector, scores_N
 
 
 STATISTICS = "novelty.safetensors"

@@ -29,6 +29,7 @@ DETECTORS = Family(
         "image_mixture": "skindx.models.ood.ood_detectors:ImageMixtureSettings",
         "mahalanobis": "skindx.models.ood.ood_detectors:MahalanobisSettings",
     },
+    travels=True,
 )
 
 AXES = 64
@@ -200,7 +201,7 @@ def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
 
 
 DEFAULT: tuple[OodDetectorSettings, ...] = (MahalanobisSettings(), ImageMixtureSettings())
-"""What a bundle gets: chosen by `skindx bench honesty ood`."""
+"""What a bundle gets where settings name nothing else: chosen by `skindx bench honesty ood`."""
 
 
 def unusual_scores(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:

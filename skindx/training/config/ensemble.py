@@ -7,6 +7,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from skindx.core.settings_base import OFF, Settings
 from skindx.models.combination import Space
+from skindx.models.ood.ood_check import AnyDetector
+from skindx.models.ood.ood_detectors import DEFAULT
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """Of a member: it is the name of a folder as well, and those have 255 characters at most."""
@@ -29,7 +31,7 @@ Combiner = Annotated[Mean | MajorityVote, Field(discriminator="kind")]
 
 
 class EnsembleSettings(Settings):
-    """How the members are combined."""
+    """How the members are combined, and what is fitted beside them."""
 
     removed_from: ClassVar[str] = "train ensemble."
 
@@ -39,6 +41,11 @@ class EnsembleSettings(Settings):
     )
     """auto: age, sex and place, where the dataset says them, are learned from on validation, and
     answers use them if the log loss is lower for it by more than chance."""
+    ood: tuple[AnyDetector, ...] = Field(
+        DEFAULT, min_length=1, exclude_if=lambda detectors: detectors == DEFAULT
+    )
+    """Detectors of the out-of-distribution check, by their `kind`; the highest score counts. A
+    bundle is opened only where all of its kinds are installed."""
 
     @field_validator("combine", mode="before")
     @classmethod

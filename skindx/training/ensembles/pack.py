@@ -403,6 +403,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         name=settings.name,
         detector=packed_parts(run, settings),
         provenance=provenance,
+        ood=settings.ensemble.ood,
     )
 
 

@@ -53,6 +53,8 @@ from skindx.models.metadata_head import (
     with_rules,
 )
 from skindx.models.ood.feature_extraction import CAP, OodCollector
+from skindx.models.ood.ood_detectors import DEFAULT
+from skindx.models.ood.ood_features import OodDetectorSettings
 from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import (
     QUESTIONS,
@@ -273,13 +275,15 @@ def pack_ensemble(
     provenance: Mapping[str, Any],
     detector: DetectorParts | None = None,
     embeddings: EmbeddingsSpec | None = None,
+    ood: Sequence[OodDetectorSettings] = DEFAULT,
 ) -> Bundle:
     """Fit what needs the calibration split, and pack it all with what is known of the images."""
     ensemble, learned, metadata = ready.ensemble, ready.learned, ready.metadata
-    collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
+    fitted_on = {record.sha256 for record in stratified(learned, CAP)}
+    collector = OodCollector(ensemble, fitted_on, ood)
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
-    conformal, ood, rules = fit_on_calibration(
+    conformal, check, rules = fit_on_calibration(
         ensemble, dataset, records, taxonomy, collector, metadata=metadata
     )
     print(f"age, sex and place on the body: {metadata_words(rules.get('metadata'))}")
@@ -294,7 +298,7 @@ def pack_ensemble(
         conformal=conformal,
         **rules,
         gallery=gallery,
-        ood=ood,
+        ood=check,
         modality=fit_modality(dataset, records),
         provenance={
             "dataset": dataset.resolve().name,
