@@ -35,6 +35,9 @@ signal.signal(signal.SIGUSR1, tell)
 from skindx.ui.serve import serve
 options = json.loads(sys.argv[3])
 login = options.pop("login", None)
+if worker := options.pop("worker_command", None):
+    from skindx.ui import app
+    app.worker_command = lambda *_, **__: tuple(worker)
 if command := options.pop("scan_command", None):
     from skindx.ui.scans import scan_jobs as jobs
     jobs.COMMAND = tuple(command)

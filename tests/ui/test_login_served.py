@@ -1,5 +1,6 @@
 """The login on a real server: below a folder, as app/compose.yaml serves it, and behind Caddy."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import httpx
 import pytest
 from proxies import site
 from served import Served, serving
-from skin_photo import skin_photo
 
 from skindx.ui.http.users import add_user, remove_user
 
 PASSWORD = "correct horse battery"
-PHOTO = skin_photo()
+PHOTO = b"a photo"
+QUICK = (sys.executable, str(Path(__file__).parents[1] / "support/quick_worker.py"))
+"""Who may ask is not decided by what answers: this worker has no network."""
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         add_user(folder / "users.json", name, PASSWORD)
     options = {
         "login": str(folder / "users.json"), "proxy": "127.0.0.1", "root_path": "/skin",
-        "allowed_hosts": ["localhost"], "workers": 1,
+        "allowed_hosts": ["localhost"], "workers": 1, "worker_command": QUICK,
     }  # fmt: skip
     with serving(tiny_bundle, folder, **options) as server:
         yield server
