@@ -140,7 +140,7 @@ def test_a_lost_store_ends_the_run_at_a_checkpoint_that_resumes(
 def test_the_others_go_on_as_from_a_checkpoint_of_all(small_dataset: Path, tmp_path: Path) -> None:
     """To the bit: three ranks up to a step, then two, with the same batches."""
     settings = elastic_settings(3, checkpoint={"every_steps": 3, "keep": 100})
-    plan = {(1, 4): "kill", (0, 5): "gate"}
+    plan = {(1, 4): "kill once saved", (0, 5): "gate"}
     with elastic_ranks(tmp_path / "run", small_dataset, settings, plan) as ranks:
         ranks.start(0, 1, 2)
         ranks.wait(lambda: len(ranks.events()) == 2)

@@ -191,6 +191,7 @@ def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str,
     passes, backward, take_step = [0], Engine.backward, loop.take_step
     acts: dict[str, Callable[[], None]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "kill once saved": lambda: _kill_once(run / "checkpoints/a/epoch-0001-step-000003"),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "leave": lambda: os.kill(os.getpid(), signal.SIGTERM),
         "gate": lambda: _wait_for(run / "gate"),
@@ -222,6 +223,11 @@ def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str,
     os.dup2(log, 2)
     jobs.end_with_parent = lambda: None
     os._exit(jobs.main([str(run), str(dataset)]))
+
+
+def _kill_once(checkpoint: Path) -> None:
+    _wait_for(checkpoint)  # of which this rank writes a part beside its steps
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _wait_for(file: Path) -> None:
