@@ -16,7 +16,7 @@ from skindx.data.boxes.box_formats import BoxSource
 from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.screening.screen import ScreenSettings
-from skindx.data.sources.image_source import Source
+from skindx.data.sources.source_kinds import Source
 from skindx.data.splits.groups import GroupSettings
 from skindx.data.splits.split import SplitSettings
 from skindx.taxonomy import Urgency

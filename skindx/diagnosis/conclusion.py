@@ -2,7 +2,8 @@
 
 The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
 decides where the bundle has no threshold of the risk. The risk of urgent and soon conditions
-together can only raise a next step.
+together can only raise a next step. Its sentence is that of its urgency: `URGENCY_ADVICE` of
+skindx/taxonomy.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,8 @@ class IntakeField:
     noun: str = ""
     """Its name within a sentence; empty: as the fact is called."""
     loinc: str = ""
-    """Its code in LOINC, for FHIR; empty: it has none."""
+    """Its code in LOINC, for FHIR; empty: it has none. Another code system, or codes of its values,
+    need clinic/fhir.py too."""
     number: bool = False
     """It is a whole number."""
     unit: str = ""

@@ -14,8 +14,8 @@ from skindx.core.errors import UserError
 from skindx.core.progress import silent
 from skindx.data.build.build_run import open_run
 from skindx.data.recipe import BuildSettings, load_build_settings
-from skindx.data.sources.image_source import Source
 from skindx.data.sources.isic import IsicFolder
+from skindx.data.sources.source_kinds import Source
 from skindx.taxonomy import load_taxonomy
 from skindx.workers.task_runner import LocalRunner
 

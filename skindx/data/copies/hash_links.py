@@ -1,5 +1,8 @@
 """Links between near images: all pairs of hashes within a Hamming radius, and their clusters.
 
+The radius of duplicates is `DedupSettings.radius` (deduplicate.py), that of groups
+`GroupSettings.radius` (splits/groups.py).
+
 *Join* of 64-bit hashes: exact, by pigeonhole buckets. Cut 64 bits into radius + a blocks: two codes
 within the radius agree in at least a of them. So each choice of a blocks buckets the codes by the
 bits of these blocks, and only codes of one bucket are compared. a = 0 is one bucket: brute force.

@@ -28,7 +28,8 @@ from skindx.data.ledger import (
     row_of,
     whole_size,
 )
-from skindx.data.sources.image_source import Source, WebSource
+from skindx.data.sources.image_source import WebSource
+from skindx.data.sources.source_kinds import Source
 from skindx.taxonomy import Taxonomy
 from skindx.workers.worker_process import exit_with_parent, module_command, start
 

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.publish.publish_formats import Format
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.image_source import Source
+from skindx.data.sources.source_kinds import Source
 
 FACTS = "publish.json"
 

@@ -1,7 +1,7 @@
 """Interface of a source: images on this machine, or web pages that lead to images.
 
-A new source is one file with one class of these, and one line in SOURCES, or an entry point of the
-group `skindx.sources` in another distribution. `Source` is the union of all, for settings.
+A new source is one file with one class of these, and one line in source_kinds.py, or an entry point
+of the group `skindx.sources` in another distribution.
 """
 
 import hashlib
@@ -9,12 +9,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urldefrag, urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from skindx.core.kinds import Family
 from skindx.core.secret_hosts import hosts_in
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
@@ -257,38 +256,3 @@ def shown(address: str) -> str:
         return address
     digest = hashlib.sha256(address.encode("utf-8", "replace")).hexdigest()
     return f"{address[:100]}…{digest[:16]}"
-
-
-SOURCES = Family(
-    "source",
-    "skindx.sources",
-    {
-        "atlas": "skindx.data.sources.atlas:AtlasSource",
-        "dicom": "skindx.data.sources.dicom:DicomSource",
-        "files": "skindx.data.sources.files:FilesSource",
-        "folder": "skindx.data.sources.folder:FolderSource",
-        "huggingface": "skindx.data.sources.huggingface:HuggingFaceSource",
-        "isic": "skindx.data.sources.isic:IsicSource",
-        "isic-folder": "skindx.data.sources.isic:IsicFolder",
-        "openverse": "skindx.data.sources.api:OpenverseSource",
-        "table": "skindx.data.sources.files:TableSource",
-        "wikimedia": "skindx.data.sources.api:WikimediaSource",
-    },
-)
-
-if TYPE_CHECKING:
-    Source = LocalSource | WebSource
-
-
-def _as_folder(raw: Any) -> Any:
-    """Take an archive with a path for its download: kind isic is isic-folder then."""
-    if isinstance(raw, dict) and "path" in raw and f"{raw.get('kind')}-folder" in SOURCES:
-        return {**raw, "kind": f"{raw['kind']}-folder"}
-    return raw
-
-
-def __getattr__(name: str) -> Any:
-    """Build the union `Source` when settings ask for it: the kinds import this module."""
-    if name == "Source":
-        return Annotated[SOURCES.union(), BeforeValidator(_as_folder)]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
