@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 import zipfile
@@ -10,7 +9,7 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.core.startup import light_imports
 from skindx_bench.devices import wheels
-from skindx_bench.devices.gpu import Config, run
+from skindx_bench.devices.gpu import Config, gpu_tests, run
 from skindx_bench.harness.parts import Part, count_tests, run_part
 from skindx_bench.train.trainer_loops import peak_flops, peak_shares, training_flops
 
@@ -51,13 +50,12 @@ def test_without_a_gpu_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
         run(Config())
 
 
-def test_files_of_gpu_tests_are_named_so() -> None:
-    marked = {
-        file
-        for file in ROOT.glob("tests/**/test_*.py")
-        if re.search(r"^pytestmark = .*mark\.gpu\b|^@pytest\.mark\.gpu\b", file.read_text(), re.M)
-    }
-    assert marked == set(ROOT.glob("tests/**/test_gpu_*.py"))
+def test_tests_for_a_gpu_are_taken_of_all_three_distributions() -> None:
+    listed = gpu_tests(ROOT)
+    assert "tests/training/test_gpu_engine.py" in listed
+    assert "benchmarks/tests/test_gpu_products.py" in listed
+    assert any(path.startswith("methods/tests/") for path in listed)
+    assert "tests/training/test_engine.py" not in listed
 
 
 def test_a_part_that_hangs_is_ended_and_tells_what_it_did(tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def run(settings: Config) -> Result:
 
     Raises UserError without a GPU, and where there are no tests.
     """
-    tests = sorted(
-        str(path.relative_to(_root())) for path in _root().glob("tests/**/test_gpu_*.py")
-    )
+    tests = gpu_tests(_root())
     if not tests:
         raise UserError("bench gpu runs the tests of skindx; start it in a checkout.")
     name, machine = (_FAKE, {}) if settings.fake else _gpu()
@@ -91,6 +89,17 @@ def run(settings: Config) -> Result:
         Console().print(result.table(), soft_wrap=True)
         raise JobError(f"{' and '.join(bad)} did not pass; the logs are in {folder}.")
     return result
+
+
+def gpu_tests(root: Path) -> list[str]:
+    """Return the files of a checkout that hold a test marked `gpu`, of all three distributions."""
+    folders = (root / "tests", root / "methods/tests", root / "benchmarks/tests")
+    return sorted(
+        str(path.relative_to(root))
+        for folder in folders
+        for path in folder.rglob("test_*.py")
+        if "pytest.mark.gpu" in path.read_text(encoding="utf-8")
+    )
 
 
 def _root() -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import skindx
 import skindx_bench
+import skindx_methods
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
 from skindx.core.machine import python_command
@@ -25,8 +26,11 @@ _MADE = "skindx-environment.txt"
 """In an environment that is whole: the digest of what it was made of."""
 
 
-SOURCES = tuple(Path(str(package.__file__)).absolute().parent for package in (skindx, skindx_bench))
-"""Folders of skindx and of the lab."""
+SOURCES = tuple(
+    Path(str(package.__file__)).absolute().parent
+    for package in (skindx, skindx_methods, skindx_bench)
+)
+"""Folders of skindx, of the methods kit and of the lab."""
 
 
 class NotInstalledError(Exception):
