@@ -13,6 +13,7 @@ from skindx.core.machine import require_extra
 plan = typer.Typer(
     name="plan",
     no_args_is_help=True,
+    add_completion=False,
     help="Estimate time, cost and bottleneck of a training before it starts.",
 )
 
