@@ -600,10 +600,10 @@ MUTANTS = {
         "tests/training/test_images.py -k seed",
     ),
     "statistics: those of before stay in the mean": Mutant(
-        "skindx/training/checkpoint/norm_statistics.py",
+        "methods/skindx_methods/local_steps/round_guard.py",
         "norm.reset_running_stats()",
         "norm.eval()",
-        "tests/training/test_norm_statistics.py",
+        "methods/tests/test_norm_statistics.py",
     ),
     "elastic: a card that no rank has signed": Mutant(
         "methods/skindx_methods/elastic/run_secret.py",

@@ -68,7 +68,7 @@ def test_small_products_stacks_and_other_types_are_made_otherwise() -> None:
 def test_it_is_for_processors_that_mkl_does_not_serve_fully(
     vendor: str, flags: set[str], faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "cpu_vendor", lambda: vendor)
+    monkeypatch.setattr(layers, "cpu_fact", lambda _: vendor)
     monkeypatch.setattr(layers, "cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(torch._C, "has_mkl", True)
     monkeypatch.setattr(torch._C, "_has_mkldnn", True)

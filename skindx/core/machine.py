@@ -352,24 +352,15 @@ def cpu_flags() -> frozenset[str]:
 
     Without those that ONEDNN_MAX_CPU_ISA keeps torch and OpenVINO from.
     """
-    flags = _first("flags").split()
+    flags = cpu_fact("flags").split()
     most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     if not most.startswith(("SSE", "AVX")) or most.startswith(("AVX512", "AVX10")):
         return frozenset(flags)
     return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx", "avx_vnni")))
 
 
-@cache
-def cpu_vendor() -> str:
-    """Return the maker's name as Linux says it (GenuineIntel, AuthenticAMD); "" where it does not.
-
-    It is "" on other systems and on processors that are not x86.
-    """
-    return _first("vendor_id")
-
-
-def _first(name: str) -> str:
-    """Return the value of a line of the first core; "" where there is none."""
+def cpu_fact(name: str) -> str:
+    """Return a value that Linux lists for the first core; "" where there is none."""
     if not CPU_INFO.is_file():
         return ""
     for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -10,7 +10,7 @@ from paint_images import encode, paint
 
 from skindx.data.copies.hash_links import EQUAL, near_links
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_images, hash_thumbnails, thumbnail
+from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, thumbnail
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 
@@ -130,16 +130,3 @@ def test_the_integral_image_changed_no_hash_of_real_images(real: Path) -> None:
     before = hash_thumbnails(np.stack([old_thumbnail(image) for image in images]), list(HASHES))
     assert np.bitwise_count(now ^ before).max() <= 1
     assert np.bitwise_count(now ^ before).mean() < 0.001
-
-
-@pytest.mark.real
-def test_hashing_alone_finds_the_near_images_that_screening_finds(real: Path) -> None:
-    datas = list({f.read_bytes() for f in sorted((real / "isic9").rglob("*.jpg"))})
-    quick = hash_images(datas, DEFAULT)
-    exact = codes_of([decode(data) for data in datas])
-    bits = np.bitwise_count(quick[:, :, 0] ^ exact[:, :, 0]).max(axis=1)
-    assert bits.max() <= 2
-    assert (bits == 0).mean() > 0.8
-    for radius in (4, 6):
-        found = [near_links(codes, radius)[:, :2].tolist() for codes in (quick, exact)]
-        assert found[0] == found[1]

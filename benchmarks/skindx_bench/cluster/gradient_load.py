@@ -22,7 +22,7 @@ from skindx.comm.fused_exchange import Fused
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.ranks import adopt_process_group
+from skindx.training.deepspeed.ranks import init_distributed
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 # M = elements of the gradient
@@ -159,7 +159,7 @@ class UnderDeepSpeed:
 
     def __init__(self, shapes: dict[str, list[int]], source_M: Tensor) -> None:
         """`source_M` is the gradient in the order of the parameters; every rank calls this."""
-        adopt_process_group()
+        init_distributed("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
         settings = EngineSettings(accelerator="cpu", gradient_clip=0)
         mesh = Mesh(ProcessGroup(rank, world), torch.device("cpu"), settings)

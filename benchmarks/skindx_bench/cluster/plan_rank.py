@@ -103,9 +103,9 @@ class PlanRank:
     def _under_deepspeed(self) -> Callable[[], float]:
         """Return a step by DeepSpeed's own reduction."""
         from skindx.training.deepspeed.engine import Engine
-        from skindx.training.deepspeed.ranks import adopt_process_group
+        from skindx.training.deepspeed.ranks import init_distributed
 
-        adopt_process_group()
+        init_distributed("gloo")
         module = self._module()
         engine = Engine(
             module, _Still(module.parameters(), lr=0.1), self.mesh, dist.get_world_size()

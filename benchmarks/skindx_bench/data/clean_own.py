@@ -19,10 +19,11 @@ from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.copies.hash_links import EQUAL, near_links
 from skindx.data.splits.groups import GroupSettings
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HashKind, hash_images
+from skindx.imaging.hashes import HashKind
 from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data.clean_peers import memory_mb
 from skindx_bench.data.clean_plants import IMAGES
+from skindx_bench.data.quick_hashes import hash_images
 
 # N = images, K = kinds of hash, O = orientations, L = links, P = pairs
 

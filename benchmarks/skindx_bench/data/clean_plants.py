@@ -20,9 +20,10 @@ from skindx.data.manifest import read_manifest
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HashKind, hash_images
+from skindx.imaging.hashes import HashKind
 from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix
 from skindx_bench.data.copy_variants import INK, OVERLAYS, WORDS, make_copy, site_words, write_words
+from skindx_bench.data.quick_hashes import hash_images
 from skindx_bench.honesty.no_skin_images import KINDS as NO_SKIN
 
 HEIGHT, WIDTH = 480, 640

@@ -10,7 +10,8 @@ from pydantic import Field
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
-from skindx.imaging.hashes import HashKind, hash_images
+from skindx.imaging.hashes import HashKind
+from skindx_bench.data.quick_hashes import hash_images
 from skindx_bench.harness.result import Figure, Result, median, ratio
 from skindx_bench.harness.training import describe, noisy_jpegs
 

@@ -32,10 +32,11 @@ from skindx.data.copies.verified import VALUES, read_verified, verified_files
 from skindx.data.copies.verify import ACCEPT, verify
 from skindx.data.splits.groups import GroupSettings
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.imaging.hashes import HashKind, hash_images
+from skindx.imaging.hashes import HashKind
 from skindx.metrics import proportion_interval, share_interval
 from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data.learn_copies import second_photo
+from skindx_bench.data.quick_hashes import hash_images
 from skindx_bench.harness.result import Figure, Result
 
 TABLE, IMAGES = "index.csv", "images"

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,12 @@ from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble import Member
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
-from skindx.training.checkpoint.norm_statistics import (
-    norms_of,
-    recompute_statistics,
-)
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.loop import fit, take_step
 from skindx.training.parallel.batch_norm import average_buffers
-from skindx.training.parallel.mesh import AloneMesh
+from skindx.training.parallel.mesh import Mesh, ProcessGroup, resolve_accelerator
 from skindx.training.position import count_step
 from skindx.training.state import Training
 from skindx.training.tasks.classifier_job import setup_member
@@ -38,6 +34,7 @@ from skindx.training.tasks.image_sets import TrainingData, TrainingSet, Validati
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 from skindx_bench.honesty.ood import refold
+from skindx_methods.local_steps.round_guard import norms_of, recompute_statistics
 
 _WARM = 2
 """Steps before the timed ones."""
@@ -45,6 +42,21 @@ _WARM = 2
 # N = images of val and test, V = those of val, P = ranks, C = classes
 
 Floats = NDArray[np.float64]
+
+
+class AloneMesh(Mesh):
+    """This process and no other."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Take the accelerator of the settings."""
+        accelerator = resolve_accelerator(settings.accelerator)
+        super().__init__(ProcessGroup(0, 1), torch.device(accelerator), settings)
+
+    def barrier(self) -> None:
+        """Return at once: there is no other rank."""
+
+    def broadcast_from_main(self, work: Callable[[], Any]) -> Any:
+        return work()
 
 
 class LocalRank:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from skindx.core.machine import cpu_flags, cpu_vendor
+from skindx.core.machine import cpu_fact, cpu_flags
 from skindx.core.startup import light_imports
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
 
@@ -44,7 +44,7 @@ def onednn_is_faster() -> bool:
     """
     return (
         "avx512f" in cpu_flags()
-        and cpu_vendor() not in ("", "GenuineIntel")
+        and cpu_fact("vendor_id") not in ("", "GenuineIntel")
         and bool(torch._C.has_mkl)
         and bool(torch._C._has_mkldnn)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -2,15 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.core.state_checks import check_like
 from skindx.data.loader.batches import steps_of
-from skindx.training.checkpoint.norm_statistics import norms_of, recompute_statistics
 from skindx.training.checkpoint.saved_state import (
     PerRank,
     State,
@@ -163,6 +163,34 @@ def refresh_statistics(training: Counted) -> None:
         for module, network in pairs:
             norms = [norm for name, norm in norms_of(module).items() if name in counting]
             recompute_statistics(norms, lambda network=network: show(network))  # type: ignore[misc]
+
+
+def norms_of(net: nn.Module) -> dict[str, _BatchNorm]:
+    """Return the batch norms that keep statistics, by name."""
+    named = net.named_modules()
+    norms = {name: layer for name, layer in named if isinstance(layer, _BatchNorm)}
+    return {name: norm for name, norm in norms.items() if norm.track_running_stats}
+
+
+def recompute_statistics(norms: Collection[_BatchNorm], batches: Callable[[], object]) -> None:
+    """Set batch-norm statistics to the mean over what `batches` sends through the network.
+
+    Averaged weights give activations that no ingredient had, so the mean of the ingredients'
+    statistics does not fit them (Izmailov et al. 2018, section 3.2). Dropout stays off.
+    """
+    if not norms:
+        return
+    kept = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over all batches
+        norm.train()
+    try:
+        batches()
+    finally:
+        for norm, momentum in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            norm.eval()
 
 
 class Moments:

@@ -1,10 +1,9 @@
-"""Batch-norm statistics: each rank's, their mean, and those of weights that nobody trained with."""
+"""Batch-norm statistics: each rank's, and their mean."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import State, mean_of
@@ -60,31 +59,3 @@ class Buffers:
             for buffer in network.buffers():
                 result.setdefault(buffer.dtype, []).append(buffer)
         return result
-
-
-def norms_of(net: nn.Module) -> dict[str, _BatchNorm]:
-    """Return the batch norms that keep statistics, by name."""
-    named = net.named_modules()
-    norms = {name: layer for name, layer in named if isinstance(layer, _BatchNorm)}
-    return {name: norm for name, norm in norms.items() if norm.track_running_stats}
-
-
-def recompute_statistics(norms: Collection[_BatchNorm], batches: Callable[[], object]) -> None:
-    """Set batch-norm statistics to the mean over what `batches` sends through the network.
-
-    Averaged weights give activations that no ingredient had, so the mean of the ingredients'
-    statistics does not fit them (Izmailov et al. 2018, section 3.2). Dropout stays off.
-    """
-    if not norms:
-        return
-    kept = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over all batches
-        norm.train()
-    try:
-        batches()
-    finally:
-        for norm, momentum in zip(norms, kept, strict=True):
-            norm.momentum = momentum
-            norm.eval()

@@ -160,11 +160,6 @@ def join_nobody(settings: EngineSettings) -> Mesh:
     return Mesh(ProcessGroup(0, 1), device, settings, beside)
 
 
-def adopt_process_group() -> None:
-    """Let DeepSpeed use the gloo group that this process has joined without it."""
-    init_distributed("gloo")
-
-
 def adopt_next_group(backend: str) -> None:
     """Let DeepSpeed use the group that this process is in now, and forget those before."""
     deepspeed = import_deepspeed()

@@ -180,21 +180,6 @@ def check_precision(settings: EngineSettings, accelerator: str) -> None:
         )
 
 
-class AloneMesh(Mesh):
-    """This process and no other."""
-
-    def __init__(self, settings: EngineSettings) -> None:
-        """Take the accelerator of the settings."""
-        accelerator = resolve_accelerator(settings.accelerator)
-        super().__init__(ProcessGroup(0, 1), torch.device(accelerator), settings)
-
-    def barrier(self) -> None:
-        """Return at once: there is no other rank."""
-
-    def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
-        return work()
-
-
 def peak_memory(device: torch.device) -> int:
     """Return the most bytes this process has held: of the GPU's memory, or on a CPU of its own.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.training.checkpoint.norm_statistics import norms_of, recompute_statistics
+from skindx_methods.local_steps.round_guard import norms_of, recompute_statistics
 
 
 def test_dropout_stays_off_while_statistics_are_recomputed() -> None:
