@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytest
 
-from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel_form import DataSettings, ParallelSettings
 from skindx.training.config.recipe import Recipe
@@ -43,14 +42,7 @@ def test_optimizers_that_need_whole_layers_are_refused(optimizer: str, reported:
         Halves().check_member("a", recipe)
 
 
-def test_what_works_on_whole_layers_or_lets_ranks_train_apart_is_refused() -> None:
+def test_what_works_on_whole_layers_is_refused() -> None:
     recipe = SimpleNamespace(preconditioner=SimpleNamespace(kind="whitening"))
     with pytest.raises(ValueError, match=r"preconditioner\.kind=whitening works on whole layers"):
         Halves().check_member("a", recipe)
-
-    class Apart(ExchangeSettings):
-        kind: Literal["rarely"] = "rarely"
-        apart = True
-
-    with pytest.raises(ValueError, match=r"kind=rarely lets ranks train apart, .*kind=halves"):
-        Halves().check_exchange(Apart.model_construct())
