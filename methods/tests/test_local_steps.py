@@ -596,3 +596,13 @@ def test_a_device_makes_the_same_of_it(device: str, world: int) -> None:
     backend = "nccl" if device == "cuda" and world == 1 else "gloo"
     ranks = run_ranks(world, updates, device, backend, {"local": LocalSettings()}, device=device)
     assert_same(ranks, {})
+
+
+def test_forms_that_split_layers_and_engines_in_lockstep_are_refused() -> None:
+    split = SimpleNamespace(splits=True, kind="halves")
+    for engine, reported in (
+        (SimpleNamespace(lockstep="", parallel=split), r"parallel\.kind=halves splits layers"),
+        (SimpleNamespace(lockstep="zero=1", parallel=split), "zero=1 needs all of them"),
+    ):
+        with pytest.raises(ValueError, match=rf"kind=local lets ranks train apart, .*{reported}"):
+            LocalSettings().check_engine(engine)
