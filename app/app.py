@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from skindx.core.errors import JobError, UserError
-from skindx.ui.app import serve
+from skindx.ui.serve import serve
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ from command_line import Skindx
 from stable_names import ROOT, stable_names
 
 from skindx.cli import app
+from skindx.cli.options import KNOWN, complete
 from skindx.core.errors import UserError
 from skindx.core.removed_names import REMOVED
 from skindx.core.settings_base import Settings
@@ -28,7 +29,10 @@ def test_a_verb_or_option_that_is_gone_says_what_to_do(name: str, skindx: Skindx
     words = [*verb.split(), "no-such-folder"]
     if option:
         words += [f"--{option}", "--no-such-option"]
-    group = typer.main.get_command(app).commands.get(verb)  # type: ignore[attr-defined]
+    verbs = typer.main.get_command(app)
+    if verb in KNOWN:  # which another distribution brings
+        complete(verbs, verb)
+    group = verbs.commands.get(verb)  # type: ignore[attr-defined]
     if option and hasattr(group, "commands"):  # an option of each verb of the group
         words[1:2] = [next(iter(group.commands)), "x"]
     for given in (words, [*words[:-1], "--help"]) if option else (words, [*verb.split()]):
