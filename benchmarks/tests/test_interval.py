@@ -13,9 +13,11 @@ from skindx.core.cost.collectives import Cost
 from skindx.core.cost.events import simulate_step
 from skindx.core.cost.network import Timed
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
-from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
+from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.strategies import Choice
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
+from skindx_methods.plan.interval import MODEL, Z90, bounds_s
+from skindx_methods.plan.interval import half_width as half_width_of
 
 NODES = 4
 SIZES = [1 << power for power in (13, 16, 18, 20, 22, 23, 24)]
@@ -103,8 +105,9 @@ def test_nine_of_ten_trainings_are_in_their_interval() -> None:
         name = ("dense", "fused", "per-tensor")[number % 3]
         choice = Choice(exchanging(name), NODES, 1, 8 * NODES)
         found = estimate(machine.profiles.networks[0], choice, machine)
-        within.append(found.low_s <= truth.measured_s(found) <= found.high_s)
-        widths.append(found.half_width)
+        low_s, high_s = bounds_s(found)
+        within.append(low_s <= truth.measured_s(found) <= high_s)
+        widths.append(half_width_of(found))
     assert 0.85 <= fmean(within) <= 0.97
     assert fmean(widths) < 0.12
 
@@ -116,7 +119,7 @@ def half_width(kind: str = "dense", local_s: float = 0.0, **change: object) -> f
         Profiles(networks=(profile(local_s, **own),), device="cuda"), cluster(4, **change)
     )
     choice = Choice(exchanging(kind), 4, 1, 32)
-    return estimate(machine.profiles.networks[0], choice, machine).half_width
+    return half_width_of(estimate(machine.profiles.networks[0], choice, machine))
 
 
 def network(spread: float, beta: float = 1e-4, **change: float) -> tuple[Collective, ...]:

@@ -15,6 +15,7 @@ from skindx.core.errors import UserError
 from skindx.plan.estimate import Machine, estimate, memory_of
 from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
+from skindx_methods.plan.interval import width_of_all
 from skindx_methods.plan.plan import largest_batch, make
 from skindx_methods.plan.search import VARIANTS, PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
@@ -163,7 +164,7 @@ def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wid
         search(WORK, ten_times, PlanLimits(strategy="dense"))
     wide = search(WORK, ten_times, PlanLimits(strategy="dense", extrapolate=True)).chosen
     narrow = search(WORK, machine(), PlanLimits(strategy="dense")).chosen
-    assert wide.half_width > 3 * narrow.half_width
+    assert width_of_all(wide) > 3 * width_of_all(narrow)
     assert wide.beyond
     far = Workload((PlannedMember("m", profile(), batch=256, images=512),))
     with pytest.raises(UserError, match=r"8\.0 times the largest batch whose memory"):

@@ -1,14 +1,6 @@
-"""Time and memory of a step under a choice, with the 90 % interval of the time.
+"""Time and memory of a step under a choice."""
 
-What a spread does to a step depends on what hides what: a slower network costs nothing where
-backward hides it, and all of its seconds where the network is the bottleneck. So each thing that
-was measured is made slower by one standard deviation, the step is simulated once more, and
-independent ones add as squares.
-"""
-
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from skindx.core.cost.cluster import Cluster
@@ -18,16 +10,6 @@ from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
 from skindx.core.cost.step import StepSchedule
 from skindx.plan.strategies import Choice
-
-Z90 = 1.645
-"""Standard deviations to either side that hold 90 % of a normal distribution."""
-
-MODEL = 0.035
-"""Standard deviation, over the mean, of what the model itself leaves out."""
-FOREIGN = 0.06
-"""And where the trace is another program's."""
-UNSEEN = 0.25
-"""Added for each factor e by which something lies beyond what was measured."""
 
 
 @dataclass(frozen=True)
@@ -52,53 +34,6 @@ class Simulated:
             pieces=self.pieces,
             feeding=self.feeding,
         )
-
-    def slower(self) -> Iterator["Simulated"]:
-        """Yield it with each thing that was measured slower by its standard deviation."""
-        cluster, profile, schedule = self.network.cluster, self.profile, self.schedule
-        compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
-        if compute:
-            slow = schedule.computing_slower(compute=1 + compute)
-            yield replace(self, trace=_slower(self.trace, compute), schedule=slow)
-        if profile.update_spread and self.trace.update_s:
-            update = 1 + profile.update_spread
-            trace = self.trace.model_copy(update={"update_s": self.trace.update_s * update})
-            slow = schedule.computing_slower(update=update)
-            yield replace(self, trace=trace, schedule=slow)
-        wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
-        if wire:
-            yield replace(self, schedule=schedule.scaled(1 + wire))
-        if schedule.local_spread and schedule.local_s:
-            yield replace(self, schedule=schedule.with_local(1 + schedule.local_spread))
-        if profile.read_spread and self.feeding.read_s:
-            read_s = self.feeding.read_s * (1 + profile.read_spread)
-            yield replace(self, feeding=replace(self.feeding, read_s=read_s))
-
-    def half_width(self, step_s: float, beyond: dict[str, float]) -> float:
-        """Return the half width of the 90 % interval, over the prediction.
-
-        `beyond`: what lies outside the calibration -> how far over what was measured.
-        """
-        model = MODEL if self.profiles.source == "measured" else FOREIGN
-        variance = model**2
-        for other in self.slower():
-            variance += (other.run().seconds / max(step_s, 1e-12) - 1) ** 2
-        variance += sum((UNSEEN * math.log(far)) ** 2 for far in beyond.values() if far > 1)
-        return Z90 * math.sqrt(variance)
-
-
-def _slower(trace: Trace, spread: float) -> Trace:
-    return trace.model_copy(
-        update={
-            "forward_s": trace.forward_s * (1 + spread),
-            "backward_s": tuple(seconds * (1 + spread) for seconds in trace.backward_s),
-        }
-    )
-
-
-def _learnt(cluster: Cluster, part: str) -> float:
-    known = cluster.corrections.get(part)
-    return known.spread if known else 0.0
 
 
 FARTHEST = 4.0
@@ -211,25 +146,10 @@ class Estimate:
         """Inputs outside the calibration, in sentences; empty: none."""
         return tuple(self.outside)
 
-    @cached_property
-    def half_width(self) -> float:
-        """Of the 90 % interval, over the prediction; simulated when it is asked for."""
-        return self.simulated.half_width(self.step_s, self.outside)
-
     @property
     def step_s(self) -> float:
         """Seconds of a step."""
         return self.step.seconds
-
-    @property
-    def low_s(self) -> float:
-        """Of the 90 % interval."""
-        return self.step_s / (1 + self.half_width)
-
-    @property
-    def high_s(self) -> float:
-        """Of the 90 % interval."""
-        return self.step_s * (1 + self.half_width)
 
     @property
     def images_per_s(self) -> float:

@@ -42,11 +42,6 @@ class PlanOutcome:
     as_given: bool = False
 
     @property
-    def half_width(self) -> float:
-        """Of the 90 % interval of the whole, over the prediction: of the least sure member."""
-        return max(member.estimate.half_width for member in self.members)
-
-    @property
     def first(self) -> Estimate:
         """Of the first member."""
         return self.members[0].estimate

@@ -32,6 +32,7 @@ from skindx_bench.cluster.public_traces import (
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.result import median as figure_of
+from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import make, preset
 from skindx_methods.plan.search import PlanLimits, search
 
@@ -170,7 +171,7 @@ def published_rows(traces: Path) -> list[PlannedRow]:
                 group = f"{name}, {gpus} GPUs"
                 found.append(
                     PlannedRow(
-                        "published", group, strategy, first.step_s, first.half_width, measured_s
+                        "published", group, strategy, first.step_s, half_width(first), measured_s
                     )
                 )
     return found

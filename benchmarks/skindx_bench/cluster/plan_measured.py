@@ -29,6 +29,7 @@ from skindx_bench.cluster.plan_rows import Config, Kind, Layout, PlannedRow
 from skindx_bench.harness.netlab import INTERFACE, Link, NetLab
 from skindx_bench.harness.ranks import EmulatedCluster as Ranks
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
+from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import PlanRequest
 from skindx_methods.plan.saved_plan import happened_of
 from skindx_methods.plan.search import PlanLimits
@@ -83,7 +84,7 @@ def _of_model(
     group = f"{model}, {layout.nodes} x {layout.ranks_per_node}, {rate:g} Mbit/s"
     for kind, found in planned.items():
         yield PlannedRow(
-            "waiting", group, kind, found.step_s, found.half_width, median(times[kind])
+            "waiting", group, kind, found.step_s, half_width(found), median(times[kind])
         )
 
 
@@ -222,7 +223,7 @@ def _trained(
         f"{model}, {_NODES} x 1, {rate:g} Mbit/s",
         kind,
         predicted.step_s,
-        predicted.half_width,
+        half_width(predicted),
         found.step_s,
         predicted.memory.peak_bytes,
         found.memory_bytes,

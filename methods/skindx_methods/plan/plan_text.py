@@ -11,6 +11,7 @@ from skindx import __version__
 from skindx.core.text import counted, seconds, size
 from skindx.plan.estimate import Estimate
 from skindx.plan.outcome import PlanOutcome
+from skindx_methods.plan.interval import bounds_s, half_width, width_of_all
 from skindx_methods.plan.plan import Plan, percent
 
 _ROWS = 12
@@ -19,17 +20,18 @@ _ROWS = 12
 def summary(plan: Plan) -> list[tuple[str, str]]:
     """Return what is planned and what it takes, as (what, figure)."""
     chosen = plan.chosen
-    first, choice, width = chosen.first, chosen.choice, chosen.half_width
+    first, choice, width = chosen.first, chosen.choice, width_of_all(chosen)
+    low_s, high_s = bounds_s(first)
     per_node = f"{choice.ranks_per_node} rank{'s' if choice.ranks_per_node > 1 else ''} each"
     where = f"{counted(choice.nodes, 'node')}, {per_node}"
     rows = [
         ("plan", f"{choice.label} on {where}"),
         ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
-        ("a step", within(first.step_s, first.half_width)),
+        ("a step", within(first.step_s, half_width(first))),
         (
             "images a second",
-            f"{rounded(first.images_per_s)} [{rounded(first.choice.batch / first.high_s)}, "
-            f"{rounded(first.choice.batch / first.low_s)}]",
+            f"{rounded(first.images_per_s)} [{rounded(first.choice.batch / high_s)}, "
+            f"{rounded(first.choice.batch / low_s)}]",
         ),
         ("memory of a rank", size(chosen.memory_bytes)),
     ]
@@ -77,6 +79,7 @@ def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tup
 
 def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
     first = outcome.first
+    low_s, high_s = bounds_s(first)
     label = outcome.choice.label
     marks = [
         word
@@ -92,7 +95,7 @@ def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
         f"{label} ({', '.join(marks)})" if marks else label,
         str(outcome.choice.ranks),
         seconds(first.step_s),
-        f"{seconds(first.low_s)} .. {seconds(first.high_s)}",
+        f"{seconds(low_s)} .. {seconds(high_s)}",
         rounded(first.images_per_s),
         percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
         size(outcome.memory_bytes),
@@ -153,7 +156,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
 def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
     """Return one choice."""
     choice = outcome.choice
-    width = outcome.half_width
+    width = width_of_all(outcome)
     return {
         "strategy": choice.strategy.name,
         "label": choice.label,
@@ -184,11 +187,12 @@ def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
 
 
 def _step(result: Estimate) -> dict[str, Any]:
+    low_s, high_s = bounds_s(result)
     return {
         "batch": result.choice.batch,
         "step_s": result.step_s,
-        "low_s": result.low_s,
-        "high_s": result.high_s,
+        "low_s": low_s,
+        "high_s": high_s,
         "images_per_s": result.images_per_s,
         "parts": dict(result.step.parts),
         "sent_bytes": result.schedule.sent_bytes,
@@ -197,9 +201,9 @@ def _step(result: Estimate) -> dict[str, Any]:
     }
 
 
-def within(value: float, half_width: float) -> str:
+def within(value: float, width: float) -> str:
     """Return a time with its interval."""
-    low, high = value / (1 + half_width), value * (1 + half_width)
+    low, high = value / (1 + width), value * (1 + width)
     return f"{seconds(value)} [{seconds(low)}, {seconds(high)}]"
 
 

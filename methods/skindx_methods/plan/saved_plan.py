@@ -17,6 +17,7 @@ from skindx.core.cost.profile import MOST_S, Name
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
 from skindx.plan.estimate import Estimate
+from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import Plan
 
 Predictable = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
@@ -83,7 +84,7 @@ def _member(name: str, result: Estimate, epoch_s: float, seconds: float) -> Pred
     return PredictedMember(
         name=name,
         step_s=result.step_s,
-        half_width=result.half_width,
+        half_width=half_width(result),
         parts=result.step.parts,
         images_per_s=result.images_per_s,
         epoch_s=epoch_s,

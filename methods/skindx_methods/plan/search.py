@@ -12,6 +12,7 @@ from skindx.data.loader.batches import steps_of
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
 from skindx.plan.strategies import Choice, Exchanging, Workload
+from skindx_methods.plan.interval import width_of_all
 from skindx_methods.plan.strategy_kinds import Hopping, SideBySide, searched, strategy_of
 
 PAPER = (
@@ -189,9 +190,9 @@ def _simplest(
     known = [given] if given in allowed else []
     known += [one for one in allowed if not one.changed]
     most = min((cost_of(one) for one in known if one), default=math.inf)
-    high = cost_of(best) * (1 + best.half_width)
+    high = cost_of(best) * (1 + width_of_all(best))
     for one in sorted(allowed, key=lambda one: (one.changed, cost_of(one), not one.as_given)):
-        if cost_of(one) <= most * (1 + 1e-9) and cost_of(one) / (1 + one.half_width) <= high:
+        if cost_of(one) <= most * (1 + 1e-9) and cost_of(one) / (1 + width_of_all(one)) <= high:
             return one
     return best
 

@@ -1,0 +1,84 @@
+"""The 90 % interval of a prediction.
+
+What a spread does to a step depends on what hides what: a slower network costs nothing where
+backward hides it, and all of its seconds where the network is the bottleneck. So each thing that
+was measured is made slower by one standard deviation, the step is simulated once more, and
+independent ones add as squares.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import Trace
+from skindx.plan.estimate import Estimate, Simulated
+from skindx.plan.outcome import PlanOutcome
+
+Z90 = 1.645
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
+
+MODEL = 0.035
+"""Standard deviation, over the mean, of what the model itself leaves out."""
+FOREIGN = 0.06
+"""And where the trace is another program's."""
+UNSEEN = 0.25
+"""Added for each factor e by which something lies beyond what was measured."""
+
+
+def half_width(result: Estimate) -> float:
+    """Return the half width of the interval of a step, over the prediction."""
+    model = MODEL if result.simulated.profiles.source == "measured" else FOREIGN
+    variance = model**2
+    for other in _each_slower(result.simulated):
+        variance += (other.run().seconds / max(result.step_s, 1e-12) - 1) ** 2
+    variance += sum((UNSEEN * math.log(far)) ** 2 for far in result.outside.values() if far > 1)
+    return Z90 * math.sqrt(variance)
+
+
+def bounds_s(result: Estimate) -> tuple[float, float]:
+    """Return the ends of the interval of a step."""
+    width = 1 + half_width(result)
+    return result.step_s / width, result.step_s * width
+
+
+def width_of_all(outcome: PlanOutcome) -> float:
+    """Return the half width of the whole, over the prediction: of the least sure member."""
+    different = {id(member.estimate): member.estimate for member in outcome.members}
+    return max(half_width(result) for result in different.values())
+
+
+def _each_slower(step: Simulated) -> Iterator[Simulated]:
+    """Yield the step with each thing that was measured slower by its standard deviation."""
+    cluster, profile, schedule = step.network.cluster, step.profile, step.schedule
+    compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
+    if compute:
+        slow = schedule.computing_slower(compute=1 + compute)
+        yield replace(step, trace=_slower(step.trace, compute), schedule=slow)
+    if profile.update_spread and step.trace.update_s:
+        update = 1 + profile.update_spread
+        trace = step.trace.model_copy(update={"update_s": step.trace.update_s * update})
+        slow = schedule.computing_slower(update=update)
+        yield replace(step, trace=trace, schedule=slow)
+    wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
+    if wire:
+        yield replace(step, schedule=schedule.scaled(1 + wire))
+    if schedule.local_spread and schedule.local_s:
+        yield replace(step, schedule=schedule.with_local(1 + schedule.local_spread))
+    if profile.read_spread and step.feeding.read_s:
+        read_s = step.feeding.read_s * (1 + profile.read_spread)
+        yield replace(step, feeding=replace(step.feeding, read_s=read_s))
+
+
+def _slower(trace: Trace, spread: float) -> Trace:
+    return trace.model_copy(
+        update={
+            "forward_s": trace.forward_s * (1 + spread),
+            "backward_s": tuple(seconds * (1 + spread) for seconds in trace.backward_s),
+        }
+    )
+
+
+def _learnt(cluster: Cluster, part: str) -> float:
+    known = cluster.corrections.get(part)
+    return known.spread if known else 0.0
