@@ -65,7 +65,7 @@ COUNTS = """
 import gc
 from skindx.core.startup import collect_rarely
 collect_rarely()
-import numpy, pyarrow, pydantic
+import torch
 print(gc.get_stats()[2]["collections"], gc.isenabled())
 """
 

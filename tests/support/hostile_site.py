@@ -312,7 +312,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         stored = sorted({row.path for row in rows if row.status == "stored"})
         verdicts = screen_files(
             [dataset / path for path in stored],
-            ScreenSettings(timeout_s=2),
+            ScreenSettings(timeout_s=4),
             ("perceptual", "difference"),
             workers=2,
         )
