@@ -160,18 +160,19 @@ def screened_rows(n: int, seed: int) -> list[tuple[LedgerRow, Screened]]:
 
 def drive(settings: Config, out: Path) -> float:
     """Take rows from label to manifest as a build does; return the CPU seconds that it took."""
+    sound = screened_rows(settings.rows, settings.seed)
     recipe = BuildSettings.parse(
         {
             "name": "scale",
             "sources": [{"kind": "folder", "path": str(out)}],
             "dedup": {"copies": "off"},
+            "urgency": {row.label: "routine" for row, _ in sound},
         },
         "bench scale",
     )
     run_of = BuildRun(
         recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), None, {}, {}
     )
-    sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)
     del sound

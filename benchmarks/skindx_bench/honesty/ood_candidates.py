@@ -437,7 +437,8 @@ KINDS: dict[str, OodDetectorSettings] = {
 """Default settings of each kind of detector."""
 
 
-Layers = list[list[Tensor]]
+Layers = list[list[list[Tensor]]]
+"""Of each member, of each of its stages: a batch's statistics, from one pass or from several."""
 
 
 @contextmanager
@@ -456,9 +457,9 @@ def hooked(ensemble: Ensemble) -> Iterator[Layers]:
                     f"{member.name} gives no statistics of its layers; load the bundle with the "
                     "backend eager, and leave out the detectors of layers for such a network."
                 )
-            moments: list[Tensor] = []
-            layers.append(moments)
-            for name in names:
+            stages: list[list[Tensor]] = [[] for _ in names]
+            layers.append(stages)
+            for name, moments in zip(names, stages, strict=True):
                 module = member.classifier.net.get_submodule(name)
                 hook = module.register_forward_hook(
                     lambda _module, _given, out, moments=moments: moments.append(_moments(out))
@@ -468,9 +469,13 @@ def hooked(ensemble: Ensemble) -> Iterator[Layers]:
 
 
 def taken(layers: Layers) -> tuple[Singles, ...]:
-    """Return the statistics of the last batch, all members' layers in order, and forget them."""
-    batch = tuple(part.cpu().numpy() for moments in layers for part in moments)
-    for moments in layers:
+    """Return the statistics of the last batch, all members' layers in order, and forget them.
+
+    A CPU sees a batch image by image, so a stage has a part of each image.
+    """
+    every = [moments for stages in layers for moments in stages]
+    batch = tuple(torch.cat(moments).cpu().numpy() for moments in every)
+    for moments in every:
         moments.clear()
     return batch
 

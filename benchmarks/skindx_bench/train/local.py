@@ -33,7 +33,8 @@ _BLOCKS = 5
 SMALLEST = (
     "change=['cases={painted: {painted: 240, most: 24, images: 64, rates: [0.03], training: "
     "{members: [{name: m, model: test_resnet, preprocess: {size: 32}}]}}}', "
-    "'training.recipe.epochs=1', 'training.recipe.batch=16', 'arms.local.exchange.steps=2']",
+    "'training.recipe.epochs=1', 'training.recipe.batch=16', 'arms.local.exchange.steps=2', "
+    "'arms.apart.cases=[painted]']",
     *("ranks=2", "seeds=[0, 1]", "rates_mbit=[1000]", "steps=10", "arms=[dense, local, apart]"),
 )
 
