@@ -217,6 +217,24 @@ def whole_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of two small networks with both exports at fp32; do not change it."""
+
+    def export(path: Path) -> None:
+        from exporting import export_dataset
+        from tiny_bundle import pack_tiny
+
+        from skindx.models.exports.bundle_export import export_bundle
+
+        data = export_dataset(tmp_path_factory.mktemp("exported-data"))
+        pack_tiny(path)
+        for to in ("onnx", "openvino"):
+            export_bundle(path, to, "fp32", data)
+
+    return _made_once(tmp_path_factory, "exported", export)
+
+
+@pytest.fixture(scope="session")
 def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
     """Serve the tiny bundle in a process of its own, under the network guard."""
     from served import serving

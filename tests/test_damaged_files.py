@@ -318,13 +318,13 @@ def bent(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def mutants(content: bytes, name: str) -> Iterator[bytes]:
+def mutants(content: bytes, name: str, deep: int) -> Iterator[bytes]:
     chance = random.Random(name)
     yield b""
     yield b"\xff" * 40
     yield content[:-1]
-    yield b"[" * 100_000 + b"\n"
-    yield b'{"a":' * 50_000 + b"\n"
+    yield b"[" * deep + b"\n"
+    yield b'{"a":' * (deep // 2) + b"\n"
     for _ in range(COUNT):
         yield bent(content, chance)
 
@@ -341,7 +341,9 @@ def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
     content = place.read_bytes()
     read(place)
     failed = []
-    for number, mutant in enumerate(mutants(content, name)):
+    # A reader of YAML is Python's, which has a limit of its own, and takes a second for more.
+    deep = 10_000 if file.endswith((".yaml", ".yml")) else 100_000
+    for number, mutant in enumerate(mutants(content, name, deep)):
         place.write_bytes(mutant)
         try:
             read(place)

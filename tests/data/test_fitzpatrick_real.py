@@ -153,8 +153,11 @@ def test_killed_twice_nothing_is_fetched_twice_or_lost(killed: Killed) -> None:
     assert set(lines.values()) == {1}
 
 
-def test_a_whole_dataset_comes_of_it(killed: Killed) -> None:
-    summary = build(killed.settings, killed.dataset)
+@pytest.mark.parametrize("copies", ["off", pytest.param("find", marks=pytest.mark.long)])
+def test_a_whole_dataset_comes_of_it(killed: Killed, copies: str) -> None:
+    """Without the search for copies, most of its time, in the suite; with it in the long run."""
+    dedup = killed.settings.dedup.model_copy(update={"copies": copies})
+    summary = build(killed.settings.model_copy(update={"dedup": dedup}), killed.dataset)
     records, issues = read_manifest(killed.dataset), read_issues(killed.dataset)
     assert summary.found == 200 == len(records) + len(issues)
     reasons = Counter(issue.reason for issue in issues)

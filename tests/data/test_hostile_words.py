@@ -89,6 +89,7 @@ def test_a_spreadsheet_computes_nothing_of_them(words: str) -> None:
     assert no_formula(-1) == -1
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_table_for_people_holds_no_formula(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     small.add(creator='=HYPERLINK("http://x")')

@@ -54,6 +54,7 @@ def test_datasets_loads_every_format_as_it_stands(tmp_path: Path, free: Free) ->
 
 @pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+@pytest.mark.usefixtures("quick")
 @formats
 def test_mlcroissant_validates_and_reads_records(tmp_path: Path, form: Format) -> None:
     mlc = pytest.importorskip("mlcroissant")

@@ -38,6 +38,16 @@ def test_nothing_outside_is_touched(opener: Opener, kind: str, path: Path) -> No
     _is_harmless(answer)
 
 
+@pytest.mark.parametrize("kind", ["onnx", "openvino"])
+def test_exports_open_nothing_outside_their_bundle(
+    exported: Path, opener: Opener, kind: str
+) -> None:
+    for module in ("onnxruntime", "openvino"):
+        pytest.importorskip(module)
+    answer = opener.open(kind, exported)
+    assert (answer["said"], answer["touched"]) == ("opened", [])
+
+
 def test_a_file_outside_would_be_noticed(opener: Opener, tmp_path: Path) -> None:
     """A folder whose files lie elsewhere shows that the watch works."""
     shutil.copytree(FIXTURE / "whole/detector", tmp_path / "detector")

@@ -1,26 +1,29 @@
 """An out-of-distribution check that somebody changed, with the right hash."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from forged_bundle import forge
 from safetensors.torch import load_file, save
-from tiny_bundle import pack_whole
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.ood.stored_check import CHECK, FEATURES
 
 Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_whole(tmp_path_factory.mktemp("whole") / "bundle").path
+def networks_once(whole_bundle: Path) -> Iterator[None]:
+    """Build the networks of all changed copies once: only their checks differ."""
+    ensemble = open_bundle(whole_bundle).ensemble()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bundle, "ensemble", lambda *_: ensemble)
+        yield
 
 
 def _refused(bundle: Path) -> bool:
@@ -31,6 +34,7 @@ def _refused(bundle: Path) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("networks_once")
 @pytest.mark.parametrize(
     "change",
     [
@@ -43,13 +47,13 @@ def _refused(bundle: Path) -> bool:
     ],
 )
 def test_a_changed_check_is_one_sentence(
-    whole: Path, tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
+    whole_bundle: Path, tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """Each tensor in turn: a sentence, or a check that still works."""
-    tensors = load_file(whole / CHECK)
+    tensors = load_file(whole_bundle / CHECK)
     refused = 0
     for name in tensors:
-        bundle = Path(shutil.copytree(whole, tmp_path / name))
+        bundle = Path(shutil.copytree(whole_bundle, tmp_path / name))
         forge(bundle, CHECK, save({**tensors, name: change(tensors[name]).contiguous()}))
         refused += _refused(bundle)
     assert refused
@@ -69,12 +73,12 @@ def test_a_changed_check_is_one_sentence(
     ],
 )
 def test_changed_features_are_one_sentence(
-    whole: Path,
+    whole_bundle: Path,
     tmp_path: Path,
     change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
 ) -> None:
     """They are read when images are removed from the bundle."""
-    bundle = Path(shutil.copytree(whole, tmp_path / "bundle"))
+    bundle = Path(shutil.copytree(whole_bundle, tmp_path / "bundle"))
     assert open_bundle(bundle).ood_images() is not None
     tensors = change(load_file(bundle / FEATURES))
     forge(bundle, FEATURES, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
@@ -82,9 +86,9 @@ def test_changed_features_are_one_sentence(
         open_bundle(bundle).ood_images()
 
 
-def test_garbage_and_a_missing_table_are_one_sentence(whole: Path, tmp_path: Path) -> None:
+def test_garbage_and_a_missing_table_are_one_sentence(whole_bundle: Path, tmp_path: Path) -> None:
     for number, content in enumerate((b"", b"\xff" * 8 + b"{}", b"garbage" * 9)):
-        bundle = Path(shutil.copytree(whole, tmp_path / str(number)))
+        bundle = Path(shutil.copytree(whole_bundle, tmp_path / str(number)))
         forge(bundle, CHECK, content)
         with pytest.raises(UserError, match="safetensors"):
             Predictor.load(bundle)

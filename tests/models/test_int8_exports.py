@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from exporting import export_dataset, export_image
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_bundle import pack_tiny, pack_whole
+from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
@@ -165,8 +166,19 @@ def _parity(same: int) -> Parity:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_whole(tmp_path_factory.mktemp("whole") / "bundle").path
+def whole(whole_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(whole_bundle, tmp_path_factory.mktemp("whole") / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def exported_whole(
+    whole_bundle: Path, whole_data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a whole bundle with an export at fp32; do not change it."""
+    folder = tmp_path_factory.mktemp("exported-whole")
+    bundle = Path(shutil.copytree(whole_bundle, folder / "bundle"))
+    export_bundle(bundle, "onnx", "fp32", whole_data)
+    return bundle
 
 
 @pytest.fixture
@@ -177,8 +189,8 @@ def untouched(whole: Path) -> Iterator[Path]:
     assert list(whole.parent.iterdir()) == [whole]
 
 
-def test_int8_serves_by_its_own_rules(whole_data: Path, tmp_path: Path) -> None:
-    bundle = pack_whole(tmp_path / "bundle").path
+def test_int8_serves_by_its_own_rules(whole_bundle: Path, whole_data: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(whole_bundle, tmp_path / "bundle"))
     spec = export_bundle(bundle, "onnx", "int8", whole_data)
     fitted, own = spec.calibration, open_bundle(bundle).spec
     assert fitted is not None
@@ -299,25 +311,24 @@ def _ensemble(members: tuple[float, ...], temperature: float):  # type: ignore[n
     ],
 )
 def test_forged_rules_are_not_served(
-    change: dict[str, object], why: str, whole_data: Path, tmp_path: Path
+    change: dict[str, object], why: str, exported_whole: Path, tmp_path: Path
 ) -> None:
     from skindx.core.atomic_files import write_json
     from skindx.models.bundle.bundle_changes import put_folder
 
-    bundle = pack_whole(tmp_path / "bundle").path
-    spec = export_bundle(bundle, "onnx", "fp32", whole_data)
-    own = open_bundle(bundle).spec.conformal
+    bundle = Path(shutil.copytree(exported_whole, tmp_path / "bundle"))
+    own, folder = open_bundle(bundle).spec.conformal, "exports/onnx-fp32"
     assert own is not None
     columns = change.pop("urgent_columns", ())
     rule = own.model_copy(update={"urgent_columns": columns, "urgent": {}})
     fitted = {"members": (1.0, 1.0), "temperature": 1.0, "conformal": rule, **change}
     forged = tmp_path / "forged"
     forged.mkdir()
-    for file in (bundle / spec.folder).iterdir():
+    for file in (bundle / folder).iterdir():
         (forged / file.name).write_bytes(file.read_bytes())
     raw = json.loads((forged / "export.json").read_text())
     fitted["conformal"] = rule.model_dump(mode="json")
     write_json(forged / "export.json", {**raw, "calibration": fitted})
-    put_folder(bundle, spec.folder, forged)
+    put_folder(bundle, folder, forged)
     with pytest.raises(UserError, match=why):
         Predictor.load(bundle, backend="onnx")

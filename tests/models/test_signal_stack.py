@@ -14,11 +14,13 @@ import faulthandler, gc, os, signal, sys
 from contextlib import nullcontext
 import numpy as np, openvino
 from openvino import opset13 as ops
-from skindx.models.exports.openvino_backend import restored_signal_stack
 
 faulthandler.enable()
 signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
-kept = restored_signal_stack if sys.argv[1] == "kept" else nullcontext
+if sys.argv[1] == "kept":
+    from skindx.models.exports.openvino_backend import restored_signal_stack as kept
+else:
+    kept = nullcontext
 
 def network():
     with kept():

@@ -1,8 +1,7 @@
 """Kill a process before each change that it makes to the file system, one run a change.
 
-`python kill_everywhere.py SCENARIO FOLDER EVERY` kills it before the first change, and before each
-EVERYth from there. The kills are real (SIGKILL), each in a fresh fork, so that nothing is left to
-clean up after itself.
+Or before the first change, and before each n-th from there (`every`). The kills are real (SIGKILL),
+each in a fresh fork, so that nothing is left to clean up after itself.
 """
 
 import os
@@ -17,14 +16,18 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link")
 
 
 def kill_everywhere(
-    start: Path, work: Path, act: Callable[[Path], None], check: Callable[[Path], None]
+    start: Path,
+    work: Path,
+    act: Callable[[Path], None],
+    check: Callable[[Path], None],
+    every: int,
 ) -> int:
     """Run `act` on copies of `start`, each killed later than the one before, to its end.
 
     After each kill, and after the end, `check` judges the copy. Returns how many changes there
     are at least.
     """
-    for kills in range(0, 10_000, int(sys.argv[3])):
+    for kills in range(0, 10_000, every):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(start, work)
         status = _forked(lambda: act(work), die_before=kills + 1)
@@ -64,9 +67,3 @@ def _die_before(change: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-
-
-if __name__ == "__main__":
-    import kill_scenarios
-
-    print(getattr(kill_scenarios, sys.argv[1])(Path(sys.argv[2])))

@@ -1,4 +1,4 @@
-"""What is killed everywhere: a rebuild, and a take-down. Run by kill_everywhere.py."""
+"""What is killed everywhere: a rebuild, and a take-down. Run by kill_everywhere, in a fork."""
 
 import dataclasses
 import shutil
@@ -40,7 +40,7 @@ def settings(root: Path, *sets: str):
     return load_build_settings(root, ["workers=1", *sets])
 
 
-def rebuild(folder: Path) -> str:
+def rebuild(folder: Path, every: int) -> str:
     """A rebuild with other images, classes and settings: old or new, never a mixture."""
     old_source, new_source = folder / "old", folder / "new"
     fill(old_source, "ab")
@@ -72,7 +72,7 @@ def rebuild(folder: Path) -> str:
 
     with described_once(), described_here():
         build(settings(new_source, "seed=3"), folder / "warm")  # its forks know the descriptions
-        kills = kill_everywhere(start, work, act, check)
+        kills = kill_everywhere(start, work, act, check, every)
     return f"{kills} changes"
 
 
@@ -89,7 +89,7 @@ def reported(out: Path) -> tuple[object, ...]:
     )
 
 
-def take_down(folder: Path) -> str:
+def take_down(folder: Path, every: int) -> str:
     """A take-down of an image and its near copy: repeated after a kill, nothing is left."""
     source, start, work = folder / "source", folder / "start", folder / "work"
     fill(source, "ab")
@@ -133,4 +133,4 @@ def take_down(folder: Path) -> str:
 
     with described_once(), described_here():
         build(settings(source), folder / "warm")
-        return f"{kill_everywhere(start, work, act, check)} changes"
+        return f"{kill_everywhere(start, work, act, check, every)} changes"

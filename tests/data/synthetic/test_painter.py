@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.synthetic.painter import CLASSES, box_around, encode_jpeg, paint
 
-PER_CLASS = 24
+PER_CLASS = 12
 
 
 @pytest.fixture(scope="module")
