@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny_dataset import jpeg, skin
 from without_kit import Ended, environment, without_kit
 
 from skindx.training.config.run import TrainSettings
@@ -98,6 +99,52 @@ def test_a_command_line_is_refused_and_nothing_is_written(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.endswith(needs(what))
     assert sorted(path.name for path in folder.iterdir()) == sorted(KINDS)
+
+
+def test_a_first_training_is_estimated_all_the_same(tmp_path: Path) -> None:
+    for number in range(12):
+        file = tmp_path / "images" / ("acne", "rosacea")[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(skin(number)))
+    words = ("new", "images", "--out", "run", "--effort", "quick", "--network", "test_resnet")
+    done = subprocess.run(
+        [sys.executable, "-m", "skindx", *words, "--yes"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" of memory") == 3
+
+
+SETTINGS = """
+from skindx.core.errors import UserError
+from skindx.training.config.run import TrainSettings
+
+assert TrainSettings.parse({"engine": {"elastic": None}}).engine.run_method == ""
+for change in ({"engine": {"elastic": {}}}, {"exchange": {"kind": "local"}}):
+    try:
+        TrainSettings.parse(change)
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_a_setting_that_names_a_method_is_refused_unless_it_is_null() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    elastic, local = done.stdout.splitlines()
+    how = f"needs skindx-methods, which is not installed; run `pip install {ROOT / 'methods'}`."
+    assert elastic.endswith(f"engine setting 'elastic' {how}")
+    assert local.endswith(f"exchange 'local' {how}")
 
 
 @pytest.mark.long
