@@ -170,6 +170,13 @@ def test_a_scan_opens(written: Path) -> None:
 
 @pytest.mark.usefixtures("without_fingerprints")
 @pytest.mark.distributed
+@pytest.mark.parametrize(
+    "version",
+    [
+        version if version == VERSIONS[-1] else pytest.param(version, marks=pytest.mark.long)
+        for version in VERSIONS
+    ],
+)
 def test_a_half_way_run_goes_on(
     written: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,12 +18,12 @@ from skindx.training.parallel.mesh import leave
 from skindx.training.tasks.detector_job import DetectorJob
 
 
-def _settings(exchange: dict[str, Any]) -> TrainSettings:
+def _settings(exchange: dict[str, Any], epochs: int) -> TrainSettings:
     return TrainSettings.parse(
         {
             "engine": {"accelerator": "cpu"},
             "exchange": exchange,
-            "detector": {"size": 64, "epochs": 2, "batch": 18},
+            "detector": {"size": 64, "epochs": epochs, "batch": 18},
             "checkpoint": {"every_steps": 1},
         }
     )
@@ -44,8 +44,10 @@ class _Stop:
         pass
 
 
-def _train_in_pieces(dataset: Path, run: Path, exchange: dict[str, Any]) -> dict[str, Any]:
-    settings = _settings(exchange)
+def _train_in_pieces(
+    dataset: Path, run: Path, exchange: dict[str, Any], epochs: int
+) -> dict[str, Any]:
+    settings = _settings(exchange, epochs)
     mesh = join(settings.engine)
     job = DetectorJob(run, dataset, settings, read_manifest(dataset))
 
@@ -57,7 +59,7 @@ def _train_in_pieces(dataset: Path, run: Path, exchange: dict[str, Any]) -> dict
 
     whole, history = in_one_sitting("whole", 0)
     sittings = 0
-    for stop_after in (2, 2, 0):  # within the first epoch, within the second, at the end
+    for stop_after in (*[2] * epochs, 0):  # within each epoch, at the end
         try:
             pieces, again = in_one_sitting("pieces", stop_after)
         except StoppedError:
@@ -74,16 +76,20 @@ def _train_in_pieces(dataset: Path, run: Path, exchange: dict[str, Any]) -> dict
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    "exchange",
-    [{"kind": "powersgd"}, pytest.param({"kind": "local", "steps": 2}, marks=pytest.mark.long)],
-    ids=["powersgd", "local"],
+    ("exchange", "ranks", "epochs"),
+    [
+        ({"kind": "dense"}, 1, 1),
+        pytest.param({"kind": "powersgd"}, 2, 2, marks=pytest.mark.long),
+        pytest.param({"kind": "local", "steps": 2}, 2, 2, marks=pytest.mark.long),
+    ],
+    ids=["dense", "powersgd", "local"],
 )
 def test_a_stopped_detector_goes_on_to_the_bit(
-    exchange: dict[str, Any], small_dataset: Path, tmp_path: Path
+    exchange: dict[str, Any], ranks: int, epochs: int, small_dataset: Path, tmp_path: Path
 ) -> None:
-    for result in run_ranks(2, _train_in_pieces, small_dataset, tmp_path, exchange):
-        assert result["sittings"] == 2
+    for result in run_ranks(ranks, _train_in_pieces, small_dataset, tmp_path, exchange, epochs):
+        assert result["sittings"] == epochs
         assert result["different"] == []
         whole, pieces = result["histories"]
         assert whole == pieces
-        assert len(whole) == 2
+        assert len(whole) == epochs

@@ -14,6 +14,8 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
 
 BATCH = 12
+STAGES = {"adamw": (0, 1, 2, 3), "sgd": (0, 3)}
+"""Optimizer -> stages of ZeRO that are tried with it."""
 
 
 class _Skipping(nn.Sequential):
@@ -83,8 +85,8 @@ def _go_on(mesh: Mesh, state: State, zero: int, optimizer: str) -> Any:
 def _every_stage(states: dict[Any, State] | None) -> dict[Any, Any]:
     """Train six steps in one go and in two, at every stage; or go on from others' states."""
     mesh, results = join(EngineSettings(accelerator="cpu")), {}
-    for optimizer in ("adamw", "sgd"):
-        for zero in (0, 1, 2, 3):
+    for optimizer, stages in STAGES.items():
+        for zero in stages:
             if states is not None:
                 results[optimizer, zero] = _go_on(mesh, states[optimizer, 0], zero, optimizer)
                 continue
