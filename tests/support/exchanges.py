@@ -149,13 +149,13 @@ def follow(settings: ExchangeSettings, steps: int, pieces: int) -> dict[str, Any
 
 
 def resumed(settings: ExchangeSettings) -> bool:
-    """Are three steps, a state, and three more in a new job equal to six, to the bit?"""
+    """Are two steps, a state, and two more in a new job equal to four, to the bit?"""
     whole, first = Job(settings), Job(settings)
-    for step in range(6):
+    for step in range(4):
         whole.backward(step)
         assert whole.reducer.finish() is not None
         whole.move()
-    for step in range(3):
+    for step in range(2):
         first.backward(step)
         assert first.reducer.finish() is not None
         first.move()
@@ -165,7 +165,7 @@ def resumed(settings: ExchangeSettings) -> bool:
     second.net.load_state_dict(first.net.state_dict())
     second.plain.load_state_dict(first.net.state_dict())
     second.exchange.load_state_dict(states)
-    for step in range(3, 6):
+    for step in range(2, 4):
         second.backward(step)
         assert second.reducer.finish() is not None
         second.move()
