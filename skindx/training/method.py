@@ -79,7 +79,10 @@ class Method:
         steps_per_epoch: int,
         say: Callable[[str], None],
     ) -> GradientSync | None:
-        """Return the exchange of `settings` at work on the network; None: it is DeepSpeed's own."""
+        """Return the exchange of `settings` at work on the network; None: it is DeepSpeed's own.
+
+        Not asked for where DeepSpeed reduces: by a dense exchange and a method without `reduces`.
+        """
         return build_gradient_sync(settings, module, mesh, steps_per_epoch, say)
 
     def apply(self, learning_rate: float) -> None:

@@ -160,6 +160,7 @@ class Engine:
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
         self.method = method or method_of(module)
+        """PLAIN by default: its hooks do nothing, and leave weights and state as they are."""
         assert self.method is PLAIN or settings.zero == 0
         self.method.attach(module)
         prepare(module, settings, mesh.data.size)
@@ -187,7 +188,12 @@ class Engine:
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
-        self._sync = self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
+        self._sync = (
+            None
+            if dense
+            else self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
+        )
+        """An exchange at work; None by default: DeepSpeed reduces in `backward`."""
         self._remembers = not exchange.by_engine
         self._lost: RuntimeError | None = None
 
@@ -230,11 +236,13 @@ class Engine:
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
 
+        By default DeepSpeed has reduced in `backward`, nothing preconditions, and the norm is
+        clipped to 1.0: on a CPU by DeepSpeed in its step. The optimizer then moves the weights.
         False when the step was not taken because the gradient is not finite.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
-        if not self._reduce():
+        if not self._gradient_ready():
             self.skip()
             return False
         self.method.apply(learning_rate)
@@ -278,8 +286,8 @@ class Engine:
         if lost:
             raise lost
 
-    def _reduce(self) -> bool:
-        """Have the gradient that all ranks take; False when it is known not to be finite."""
+    def _gradient_ready(self) -> bool:
+        """Wait for an exchange, if there is one; False when the gradient is known not finite."""
         if self._sync:
             return self._sync.reduce(self._scaler())
         # DeepSpeed's own reduction ran in `backward`. On several ranks and under ZeRO what no image
