@@ -438,7 +438,7 @@ MUTANTS = {
         "tests/training/test_step_guard.py",
     ),
     "mixtures: all shards draw alike": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/tasks/mixing.py",
         "[shares[rank]], 0, (*seeds, rank)",
         "[shares[rank]], 0, seeds",
         "tests/training/test_mixing.py",
@@ -462,25 +462,25 @@ MUTANTS = {
         "methods/tests/test_kfac.py -k own_output",
     ),
     "mixtures: the square of a share as its side": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/tasks/mixing.py",
         "np.sqrt(1 - cut_keep)",
         "(1 - cut_keep)",
         "tests/training/test_mixing.py",
     ),
     "mixtures: CutMix takes the share of Mixup": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/tasks/mixing.py",
         "< _cut_share(mix)",
         "> _cut_share(mix)",
         "tests/training/test_mixing.py",
     ),
     "mixtures: a pair is cut and blended": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/tasks/mixing.py",
         "np.where(mixed & ~cut, up_keep, 1.0)",
         "np.where(mixed, up_keep, 1.0)",
         "tests/training/test_mixing.py",
     ),
     "mixtures: CutMix draws with the exponent of Mixup": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/tasks/mixing.py",
         "rng.beta(mix.cutmix, mix.cutmix, pairs)",
         "rng.beta(mix.mixup, mix.mixup, pairs)",
         "tests/training/test_mixing.py",

@@ -28,7 +28,7 @@ from skindx.plan.estimate import Machine
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
-from skindx.training.tasks.image_sets import TrainingData
+from skindx.training.tasks.open_sets import TrainingData
 from skindx_bench.cluster.network_probe import cluster_of, rising
 from skindx_methods.plan.measure import measure
 from skindx_methods.plan.measured_steps import profile_member

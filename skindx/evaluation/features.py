@@ -56,7 +56,7 @@ from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, p
 from skindx.training.loop import fit
 from skindx.training.tasks.head_data import HeadData, solve
 from skindx.training.tasks.heads_task import setup_heads
-from skindx.training.tasks.image_sets import class_numbers
+from skindx.training.tasks.open_sets import class_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table

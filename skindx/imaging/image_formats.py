@@ -183,7 +183,7 @@ class _Jpeg:
 
 
 def read_jpeg(jpeg: bytes, read: Callable[[bytes], T]) -> T:
-    """Return what `read`, a strict decoder, makes of a JPEG, or of the same one made plain.
+    """Return what `read`, a strict decoder, makes of a JPEG; if it refuses, of it made plain.
 
     Raises what `read` raises for the file as it is where the pixels are not sound.
     """

@@ -53,6 +53,7 @@ class EpochSpeed:
 class TrainingTask(Protocol[Result_co]):
     """What is trained: its batches, its loss, its validation. The loop does everything else.
 
+    `ClassifierTask`, `HeadsTask` and `DetectorTask`, all in `tasks`, are those that there are.
     Everything that a task draws is a pure function of (seed, epoch, step), of the image's number
     or of the rank, so that a training that starts anywhere goes on to the bit.
     """
@@ -138,7 +139,9 @@ class Training(Generic[Result_co]):
     engine: Engine
     average: Average | None
     statistics: Buffers
+    """The networks' buffers, so that a skipped step can be undone."""
     guard: StepGuard
+    """Its `check` returns a loss as a number, None where a rank's is not finite."""
     position: Position = field(default_factory=Position)
     waiting: Waiting = field(default_factory=Waiting)
     """How long this rank waited for images in the current epoch."""

@@ -31,7 +31,8 @@ from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
-from skindx.training.tasks.image_sets import TrainingData, TrainingSet, open_sets, training_batches
+from skindx.training.tasks.image_sets import TrainingSet, training_batches
+from skindx.training.tasks.open_sets import TrainingData, open_sets
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})

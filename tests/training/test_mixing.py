@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import epoch_plan
 from skindx.training.config.recipe import Mix, Recipe
-from skindx.training.tasks.losses import Mixture, blend, draw_mixture
+from skindx.training.tasks.mixing import Mixture, blend, draw_mixture
 
 SIDE, CLASSES = 16, 3
 

@@ -24,7 +24,7 @@ from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position
 from skindx.training.state import Training
 from skindx.training.tasks.classifier_job import setup_member
-from skindx.training.tasks.image_sets import TrainingData
+from skindx.training.tasks.open_sets import TrainingData
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}

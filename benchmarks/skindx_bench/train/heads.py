@@ -28,7 +28,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.head_data import HeadData
 from skindx.training.tasks.heads_job import FeatureFiles, Halves, load_trunk
 from skindx.training.tasks.heads_task import setup_heads
-from skindx.training.tasks.image_sets import class_numbers
+from skindx.training.tasks.open_sets import class_numbers
 from skindx_bench.harness.result import Figure, Result, median, ratio
 from skindx_bench.harness.training import HEIGHT, WIDTH, describe, noisy_jpegs
 

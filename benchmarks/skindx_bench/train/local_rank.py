@@ -30,7 +30,8 @@ from skindx.training.position import count_step
 from skindx.training.state import Training
 from skindx.training.tasks.classifier_job import setup_member
 from skindx.training.tasks.classifier_task import ClassifierTask
-from skindx.training.tasks.image_sets import TrainingData, TrainingSet, ValidationSet, open_sets
+from skindx.training.tasks.image_sets import TrainingSet
+from skindx.training.tasks.open_sets import TrainingData, ValidationSet, open_sets
 from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 from skindx_bench.honesty.ood import refold

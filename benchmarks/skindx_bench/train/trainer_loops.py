@@ -29,13 +29,9 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.loop import take_steps
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import setup_member
-from skindx.training.tasks.image_sets import (
-    TrainingData,
-    TrainingSet,
-    class_numbers,
-    training_batches,
-)
+from skindx.training.tasks.image_sets import TrainingSet, training_batches
 from skindx.training.tasks.losses import build_loss
+from skindx.training.tasks.open_sets import TrainingData, class_numbers
 from skindx.training.tasks.optimizer import build_optimizer
 from skindx_bench.harness.result import Figure, median, ratio
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs

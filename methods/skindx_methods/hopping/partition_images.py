@@ -19,13 +19,8 @@ from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record, split_of
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.tasks.image_sets import (
-    OpenImages,
-    TrainingData,
-    TrainingSet,
-    ValidationSet,
-    class_numbers,
-)
+from skindx.training.tasks.image_sets import TrainingSet
+from skindx.training.tasks.open_sets import OpenImages, TrainingData, ValidationSet, class_numbers
 
 # N = images
 

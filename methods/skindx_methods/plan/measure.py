@@ -28,7 +28,7 @@ from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import accelerator_variables, join
 from skindx.training.launching.supervise import end_with_parent
 from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
-from skindx.training.tasks.image_sets import TrainingData
+from skindx.training.tasks.open_sets import TrainingData
 from skindx_methods.plan.measured_steps import profile_member, variant_of
 
 BUDGET_S = 20.0

@@ -30,7 +30,7 @@ from skindx.training.loop import take_step
 from skindx.training.parallel.mesh import Mesh, peak_memory
 from skindx.training.state import Batch, Training
 from skindx.training.tasks.classifier_job import setup_member
-from skindx.training.tasks.image_sets import TrainingData
+from skindx.training.tasks.open_sets import TrainingData
 from skindx_methods.plan.layer_clock import LayerClock, layers_of
 from skindx_methods.plan.recorded_step import TimedEngine
 

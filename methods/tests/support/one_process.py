@@ -17,7 +17,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join_nobody
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
-from skindx.training.tasks.image_sets import open_sets
+from skindx.training.tasks.open_sets import open_sets
 from skindx_methods.hopping.hop_units import HOPS
 from skindx_methods.hopping.partition_images import Partitions, VisitedSet, Visits
 

@@ -86,8 +86,8 @@ def random_window(
 def resize_into(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
     """Resize to the size of `out`, which is contiguous, in place.
 
-    Bilinear up to a factor of two, below which it leaves no pixel out; area averaging above,
-    which costs five times as much and does not alias.
+    Bilinear (`resize_bilinear`: four neighbours blended) up to a factor of two, below which it
+    leaves no pixel out; area averaging above, which costs five times as much and does not alias.
     """
     height, width = out_SS3.shape[:2]
     if image_HW3.shape[0] <= 2 * height and image_HW3.shape[1] <= 2 * width:

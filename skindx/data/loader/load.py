@@ -158,7 +158,10 @@ class Reading:
     def load(
         self, fill: Fill, shares: Sequence[NDArray[np.int64]], side: int
     ) -> Generator[NDArray[np.uint8], None, None]:
-        """Yield a batch (B x side x side x 3) for each index array, filled on the threads."""
+        """Yield a batch (B x side x side x 3) for each index array, as `fill` writes it.
+
+        Threads and order only: no pixel is changed here.
+        """
         return load(
             fill, shares, side, threads=self.threads, prefetch=self.prefetch, allocate=self.allocate
         )

@@ -66,7 +66,7 @@ Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind
 
 
 class Mix(Settings):
-    """Blend pairs of images and their labels; see tasks/losses.py."""
+    """Blend pairs of images and their labels, by mixup, CutMix or either."""
 
     mixup: float = Field(0.2, ge=0, le=1e3)
     """Alpha of the Beta distribution that blends whole images; 0: never."""
@@ -172,7 +172,10 @@ class Recipe(Settings):
         return self.learning_rate * (larger if linear else math.sqrt(larger))
 
     def rate_at(self, step: int, per_epoch: int) -> float:
-        """Return the learning rate of a step, counted from the first of the run."""
+        """Return the learning rate of a step, counted from the first of the run.
+
+        By default it rises linearly in the first epoch, then falls along half a cosine to 0.
+        """
         warmup = int(per_epoch * self.warmup_epochs)
         return self.schedule.rate(step, per_epoch, self.epochs, warmup, self.peak_rate)
 

@@ -236,8 +236,8 @@ class Engine:
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
 
-        By default DeepSpeed has reduced in `backward`, nothing preconditions, and the norm is
-        clipped to 1.0: on a CPU by DeepSpeed in its step. The optimizer then moves the weights.
+        By default DeepSpeed has reduced in `backward`, and nothing preconditions; on a CPU
+        DeepSpeed then clips the norm to 1.0 and lets AdamW move the weights, both in its step.
         False when the step was not taken because the gradient is not finite.
         """
         for group in self.optimizer.param_groups:

@@ -72,7 +72,7 @@ from skindx.training.ensembles.ready_ensemble import (
 )
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.heads_job import load_trunk
-from skindx.training.tasks.image_sets import class_numbers
+from skindx.training.tasks.open_sets import class_numbers
 
 # Trained members, loaded and ready to predict and to be packed.
 

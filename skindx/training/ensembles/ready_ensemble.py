@@ -64,7 +64,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import State
 from skindx.training.config.ensemble import Combiner, Mean
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
-from skindx.training.tasks.image_sets import class_numbers
+from skindx.training.tasks.open_sets import class_numbers
 
 # U = units, N = images, C = classes
 

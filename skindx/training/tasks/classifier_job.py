@@ -24,8 +24,8 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.registry import build_preconditioner, change_network
 from skindx.training.state import Row, Training, setup
 from skindx.training.tasks.classifier_task import ClassifierTask
-from skindx.training.tasks.image_sets import OpenImages, TrainingData, open_sets
-from skindx.training.tasks.losses import build_loss, drawn_loss
+from skindx.training.tasks.losses import drawn_loss
+from skindx.training.tasks.open_sets import OpenImages, TrainingData, open_sets
 from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 
@@ -95,13 +95,12 @@ def setup_member(
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
-    criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
-    task = ClassifierTask(member, recipe, mesh, training, validation, criterion, len(data.classes))
+    task = ClassifierTask(member, recipe, mesh, training, validation, len(data.classes))
     method = build_preconditioner(
         recipe,
         classifier,
         mesh,
-        draw=drawn_loss(criterion),
+        draw=drawn_loss(task.criterion),
         seed=member.seed,
         steps_per_epoch=steps_of(task.images, task.batch),
         peak_rate=recipe.peak_rate,

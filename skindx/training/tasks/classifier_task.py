@@ -24,8 +24,10 @@ from skindx.training.state import (
     Row,
     ValidationStoppedError,
 )
-from skindx.training.tasks.image_sets import TrainingSet, ValidationSet, on_device, training_batches
-from skindx.training.tasks.losses import Mixture, blend, draw_mixture
+from skindx.training.tasks.image_sets import TrainingSet, on_device, training_batches
+from skindx.training.tasks.losses import build_loss
+from skindx.training.tasks.mixing import Mixture, blend, draw_mixture
+from skindx.training.tasks.open_sets import ValidationSet
 
 
 def figures(finished: FinishedMember, speed: EpochSpeed) -> dict[str, Any]:
@@ -121,10 +123,15 @@ class ClassifierTask:
     mesh: Mesh
     training: TrainingSet
     validation: ValidationSet
-    criterion: nn.Module
     classes: int
+    criterion: nn.Module = field(init=False)
+    """The recipe's loss: by default cross-entropy with smoothed labels."""
     finished: FinishedMember | None = field(default=None, init=False)
     """Result of the last validation in this process."""
+
+    def __post_init__(self) -> None:
+        criterion = build_loss(self.training.labels_N, self.classes, self.recipe)
+        self.criterion = criterion.to(self.mesh.device)
 
     @property
     def name(self) -> str:
@@ -174,7 +181,7 @@ class ClassifierTask:
     def _mixtures(
         self, plan: Sequence[Sequence[NDArray[np.int64]]], epoch: int, first: int
     ) -> list[Mixture | None]:
-        """Return how this rank mixes each step of the plan."""
+        """Return how this rank mixes each step of the plan; None by default, for each."""
         mix = self.recipe.mix_at(epoch)
         if mix is None:
             return [None] * len(plan)
@@ -193,6 +200,7 @@ class ClassifierTask:
             inputs, targets = images_LSS3, labels_L
             if mixture:
                 inputs, targets = blend(mixture, images_LSS3, labels_L, self.classes)
+            # Each is 1 by default: `shares` is more only where ranks were lost.
             count = self.recipe.accumulate * self.mesh.shares
             return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 

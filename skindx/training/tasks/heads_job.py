@@ -30,7 +30,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Row, Training
 from skindx.training.tasks.head_data import HeadData, solve
 from skindx.training.tasks.heads_task import setup_heads
-from skindx.training.tasks.image_sets import class_numbers
+from skindx.training.tasks.open_sets import class_numbers
 from skindx.training.trackers import TrainingInfo
 
 PAPER = (

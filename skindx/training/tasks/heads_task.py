@@ -18,7 +18,8 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row, Training, setup
 from skindx.training.tasks.head_data import HeadData, HeadStack, accuracy, finished_head
-from skindx.training.tasks.losses import Mixture, as_probabilities, build_loss, draw_mixture
+from skindx.training.tasks.losses import as_probabilities, build_loss
+from skindx.training.tasks.mixing import Mixture, draw_mixture
 from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 _VIEWS = 0x766965
