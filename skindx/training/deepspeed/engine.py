@@ -188,11 +188,8 @@ class Engine:
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
-        self._sync = (
-            None
-            if dense
-            else self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
-        )
+        build = self.method.gradient_sync
+        self._sync = None if dense else build(exchange, module, mesh, steps_per_epoch, say)
         """An exchange at work; None by default: DeepSpeed reduces in `backward`."""
         self._remembers = not exchange.by_engine
         self._lost: RuntimeError | None = None

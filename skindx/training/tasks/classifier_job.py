@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import Record
@@ -14,11 +13,7 @@ from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.callbacks import CallbackList, member_callbacks
 from skindx.training.checkpoint.fingerprints import fingerprint
-from skindx.training.checkpoint.finished import (
-    FinishedMember,
-    is_finished,
-    save_member,
-)
+from skindx.training.checkpoint.finished import FinishedMember, is_finished, save_member
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.registry import build_preconditioner, change_network
@@ -90,8 +85,9 @@ def setup_member(
     weights = starting_weights(member)
     fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
     classifier.to(mesh.device)
-    image = _one_image(member, mesh)
-    change_network(classifier, mesh, image, recipe.batch, say)
+    side = member.preprocess.size
+    black_1SS3 = torch.zeros(1, side, side, 3, dtype=torch.uint8, device=mesh.device)
+    change_network(classifier, mesh, black_1SS3, recipe.batch, say)
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
@@ -116,12 +112,6 @@ def setup_member(
         say=say,
         method=method,
     )
-
-
-def _one_image(member: MemberSettings, mesh: Mesh) -> Tensor:
-    """Return a black image 1 x S x S x 3 of the member's size."""
-    side = member.preprocess.size
-    return torch.zeros(1, side, side, 3, dtype=torch.uint8, device=mesh.device)
 
 
 def starting_weights(member: MemberSettings) -> Path | None:

@@ -50,15 +50,9 @@ class TrainingSet:
 
     def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
         """Return every rank's image numbers for each step; see `epoch_plan`."""
-        return epoch_plan(
-            len(self),
-            batch,
-            seed,
-            epoch,
-            mesh.data.size,
-            sharded=self.sharded,
-            redrawn=self.redrawn,
-        )
+        sharded, redrawn = self.sharded, self.redrawn
+        world = mesh.data.size
+        return epoch_plan(len(self), batch, seed, epoch, world, sharded=sharded, redrawn=redrawn)
 
     def enter(self, seed: int, epoch: int) -> None:
         """Get ready for an epoch; every rank calls this before it loads images of it."""

@@ -123,15 +123,11 @@ def open_sets(
         member.preprocess.margin_size,
         CacheContext(loader, node, mesh, say),
     )
+    labels_N = class_numbers(data.train, data.classes)
     local_val = data.val[mesh.data.rank :: mesh.data.size]
     return (
         TrainingSet(
-            cached.source,
-            class_numbers(data.train, data.classes),
-            cached.sharded,
-            reading,
-            redrawn=cached.redrawn,
-            shuffler=cached.shuffler,
+            cached.source, labels_N, cached.sharded, reading, cached.redrawn, cached.shuffler
         ),
         ValidationSet(
             Files(data.dataset, local_val),
