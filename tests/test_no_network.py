@@ -46,20 +46,24 @@ def image(tmp_path: Path) -> Path:
     return file
 
 
-def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
+def test_diagnose_and_the_packages_below_reach_nobody_and_leave_the_users_settings_alone(
     tiny_bundle: Path, image: Path, tmp_path: Path
 ) -> None:
     theirs = tmp_path / ".config/Ultralytics/settings.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"api_key": "theirs"}')
-    done = run_guarded(["-c", DIAGNOSE, tiny_bundle, image], tmp_path)
+    done = run_guarded(["-c", DIAGNOSE + PACKAGES, tiny_bundle, image], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.calls == []
     assert done.stderr == ""
-    assert json.loads(done.stdout)["photos"][0]["boxes"]
+    diagnosis, flags = map(json.loads, done.stdout.splitlines())
+    assert diagnosis["photos"][0]["boxes"]
+    assert not any(flags.values()), flags
+    assert list(theirs.parent.iterdir()) == [theirs]
     assert theirs.read_text() == '{"api_key": "theirs"}'
 
 
+@pytest.mark.long
 def test_the_packages_below_us_are_silent(tmp_path: Path) -> None:
     done = run_guarded(["-c", PACKAGES], tmp_path)
     assert done.returncode == 0, done.stderr
