@@ -14,7 +14,7 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
 
 BATCH = 12
-STAGES = {"adamw": (0, 1, 2, 3), "sgd": (0, 3)}
+STAGES = {"adamw": (0, 1, 2, 3), "sgd": (0, 1, 2, 3)}
 """Optimizer -> stages of ZeRO that are tried with it."""
 
 
