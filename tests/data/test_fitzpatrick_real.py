@@ -153,7 +153,7 @@ def test_killed_twice_nothing_is_fetched_twice_or_lost(killed: Killed) -> None:
     assert set(lines.values()) == {1}
 
 
-@pytest.mark.parametrize("copies", ["off", pytest.param("find", marks=pytest.mark.long)])
+@pytest.mark.parametrize("copies", ["off", pytest.param("group", marks=pytest.mark.long)])
 def test_a_whole_dataset_comes_of_it(killed: Killed, copies: str) -> None:
     """Without the search for copies, most of its time, in the suite; with it in the long run."""
     dedup = killed.settings.dedup.model_copy(update={"copies": copies})
