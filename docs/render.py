@@ -82,6 +82,14 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "arithmetic": (CLUSTERS, data.arithmetic),
     "scans": ("docs/measured/scans.md", scan.scans),
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
+    "looks": (REAL_SKIN, partial(real_skin.looks, split="ham10000 test")),
+    "looks metadata": (
+        REAL_SKIN,
+        partial(real_skin.looks, split="ham10000 test", topic="metadata"),
+    ),
+    "looks drift": (REAL_SKIN, partial(real_skin.looks, split="ham10000 test", topic="drift")),
+    "looks isic9": (ISIC9, partial(real_skin.looks, split="isic9 test")),
+    "looks modality": (REFUSED, partial(real_skin.looks, split="modality sources")),
     "metadata": (REAL_SKIN, elsewhere.metadata),
     "ham10000 networks": (REAL_SKIN, partial(real_skin.networks, file="real-skin-ham10000.json")),
     "ham10000 ensembles": (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocks.texts import Load, bench_machine, cell, number, origin_of, shown, table, whole
-from skindx.evaluation.figures import bounds, points
+from skindx.evaluation.figures import bounds, first_upper, points
 from skindx.metrics import Interval
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -287,3 +287,30 @@ def curve(load: Load, *, file: str) -> str:
 
 
 _GAINS = ("", "mean_", "same_cost_")
+
+
+def looks(load: Load, *, split: str, topic: str = "") -> str:
+    """Return how often a split was read, of a topic or of all, and what was changed after."""
+    written = load("looks.json")
+    own = [
+        look for look in written["looks"] if look["split"] == split and topic in ("", look["topic"])
+    ]
+    changed = [look for look in own if look["changed"]]
+    days = list(dict.fromkeys(look["when"][:10] for look in own))
+    head = (
+        f"{first_upper(written['splits'][split])} {'was' if split.endswith('test') else 'were'} "
+        f"read {_readings(len(own))}{' for this table' if topic else ''}: "
+        f"{' to '.join([days[0], days[-1]][: len(days)])}."
+    )
+    if not changed:
+        return f"{head} No method was changed after it."
+    lines = [f"- {look['when'][:10]}: {look['why']} Changed: {look['changed']}" for look in changed]
+    after = (
+        f"After {'one' if len(changed) == 1 else len(changed)} of these readings the method was "
+        "changed, so the figures are no untouched test:"
+    )
+    return "\n".join([f"{head} {after}", "", *lines])
+
+
+def _readings(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -192,3 +193,61 @@ def test_fields_gain_where_the_interval_is_above_0() -> None:
     assert "| log loss taken off by age alone |  |  | +0.020 [+0.010, +0.030] |" in text
     assert "Gains: balanced accuracy. Loses: AUROC of melanoma. Not shown: top-1; AUROC;" in text
     assert "Two: sex moves little." in text
+
+
+MEASURED = ROOT / "docs/measured"
+LOOKS = json.loads((MEASURED / "looks.json").read_text(encoding="utf-8"))
+OF_TEST = ("real-skin-ham10000", "metadata", "external", "drift", "unknowns", "local", "modality")
+"""Benchmarks whose figures are of a test split, beside evaluations and releases."""
+
+
+def readings() -> set[tuple[str, str]]:
+    """The committed readings of a test split: what was written, and when."""
+    found = set()
+    for path in MEASURED.glob("*.json"):
+        written = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(written, dict) and written.get("origin", {}).get("split") == "test":
+            found.add((path.name, written["origin"]["date"]))
+        elif path.stem in OF_TEST:
+            found.add((path.name, written["date"]))
+    for path in MEASURED.glob("*/release.json"):
+        written = json.loads(path.read_text(encoding="utf-8"))
+        found.add((path.parent.name, written.get("origin", written)["date"]))
+    return found
+
+
+def test_every_committed_reading_of_a_test_split_has_a_line() -> None:
+    assert readings() - {(look["file"], look["when"]) for look in LOOKS["looks"]} == set()
+
+
+def test_lines_of_looks_are_whole_and_in_order() -> None:
+    fields = {"split", "when", "file", "topic", "why", "changed"}
+    for look in LOOKS["looks"]:
+        assert set(look) == fields
+        assert look["split"] in LOOKS["splits"]
+        assert (MEASURED / look["file"]).exists()
+        assert look["why"].endswith(".")
+        assert look["changed"] == "" or look["changed"].endswith(".")
+    dates = [datetime.fromisoformat(look["when"]) for look in LOOKS["looks"]]
+    assert dates == sorted(dates)
+
+
+def test_sentences_on_looks_follow_their_lines() -> None:
+    def text(looks: list[dict[str, str]], topic: str = "") -> str:
+        written = {"splits": {"x test": "x's test split"}, "looks": looks}
+        return real_skin.looks(lambda _: written, split="x test", topic=topic)
+
+    first, second = (
+        {"split": "x test", "when": f"2026-01-0{day}T00:00:00+00:00", "topic": topic,
+         "why": f"Why {day}.", "changed": changed}
+        for day, topic, changed in ((1, "a", "A rule."), (2, "b", ""))
+    )  # fmt: skip
+    other = first | {"split": "y test"}
+    said = text([first, second, other])
+    assert said.startswith("X's test split was read twice: 2026-01-01 to 2026-01-02. After one of")
+    assert said.endswith("- 2026-01-01: Why 1. Changed: A rule.")
+    assert "read once for this table: 2026-01-02. No method was changed after it." in text(
+        [first, second], "b"
+    )
+    # A line fewer, or one that changed nothing, is another sentence.
+    assert text([first]) != text([first | {"changed": ""}]) != text([second])
