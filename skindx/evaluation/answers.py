@@ -163,6 +163,11 @@ class Answers:
     """P-values of the out-of-distribution check; None: there is none, or of an older version."""
     ood_rate: float | None = None
     """At such a p-value and below an image is refused."""
+    mix_C: Floats | None = None
+    """The share of each class that the probabilities hold for: that of the calibration images.
+
+    None where the bundle does not say, as in those of older versions.
+    """
 
     def with_sets(self, rule: Conformal) -> Self:
         return replace(
@@ -329,6 +334,7 @@ def settings_of(answers: Answers) -> dict[str, Any]:
         "members": list(answers.members),
         "level": answers.level,
         "ood_rate": answers.ood_rate,
+        "mix": None if answers.mix_C is None else answers.mix_C.tolist(),
         "urgent_level": answers.urgent_level,
         "fitted_types": list(answers.fitted_types),
     }
@@ -369,6 +375,7 @@ def answers_of(columns: Mapping[str, Sequence[Any]], settings: dict[str, Any]) -
         abstained_N=np.array(columns["abstained"]) if "abstained" in columns else None,
         ood_N=np.array(columns["ood_p_value"]) if "ood_p_value" in columns else None,
         ood_rate=_rate(settings.get("ood_rate")),
+        mix_C=_mix(settings.get("mix"), len(classes)),
     )
 
 
@@ -394,6 +401,26 @@ def unusable(path: Path, error: Exception) -> UserError:
         f"{path} cannot be used ({type(error).__name__}: {error}), as one of an older version "
         "or a damaged one; run `skindx evaluate` again."
     )
+
+
+def _mix(shares: object, classes: int) -> Floats | None:
+    if shares is None:
+        return None
+    mix_C = np.array(shares, dtype=float)
+    if mix_C.shape != (classes,) or not (mix_C >= 0).all() or not 0 < mix_C.sum() < np.inf:
+        raise ValueError(f"mix is {shares!r}, which is no share of each of {classes} classes")
+    return mix_C
+
+
+def mix_of_classes(
+    counts: Mapping[str, float] | None, classes: Sequence[SkinClass]
+) -> Floats | None:
+    """Return the shares of the classes that a predictor's `calibration_mix` counts."""
+    if not counts:
+        return None
+    count_C = np.array([counts.get(one.key, 0) for one in classes], dtype=float)
+    mix_C: Floats = count_C / count_C.sum()
+    return mix_C
 
 
 def _rate(value: object) -> float | None:

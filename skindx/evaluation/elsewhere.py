@@ -278,11 +278,9 @@ def figures_of(judged: Judged, enough: Sequence[int], *, draws: int) -> Figures:
     def interval(measure: Measure) -> Interval:
         return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
-    # A sample tells nothing of images that are worse than its worst.
-    loss_N = -np.log(np.maximum(p_NC[np.arange(len(truth_N)), truth_N], 1e-300))
     figures: Figures = {
         "calibration_error": interval(Statistic.calibration_error(p_NC, truth_N)),
-        "log_loss": interval(Statistic.mean(loss_N, high=float(loss_N.max()))),
+        "log_loss": interval(Statistic.log_loss(p_NC, truth_N)),
     }
     if among_N.any():
         figures["balanced_accuracy"] = class_mean_interval(

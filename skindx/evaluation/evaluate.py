@@ -1,7 +1,7 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from skindx.evaluation.answers import (
     MadeFrom,
     Part,
     leave_out,
+    mix_of_classes,
     write_predictions,
 )
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
@@ -88,6 +89,8 @@ class ServedPredictor(ConclusionRules, MadeFrom, Protocol):
 
     @property
     def members(self) -> tuple[str, ...]: ...
+    @property
+    def calibration_mix(self) -> Mapping[str, int] | None: ...
     @property
     def metadata(self) -> MetadataSpec | None: ...
     def predict(
@@ -209,6 +212,7 @@ def evaluate_served(
         miss_rate=predictor.miss_rate,
         steps=tuple(conclusion.next_step.urgency for conclusion in concluded),
         abstained_N=unsure_N,
+        mix_C=mix_of_classes(predictor.calibration_mix, classes),
     )
     evaluation = measure(
         records, predictions, answers, draws=draws, external=external, seen=contamination.same_bytes

@@ -15,7 +15,15 @@ from skindx.evaluation import figures
 from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.elsewhere import Change, Elsewhere
-from skindx.evaluation.figures import FIGURES, bounds, figures_table, points, shown, title
+from skindx.evaluation.figures import (
+    FIGURES,
+    bounds,
+    figures_table,
+    points,
+    shown,
+    shown_difference,
+    title,
+)
 from skindx.evaluation.image_table import MistakeStrip
 from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
 from skindx.evaluation.questions import target_text, useful_range
@@ -241,19 +249,23 @@ def sentences(evaluation: Evaluation) -> list[str]:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Return the conclusion from the paired difference, in a sentence or two."""
-    difference = evaluation.difference
-    if difference is None:
+    """Return what the ensemble gains in top-1 over its members, in a sentence or two."""
+    gain = next((one for one in evaluation.gains if one.key == "top1"), None)
+    if gain is None:
         return "The bundle has one member, so there is no ensemble to compare it with."
-    top1 = difference.top1
+    level, over = f"{100 * evaluation.level:.0f} % interval", gain.over_better
+    if over is None or gain.choice is None:
+        each = "; ".join(f"{one.member} {shown_difference(one.gain, 'top1')}" for one in gain.gains)
+        return f"Ensemble minus each member, points of top-1 with {level}: {each}."
     sentence = (
-        f"Ensemble minus its best member ({difference.member}): top-1 {points(top1.value)} points, "
-        f"{100 * evaluation.level:.0f} % interval {bounds(top1, 'points')}."
+        f"Ensemble minus its better member ({over.member}, chosen by top-1 in "
+        f"{gain.choice.shares[over.member]:.0%} of resampled validation images): top-1 "
+        f"{points(over.gain.value)} points, {level} {bounds(over.gain, 'points')}."
     )
-    if math.isnan(top1.low):
+    if math.isnan(over.gain.low):
         return sentence
-    if top1.low > 0:
+    if over.gain.low > 0:
         return f"{sentence} The ensemble is better on this split."
-    if top1.high < 0:
+    if over.gain.high < 0:
         return f"{sentence} The member is better on this split."
     return f"{sentence} The interval holds 0, so this split cannot tell them apart."

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skindx.core.text import cell
 from skindx.evaluation.answers import Floats, Ints, Strings
-from skindx.metrics import Interval, Measure, Ranked, Statistic, confidence_interval
+from skindx.metrics import (
+    ClasswiseGaps,
+    Interval,
+    Measure,
+    Ranked,
+    Statistic,
+    balanced_rule,
+    confidence_interval,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +39,18 @@ class HeadlineFigure:
     better: Literal["high", "low"]
     meaning: str
     make: Callable[[Floats, Ints], Measure]
+    by_balanced_rule: bool = False
+    """Whether a class is named by p_k / pi_k, for which the mix pi has to be known."""
+
+    def measure(
+        self, probabilities_NC: Floats, truth_N: Ints, mix_C: Floats | None
+    ) -> Measure | None:
+        """Return the measure; None for the balanced rule without a mix."""
+        if not self.by_balanced_rule:
+            return self.make(probabilities_NC, truth_N)
+        if mix_C is None:
+            return None
+        return self.make(balanced_rule(probabilities_NC, mix_C), truth_N)
 
 
 def _top(most: int) -> Callable[[Floats, Ints], Measure]:
@@ -54,6 +74,17 @@ FIGURES = {
         "Share found of each class, averaged: rare classes count as much as common ones.",
         Statistic.balanced_accuracy,
     ),
+    "balanced_rule_top1": HeadlineFigure(
+        "top-1 by the balanced rule", "percent", "high",
+        "Images whose true class has the greatest probability divided by its share in the mix that "
+        "the probabilities hold for. This rule names rare classes more often.",
+        _top(1), by_balanced_rule=True,
+    ),
+    "balanced_rule_accuracy": HeadlineFigure(
+        "balanced accuracy by the balanced rule", "percent", "high",
+        "Share found of each class, averaged, where that rule names the class.",
+        Statistic.balanced_accuracy, by_balanced_rule=True,
+    ),
     "macro_f1": HeadlineFigure(
         "macro-F1", "percent", "high",
         "Found and rightly named at once, averaged over classes.", Statistic.macro_f1,
@@ -66,6 +97,16 @@ FIGURES = {
     "calibration_error": HeadlineFigure(
         "calibration error", "decimal", "low",
         "Mean gap between confidence and accuracy (ECE); 0 is best.", Statistic.calibration_error,
+    ),
+    "classwise_calibration_error": HeadlineFigure(
+        "classwise calibration error", "decimal", "low",
+        "Mean over classes of the gap between the probability of a class and its share (Kull et "
+        "al. 2019); 0 is best.", ClasswiseGaps.of,
+    ),
+    "log_loss": HeadlineFigure(
+        "log loss", "decimal", "low",
+        "Mean of minus the logarithm of the true class's probability; 0 is best.",
+        Statistic.log_loss,
     ),
     "brier": HeadlineFigure(
         "Brier score", "decimal", "low",
@@ -91,24 +132,46 @@ class Scores:
     macro_f1: Interval
     auroc: Interval
     calibration_error: Interval
+    classwise_calibration_error: Interval
+    log_loss: Interval
     brier: Interval
     selective_risk_area: Interval
+    balanced_rule_top1: Interval | None = None
+    """None where the mix that the probabilities hold for is not known, as in older bundles."""
+    balanced_rule_accuracy: Interval | None = None
+    """Balanced accuracy by the balanced rule; None likewise."""
 
     @property
     def figures(self) -> dict[str, Interval]:
-        return {key: getattr(self, key) for key in FIGURES}
+        """Return those that are known, in the order of FIGURES."""
+        return {key: figure for key in FIGURES if (figure := getattr(self, key)) is not None}
 
 
 def measure_scores(
-    name: str, probabilities_NC: Floats, truth_N: Ints, groups_N: Strings, *, draws: int
+    name: str,
+    probabilities_NC: Floats,
+    truth_N: Ints,
+    groups_N: Strings,
+    *,
+    mix_C: Floats | None = None,
+    draws: int,
 ) -> Scores:
-    """Measure a predictor; intervals of 95 % resample groups, the same draws for every figure."""
+    """Measure a predictor; intervals of 95 % resample groups, the same draws for every figure.
 
-    def interval(figure: HeadlineFigure) -> Interval:
-        measure = figure.make(probabilities_NC, truth_N)
-        return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
-
-    return Scores(name, **{key: interval(figure) for key, figure in FIGURES.items()})
+    `mix_C` is the share of each class that the probabilities hold for; without it there are no
+    figures of the balanced rule.
+    """
+    measures = {
+        key: figure.measure(probabilities_NC, truth_N, mix_C) for key, figure in FIGURES.items()
+    }
+    return Scores(
+        name,
+        **{
+            key: confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
+            for key, measure in measures.items()
+            if measure is not None
+        },
+    )
 
 
 def percent(figure: Interval | float) -> str:

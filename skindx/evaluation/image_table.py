@@ -170,6 +170,8 @@ _ABOUT = ("origin", "draws", "level")
 """What metrics.json says of the measurement."""
 NOT_IN_TABLE = ("external", "seen", "contamination", "elsewhere")
 """What it says of images that were not scored, and of another evaluation."""
+_REPLACED = ("difference",)
+"""Figures of older versions that are computed in another way now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def recompute(evaluation: Path, internal: Path | None = None) -> Recomputation:
         measured = measure(records, predictions, answers, draws=draws)
     except (OSError, *MALFORMED) as error:
         raise unusable(path, error) from None
-    without = {*_ABOUT, *NOT_IN_TABLE}
+    without = {*_ABOUT, *NOT_IN_TABLE, *_REPLACED}
     if home:
         measured = replace(measured, elsewhere=compare_elsewhere(home, answers, draws=draws))
         without.remove("elsewhere")

@@ -103,8 +103,12 @@ def compare(
     second = align(first, second, names)
     truth_N, groups_N = first.truth_N, first.groups_N
 
-    def figure(key: str) -> ComparedFigure:
-        ours, theirs = (FIGURES[key].make(side.ensemble_NC, truth_N) for side in (first, second))
+    def figure(key: str) -> ComparedFigure | None:
+        ours, theirs = (
+            FIGURES[key].measure(side.ensemble_NC, truth_N, side.mix_C) for side in (first, second)
+        )
+        if ours is None or theirs is None:
+            return None
         difference = paired_interval(ours, theirs, groups_N, draws=draws, level=LEVEL, seed=SEED)
         return ComparedFigure(key, ours.value, theirs.value, difference)
 
@@ -125,7 +129,7 @@ def compare(
         draws=draws,
         level=LEVEL,
         k=min(5, len(first.classes)),
-        figures=tuple(map(figure, FIGURES)),
+        figures=tuple(filter(None, map(figure, FIGURES))),
         test=mcnemar(first.right_N, second.right_N),
         parts=tuple(part(*values) for values in _parts(first, second)),
     )
@@ -156,6 +160,7 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
         ensemble_NC=moved.ensemble_NC[:, column_C],
         members_NMC=moved.members_NMC[:, :, column_C],
         sets_NC=None if moved.sets_NC is None else moved.sets_NC[:, column_C],
+        mix_C=None if moved.mix_C is None else moved.mix_C[column_C],
         urgent_risk=None,  # their columns are those of the order before
         soon_risk=None,
     )

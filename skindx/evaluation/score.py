@@ -7,6 +7,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import starmap
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +27,7 @@ from skindx.evaluation.breakdown import (
     urgent_misses,
 )
 from skindx.evaluation.elsewhere import Elsewhere
-from skindx.evaluation.figures import FIGURES, LEVEL, SEED, Scores, measure_scores, plain
+from skindx.evaluation.figures import LEVEL, SEED, Scores, measure_scores, plain
 from skindx.evaluation.guarantee_scores import (
     SetScores,
     UrgentRiskScores,
@@ -38,17 +40,16 @@ from skindx.evaluation.input_effects import (
     measure_assistance,
     measure_known_facts,
 )
+from skindx.evaluation.member_gains import FigureGain, member_gains, networks_of
 from skindx.evaluation.questions import QuestionScore, question_scores
 from skindx.imaging.photo_gates import RATE
 from skindx.metrics import (
     DetectionScore,
     Interval,
-    Measure,
     ReliabilityBin,
     RiskPoint,
     confusion_CC,
     mean_average_precision,
-    paired_interval,
     reliability_bins,
     risk_curve,
     share_interval,
@@ -205,15 +206,6 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDifference:
-    """Ensemble minus its best member by top-1, paired on the same resampled groups."""
-
-    member: str
-    top1: Interval
-    balanced_accuracy: Interval
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
     """Everything measured on one split; `k` is 5, or the number of classes if that is less."""
 
@@ -224,8 +216,8 @@ class Evaluation:
     k: int
     ensemble: Scores
     members: tuple[Scores, ...]
-    difference: MemberDifference | None
-    """None when there is only one member."""
+    gains: tuple[FigureGain, ...]
+    """What the ensemble gains over its members, a figure each; empty for one member."""
     classes: tuple[ClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Rows are true classes, columns predicted ones, in the order of `classes`."""
@@ -285,16 +277,20 @@ def score(
     has_detector: bool = False,
     detector: DetectionScore | None = None,
     external: External | None = None,
+    validation: Answers | None = None,
 ) -> Evaluation:
     """Measure an ensemble and its members; `detector` is what `score_boxes` found.
+
+    `validation` are the same predictor's answers to validation images, which choose the better
+    member. Without them the gain over each stands.
 
     Intervals are of 95 % and resample groups; one seed, so every figure sees the same draws.
     """
     truth_N, ensemble_NC = answers.truth_N, answers.ensemble_NC
-    members = tuple(
-        measure_scores(name, answers.members_NMC[:, m], truth_N, answers.groups_N, draws=draws)
-        for m, name in enumerate(answers.members)
-    )
+    scores = partial(
+        measure_scores,
+        truth_N=truth_N, groups_N=answers.groups_N, mix_C=answers.mix_C, draws=draws,
+    )  # fmt: skip
     counts_CC = confusion_CC(ensemble_NC, truth_N)
     return Evaluation(
         pictures=len(answers),
@@ -302,9 +298,9 @@ def score(
         draws=draws,
         level=LEVEL,
         k=min(5, len(answers.classes)),
-        ensemble=measure_scores("ensemble", ensemble_NC, truth_N, answers.groups_N, draws=draws),
-        members=members,
-        difference=_difference(answers, draws=draws),
+        ensemble=scores("ensemble", ensemble_NC),
+        members=tuple(starmap(scores, networks_of(answers).items())),
+        gains=member_gains(answers, validation, draws=draws),
         classes=_class_scores(answers),
         confusion=tuple(tuple(int(count) for count in row) for row in counts_CC),
         confusions=_confusions(answers, counts_CC),
@@ -331,6 +327,7 @@ def measure(
     draws: int,
     external: External | None = None,
     seen: int = 0,
+    validation: Answers | None = None,
 ) -> Evaluation:
     """Measure the answers, the boxes and the refusals of the same images."""
     evaluation = score(
@@ -339,6 +336,7 @@ def measure(
         has_detector=any(prediction.boxes is not None for prediction in predictions),
         detector=score_boxes(records, predictions, draws=draws),
         external=external,
+        validation=validation,
     )
     return replace(
         evaluation,
@@ -348,24 +346,6 @@ def measure(
         ood=score_ood(records, predictions),
         modality=score_modality(records, predictions),
     )
-
-
-def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:
-    if len(answers.members) < 2:
-        return None
-
-    def measure(key: str, member: int | None) -> Measure:
-        probabilities_NC = answers.ensemble_NC if member is None else answers.members_NMC[:, member]
-        return FIGURES[key].make(probabilities_NC, answers.truth_N)
-
-    top1_M = [measure("top1", m).value for m in range(len(answers.members))]
-    best = int(np.argmax(top1_M))
-
-    def paired(key: str) -> Interval:
-        ours, theirs = measure(key, None), measure(key, best)
-        return paired_interval(ours, theirs, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
-
-    return MemberDifference(answers.members[best], paired("top1"), paired("balanced_accuracy"))
 
 
 def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:

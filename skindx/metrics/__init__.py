@@ -15,12 +15,13 @@ from skindx.metrics.classification import (
     ReliabilityBin,
     RiskPoint,
     balanced_accuracy,
+    balanced_rule,
     confusion_CC,
     mean_average_precision,
     reliability_bins,
     risk_curve,
 )
-from skindx.metrics.measures import Measure, Ranked, Statistic
+from skindx.metrics.measures import ClasswiseGaps, Measure, Ranked, Statistic
 from skindx.metrics.operating_curves import (
     DecisionPoint,
     decision_curve,
@@ -35,6 +36,7 @@ from skindx.metrics.share_intervals import (
 )
 
 __all__ = [
+    "ClasswiseGaps",
     "DecisionPoint",
     "DetectionScore",
     "GapTest",
@@ -46,6 +48,7 @@ __all__ = [
     "RiskPoint",
     "Statistic",
     "balanced_accuracy",
+    "balanced_rule",
     "bootstrap_interval",
     "confidence_interval",
     "confusion_CC",

@@ -37,6 +37,25 @@ def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]: 
     return counts_CC
 
 
+def balanced_rule(probabilities_NC: Floats, mix_C: Floats) -> Floats:
+    """Return p_k / pi_k, scaled to a sum of 1: its likeliest class is the best for equal costs.
+
+    The class with the greatest p_k / pi_k has the greatest expected share found averaged over
+    classes (Bayes' rule with a cost of 1 / pi_k for a missed image of class k), where the
+    probabilities are calibrated in a mix with the shares pi = `mix_C`, of any sum. A class that the
+    mix lacks is never chosen: nothing was calibrated for it. Raises ValueError for a mix of other
+    classes, with a negative share or without any.
+    """
+    if mix_C.shape != probabilities_NC.shape[1:] or (mix_C < 0).any() or not mix_C.sum() > 0:
+        raise ValueError(f"need a share of each of {probabilities_NC.shape[1]} classes: {mix_C}")
+    over_C = np.divide(mix_C.sum(), mix_C, out=np.zeros(len(mix_C)), where=mix_C > 0)
+    raised_NC = probabilities_NC * over_C
+    total_N1 = raised_NC.sum(axis=1, keepdims=True)
+    nothing_N1 = total_N1 == 0
+    balanced_NC: Floats = np.where(nothing_N1, probabilities_NC, raised_NC)
+    return balanced_NC / np.where(nothing_N1, 1.0, total_N1)
+
+
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
     """Images with top-1 confidence in (low, high]; `confidence` is their mean, NaN when none."""

@@ -1,6 +1,7 @@
 """A figure of images that a bootstrap can compute again when it weights their groups."""
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from skindx.metrics.share_intervals import (
     Floats,
     Interval,
     Ints,
+    bin_of,
     calibration_interval,
     check_probabilities,
     class_mean_interval,
@@ -161,6 +163,39 @@ class Statistic(Measure):
         return cls.mean(((probabilities_NC - truth_NC) ** 2).sum(axis=1), high=2.0)
 
     @classmethod
+    def log_loss(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
+        """Mean of -log of the true class's probability, in nats; a probability of 0 as 1e-300.
+
+        A sample tells nothing of images that are worse than its worst, so `high` is that one's.
+        """
+        check_probabilities(probabilities_NC, truth_N)
+        true_N = probabilities_NC[np.arange(len(truth_N)), truth_N]
+        loss_N = -np.log(np.maximum(true_N, 1e-300))
+        return cls.mean(loss_N, high=float(loss_N.max()))
+
+    @classmethod
+    def observed_over_expected(
+        cls, probabilities_NC: Floats, truth_N: Ints, classes: Collection[int]
+    ) -> "Statistic":
+        """Images of some classes over the sum of these classes' probabilities: 1 is calibrated.
+
+        More than 1: they are commoner than the probabilities say. NaN where the sum is 0. Its
+        bootstrap interval has a width where none is observed too: `high` is the figure that all
+        images would give, of which the unseen share may be missed.
+        """
+        check_probabilities(probabilities_NC, truth_N)
+        columns = sorted(classes)
+        expected_N = probabilities_NC[:, columns].sum(axis=1)
+        observed_N = np.isin(truth_N, columns)
+
+        def finish(totals_DF: Floats) -> Floats:
+            return _divide(totals_DF[:, 0], totals_DF[:, 1])
+
+        total = float(expected_N.sum())
+        high = len(truth_N) / total if total else math.inf
+        return cls(np.column_stack([observed_N, expected_N]).astype(float), finish, high=high)
+
+    @classmethod
     def set_coverage(cls, sets_NC: Bools, truth_N: Ints) -> "Statistic":
         """Share of images whose set of classes holds the true one."""
         return cls.share(np.take_along_axis(sets_NC, truth_N[:, None], axis=1)[:, 0])
@@ -252,6 +287,60 @@ def _mean_of_present(part_DC: Floats, whole_DC: Floats, present_DC: Bools) -> Fl
 def _with_ones(features: NDArray[np.generic]) -> Floats:
     columns_NF = features.reshape(len(features), -1).astype(np.float64)
     return np.hstack([columns_NF, np.ones((len(columns_NF), 1))])
+
+
+@dataclass(frozen=True, slots=True)
+class ClasswiseGaps(Measure):
+    """Mean over classes of the binned calibration error of each class's probability.
+
+    Kull et al. 2019, "Beyond temperature scaling" (classwise ECE): in each bin of p_k, the share of
+    images of the class minus the mean of p_k; absolute values, weighted by the images of the bin.
+    The error of the likeliest class alone hides a class whose probabilities are all too low.
+    """
+
+    gap_NC: Floats
+    bin_NC: Ints
+    """Bins of all classes, counted through."""
+    bins: int
+    closed_form: ClosedForm | None = None
+    low: float = 0.0
+    high: float = 1.0
+    biased: bool = True
+    strata: Ints | None = None
+
+    @classmethod
+    def of(cls, probabilities_NC: Floats, truth_N: Ints, bins: int = 15) -> "ClasswiseGaps":
+        """Compare the probability of each class with its share, in bins of equal width."""
+        check_probabilities(probabilities_NC, truth_N)
+        classes = probabilities_NC.shape[1]
+        truth_NC = np.eye(classes)[truth_N]
+        gap_NC = truth_NC - probabilities_NC
+        bin_NC = bin_of(probabilities_NC, bins) + bins * np.arange(classes)
+
+        def closed_form(groups_N: Ints, level: float) -> Interval:
+            flat = gap_NC.ravel(), bin_NC.ravel(), truth_NC.ravel()
+            return calibration_interval(*flat, groups_N, level=level)
+
+        return cls(gap_NC, bin_NC, bins * classes, closed_form)
+
+    @property
+    def images(self) -> int:
+        """How many images it was made from."""
+        return len(self.gap_NC)
+
+    def redraw(self, index_N: Ints, groups: int) -> Redraw:
+        """Total the gaps of each group and bin once."""
+        cells = (self.bin_NC + self.bins * index_N[:, None]).ravel()
+        gap_GB = np.bincount(cells, self.gap_NC.ravel(), minlength=groups * self.bins)
+        gap_GB, images_G = gap_GB.reshape(groups, -1), np.bincount(index_N, minlength=groups)
+        classes = self.gap_NC.shape[1]
+
+        def finish(weights_DG: Floats) -> Floats:
+            total_D = np.abs(weights_DG @ gap_GB).sum(axis=1)
+            error_D: Floats = total_D / (weights_DG @ images_G) / classes
+            return error_D
+
+        return finish
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,13 @@ def truth_rank(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.intp]:
 
 def confidence_bin(probabilities_NC: Floats, bins: int) -> NDArray[np.intp]:
     """Return each image's bin of top-1 confidence; bin b is (b/bins, (b+1)/bins]."""
-    index_N = np.ceil(probabilities_NC.max(axis=1) * bins).astype(np.intp) - 1
-    clipped_N: NDArray[np.intp] = np.clip(index_N, 0, bins - 1)
-    return clipped_N
+    return bin_of(probabilities_NC.max(axis=1), bins)
+
+
+def bin_of(shares: Floats, bins: int) -> NDArray[np.intp]:
+    """Return the bin of each number in 0..1, in their shape; bin b is (b/bins, (b+1)/bins]."""
+    clipped: NDArray[np.intp] = np.clip(np.ceil(shares * bins).astype(np.intp) - 1, 0, bins - 1)
+    return clipped
 
 
 def effective_size(groups_N: ArrayLike) -> float:
@@ -169,10 +173,16 @@ def calibration_interval(
     is not clear; where it is, both take the left side (the directional delta method: Fang and
     Santos 2019, "Inference on directionally differentiable functions"). The interval is therefore
     cautious: it covers more often than `level` near a true error of zero.
+
+    Several gaps an image, such as one a class, stand one after another, each with bins of its own;
+    the result is then their mean, and `groups_N` still names each image once.
     """
+    groups_N = np.asarray(groups_N)
     n, bins = len(gaps_N), int(bins_N.max()) + 1
     gap_B = np.bincount(bins_N, gaps_N, minlength=bins) / n
-    error_B = _standard_error(bins_N, hits_N, bins) * np.sqrt(n / effective_size(groups_N))
+    error_B = _standard_error(bins_N, hits_N, bins) * np.sqrt(
+        len(groups_N) / effective_size(groups_N)
+    )
     value = float(np.abs(gap_B).sum())
     clear_B = np.abs(gap_B) > _CLEAR * error_B
     noise_DB = np.random.default_rng(0).standard_normal((_DRAWS, bins)) * error_B

@@ -77,7 +77,8 @@ def test_hand_counted_case() -> None:
 def test_differences_are_paired_over_groups_and_change_sign() -> None:
     first, second = pair()
     found, turned = compare(first, second, NAMES), compare(second, first, NAMES[::-1])
-    assert [figure.key for figure in found.figures] == list(FIGURES)
+    known = [key for key, figure in FIGURES.items() if not figure.by_balanced_rule]
+    assert [figure.key for figure in found.figures] == known  # without a mix
     measures = (
         Statistic.balanced_accuracy(answers.ensemble_NC, first.truth_N)
         for answers in (first, second)

@@ -40,11 +40,11 @@ def test_hand_counted_case() -> None:
     # One melanoma was called a carcinoma, which is urgent as well: only the other one is missed.
     assert found.urgent is not None
     assert (found.urgent.n, found.urgent.missed) == (3, 1)
-    assert found.difference is None
+    assert found.gains == ()
     assert found.ensemble.top1 == found.members[0].top1
 
 
-def test_difference_is_against_the_best_member_by_top1() -> None:
+def test_without_validation_answers_the_gain_over_each_member_stands() -> None:
     labels = ["nevus", "melanoma", "scc", "wart"]
     table = [
         prediction(NEVUS, NEVUS, WART),
@@ -54,19 +54,19 @@ def test_difference_is_against_the_best_member_by_top1() -> None:
     ]
     found = scored(records_of(labels), table, ["bad", "good", "odd"], draws=50)
     assert [member.top1.value for member in found.members] == [0.5, 0.75, 0.5]
-    assert found.difference is not None
-    assert found.difference.member == "good"
-    # The ensemble is right on nevus, melanoma and wart: as often as the best, elsewhere.
-    assert found.difference.top1.value == 0
-    assert found.difference.top1.low < 0 < found.difference.top1.high
+    top1 = found.gains[0]
+    assert (top1.key, top1.choice, top1.over_better) == ("top1", None, None)
+    # The ensemble is right on nevus, melanoma and wart: as often as the good one, elsewhere.
+    assert [one.gain.value for one in top1.gains] == [0.25, 0, 0.25]
+    assert [one.member for one in top1.gains] == ["bad", "good", "odd"]
+    assert top1.gains[1].gain.low < 0 < top1.gains[1].gain.high
 
 
 def test_figures_belong_together() -> None:
     found = simulated()
     assert found.pictures == found.groups == 120
-    assert found.difference is not None
-    best = max(member.top1.value for member in found.members)
-    assert found.difference.top1.value == pytest.approx(found.ensemble.top1.value - best)
+    for member, one in zip(found.members, found.gains[0].gains, strict=True):
+        assert one.gain.value == pytest.approx(found.ensemble.top1.value - member.top1.value)
     assert sum(map(sum, found.confusion)) == sum(condition.n for condition in found.classes) == 120
     assert sum(part.n for part in found.reliability) == 120
 

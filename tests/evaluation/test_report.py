@@ -23,6 +23,7 @@ from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.figures import bounds, decimal, percent, points
 from skindx.evaluation.guarantee_scores import SetScore, SetScores
 from skindx.evaluation.image_table import MistakeStrip, check_pictures, worst_mistakes
+from skindx.evaluation.member_gains import FigureGain, MemberChoice, MemberGain
 from skindx.evaluation.report_plots import (
     confusion_cells,
     confusion_plot,
@@ -343,7 +344,6 @@ def printed(evaluation: Evaluation) -> str:
 def test_the_terminal_shows_the_same_figures() -> None:
     evaluation = simulated()
     text = printed(evaluation)
-    assert evaluation.difference is not None
     for expected in (
         "alpha",
         "beta",
@@ -351,7 +351,7 @@ def test_the_terminal_shows_the_same_figures() -> None:
         decimal(evaluation.ensemble.auroc),
         percent(evaluation.ensemble.top1),
         bounds(evaluation.ensemble.balanced_accuracy),
-        points(evaluation.difference.top1.value),
+        *(f"{one.member} {points(one.gain.value)}" for one in evaluation.gains[0].gains),
     ):
         assert expected in text
 
@@ -366,12 +366,11 @@ def test_the_terminal_shows_the_same_figures() -> None:
     ],
 )
 def test_the_verdict_follows_the_interval(interval: Interval, said: str) -> None:
-    evaluation = simulated()
-    assert evaluation.difference is not None
-    difference = dataclasses.replace(evaluation.difference, member="[red]beta[/]", top1=interval)
-    text = " ".join(printed(dataclasses.replace(evaluation, difference=difference)).split())
+    choice = MemberChoice("[red]beta[/]", {"alpha": 0.04, "[red]beta[/]": 0.96})
+    gain = FigureGain("top1", choice, (MemberGain("[red]beta[/]", interval),))
+    text = " ".join(printed(dataclasses.replace(simulated(), gains=(gain,))).split())
     assert re.search(said, text)
-    assert "[red]beta[/]" in text
+    assert "[red]beta[/], chosen by top-1 in 96% of resampled validation" in text
 
 
 @pytest.mark.browser

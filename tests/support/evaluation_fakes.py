@@ -47,6 +47,7 @@ class FakePredictor:
     metadata: MetadataSpec | None = None
     miss_rate: float | None = None
     weights: tuple[float, ...] | None = None
+    calibration_mix: dict[str, int] | None = None
     trained_on: str = ""
     seen: dict[str, Split] | None = None
     fingerprints: Fingerprints | None = None

@@ -102,19 +102,13 @@ def all_figures(folder: Path) -> dict[str, Any]:
     members = [table.numbers(f"member_{name}") for name in names]
     right_N, every_N = predicted_N == truth_N, np.ones(len(truth_N), dtype=bool)
     confidence_N = served_NC.max(axis=1)
-    best = members[int(np.argmax([(p.argmax(axis=1) == truth_N).mean() for p in members]))]
     figures: dict[str, Any] = {
         "pictures": len(truth_N),
         "groups": table.groups,
         "k": min(5, len(table.keys)),
         "ensemble": _scores(table, served_NC),
         "members": [_scores(table, member_NC) for member_NC in members],
-        "difference": {
-            "top1": table.share(right_N * 1 - (best.argmax(axis=1) == truth_N), every_N),
-            "balanced_accuracy": table.figure(
-                lambda rows: _balanced(served_NC, truth_N, rows) - _balanced(best, truth_N, rows)
-            ),
-        },
+        "gains": _gains(table, served_NC, members),
         "classes": [
             {
                 "n": (truth_N == c).sum(),
@@ -176,6 +170,7 @@ def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:
     best_N = probability_NC.argmax(axis=1)
     right_N, confidence_N = best_N == truth_N, probability_NC.max(axis=1)
     every_N = np.ones(len(truth_N), dtype=bool)
+    balanced_NC = probability_NC / table.settings["mix"]
     squares_N = ((probability_NC - np.eye(len(labels))[truth_N]) ** 2).sum(axis=1)
 
     def top(k: int) -> Figure:
@@ -204,6 +199,15 @@ def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:
         gaps = [b["n"] * abs(b["accuracy"] - b["confidence"]) for b in bins if b["n"]]
         return sum(gaps) / len(rows)
 
+    def classwise(rows: Array) -> float:
+        gaps = [
+            b["n"] * abs(b["accuracy"] - b["confidence"])
+            for c in labels
+            for b in _bins(probability_NC[rows, c], truth_N[rows] == c)
+            if b["n"]
+        ]
+        return sum(gaps) / len(rows) / len(labels)
+
     def aurc(rows: Array) -> float:
         c, wrong = confidence_N[rows], ~right_N[rows]
         order = np.argsort(-c)
@@ -217,10 +221,26 @@ def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:
         "balanced_accuracy": table.figure(lambda rows: _balanced(probability_NC, truth_N, rows)),
         "macro_f1": table.figure(macro_f1),
         "auroc": table.figure(auroc),
+        "balanced_rule_top1": table.share(balanced_NC.argmax(axis=1) == truth_N, every_N),
+        "balanced_rule_accuracy": table.figure(lambda rows: _balanced(balanced_NC, truth_N, rows)),
         "calibration_error": table.figure(ece),
+        "classwise_calibration_error": table.figure(classwise),
+        "log_loss": table.share(-np.log(probability_NC[np.arange(len(truth_N)), truth_N]), every_N),
         "brier": table.share(squares_N, every_N),
         "selective_risk_area": table.figure(aurc),
     }
+
+
+def _gains(table: Table, served_NC: Array, members: list[Array]) -> list[dict[str, Any]]:
+    """Without validation answers the gain over each member stands."""
+
+    def gain(key: str, ours: dict[str, Figure], theirs: dict[str, Figure]) -> dict[str, Figure]:
+        draws_D = ours[key].draws_D - theirs[key].draws_D
+        return {"gain": Figure(ours[key].value - theirs[key].value, draws_D)}
+
+    keys = ("top1", "balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss")
+    ours, scores = _scores(table, served_NC), [_scores(table, p_NC) for p_NC in members]
+    return [{"gains": [gain(key, ours, one) for one in scores], "choice": None} for key in keys]
 
 
 def _balanced(probability_NC: Array, truth_N: Array, rows: Array) -> float:

@@ -13,7 +13,7 @@ from skindx.data.box import Box
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.data.origin import ImageOrigin
 from skindx.data.summary import BuildSummary
-from skindx.evaluation.answers import Answers
+from skindx.evaluation.answers import Answers, mix_of_classes
 from skindx.evaluation.evaluate import METRICS, served_conclusions
 from skindx.evaluation.image_table import write_image_table
 from skindx.evaluation.score import measure
@@ -83,6 +83,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
         ),
         urgent_risk=_risk_rule((1,), {0.05: 0.2, 0.1: 0.35}),
         soon_risk=_risk_rule((1, 2), {0.05: 0.3}),
+        calibration_mix={"nevus": 60, "melanoma": 20, "scc": 15, "wart": 5},
     )
     answers = Answers.of(records, predictions, WITH_SOON, predictor.members)
     assert predictor.conformal
@@ -91,6 +92,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
         answers.with_sets(predictor.conformal),
         urgent_risk=predictor.urgent_risk,
         soon_risk=predictor.soon_risk,
+        mix_C=mix_of_classes(predictor.calibration_mix, WITH_SOON),
         steps=tuple(answer.next_step.urgency for answer in concluded),
         abstained_N=np.array([bool(answer.abstained) for answer in concluded]),
     )

@@ -30,7 +30,10 @@ class FoldFigure:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The headline figures of the ensembles over all folds, by the keys of FIGURES."""
+    """The headline figures of the ensembles over all folds, by the keys of FIGURES.
+
+    Those of the balanced rule are left out: the bundle of each fold has a mix of its own.
+    """
 
     pictures: int
     groups: int
@@ -66,8 +69,8 @@ def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: in
     truth_N, groups_N, ensemble_NC = images_of_all(folds)
     pooled = measure_scores("pooled", ensemble_NC, truth_N, groups_N, draws=draws).figures
     figures = {}
-    for key, figure in FIGURES.items():
-        values = tuple(figure.make(fold.ensemble_NC, fold.truth_N).value for fold in folds)
+    for key in pooled:
+        values = tuple(FIGURES[key].make(fold.ensemble_NC, fold.truth_N).value for fold in folds)
         deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
         figures[key] = FoldFigure(values, statistics.fmean(values), deviation, pooled[key])
     return Pooled(len(truth_N), len(np.unique(groups_N)), draws, LEVEL, figures)
