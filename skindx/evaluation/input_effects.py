@@ -32,8 +32,9 @@ from skindx.metrics import (
     confidence_interval,
     paired_interval,
 )
+from skindx.models.class_calibration import log_gain
 from skindx.models.ensemble import Prediction
-from skindx.models.metadata_head import Facts, MetadataSpec, log_gain
+from skindx.models.metadata_head import Facts, MetadataSpec
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,8 +20,8 @@ from pydantic import Field, model_validator
 
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
-from skindx.data.splits.split import fold_groups
-from skindx.metrics import Ranked, Statistic, bootstrap_interval, paired_interval
+from skindx.metrics import Ranked, paired_interval
+from skindx.models.class_calibration import FOLDS, LossGain, fold_numbers, loss_gain
 from skindx.models.combination import apply_temperature, log
 from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
@@ -40,7 +40,6 @@ SEX_SHIFT = 0.05
 """The most that sex alone may move any probability, in an answer with whatever else."""
 _FEWEST, _FEWEST_AT_SITE = 100, 20
 """Images that say a field, and a place, before it is learned from."""
-_FOLDS = 5
 _STRENGTHS = (30.0, 10.0, 3.0, 1.0)
 """Of the penalty, in images: half of it times the squared weights."""
 _KEPT = 0.7
@@ -129,21 +128,6 @@ class MetadataHead(Settings):
         return result_NC
 
 
-class LossGain(Settings):
-    """How much lower the log loss is with the fields, on images that the map was not fitted on."""
-
-    value: float
-    low: float
-    high: float
-    """95 % interval over groups."""
-    images: int = Field(ge=1)
-    groups: int = Field(ge=2)
-    urgent_auroc: tuple[float, float, float] | None = Field(
-        None, exclude_if=lambda change: change is None
-    )
-    """Change in the AUROC of the urgent risk, and its interval."""
-
-
 class AnswerRules(Settings):
     """Sets and urgent risk, fitted on answers with some fields; `whole_`: without the crop."""
 
@@ -217,30 +201,6 @@ def _centred(raw_ND: Floats, centre_D: Floats) -> Floats:
     return np.nan_to_num(raw_ND - centre_D)
 
 
-def log_gain(with_NC: Floats, without_NC: Floats, truth_N: Ints) -> Statistic:
-    """Return how much lower the log loss is, as a mean over images."""
-    rows_N = np.arange(len(truth_N))
-    gain_N = log(with_NC)[rows_N, truth_N] - log(without_NC)[rows_N, truth_N]
-    reach = float(np.abs(gain_N).max()) or 1.0
-    return Statistic.mean(gain_N, -reach, reach)
-
-
-def loss_gain(
-    with_NC: Floats, without_NC: Floats, truth_N: Ints, groups: Sequence[str]
-) -> LossGain | None:
-    """Return how much lower the log loss is, paired over groups; None for a single group."""
-    interval = bootstrap_interval(log_gain(with_NC, without_NC, truth_N), groups)
-    if math.isnan(interval.low):
-        return None
-    return LossGain(
-        value=interval.value,
-        low=interval.low,
-        high=interval.high,
-        images=len(truth_N),
-        groups=len(set(groups)),
-    )
-
-
 def urgent_change(
     with_NC: Floats,
     without_NC: Floats,
@@ -306,21 +266,19 @@ def cross_fit_metadata(
     the one that is returned is the best of all. None where there is nothing to learn from.
     """
     columns = columns_of(facts)
-    if not columns or len(set(groups)) < _FOLDS:
+    if not columns or len(set(groups)) < FOLDS:
         return None
-    pairs = [(group, str(label)) for group, label in zip(groups, truth_N.tolist(), strict=True)]
-    fold_of = fold_groups(pairs, _FOLDS, 0)
-    fold_N = np.array([fold_of[group] for group in groups])
-    losses_KS = np.zeros((_FOLDS, len(_STRENGTHS)))
+    fold_N = fold_numbers(truth_N, groups, FOLDS)
+    losses_KS = np.zeros((FOLDS, len(_STRENGTHS)))
     crossed_SNC = np.repeat(probabilities_NC[None], len(_STRENGTHS), axis=0)
-    for fold in range(_FOLDS):
+    for fold in range(FOLDS):
         held_N = fold_N == fold
         learned = _Sample(probabilities_NC[~held_N], truth_N[~held_N], _some(facts, ~held_N))
         held, rows_N = _some(facts, held_N), np.arange(int(held_N.sum()))
         for s, head in enumerate(_fit_path(learned, columns, _STRENGTHS)):
             crossed_SNC[s, held_N] = head.apply(probabilities_NC[held_N], held)
             losses_KS[fold, s] = -log(crossed_SNC[s, held_N])[rows_N, truth_N[held_N]].sum()
-    best_K = [int(np.delete(losses_KS, k, axis=0).sum(axis=0).argmin()) for k in range(_FOLDS)]
+    best_K = [int(np.delete(losses_KS, k, axis=0).sum(axis=0).argmin()) for k in range(FOLDS)]
     crossed_NC = crossed_SNC[np.array(best_K)[fold_N], np.arange(len(truth_N))]
     return crossed_NC, _STRENGTHS[int(losses_KS.sum(axis=0).argmin())]
 

@@ -17,9 +17,10 @@ from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.bundle.bundle_index import used_fields
+from skindx.models.class_calibration import LossGain
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import ALL, Conformal
-from skindx.models.metadata_head import AnswerRules, LossGain, MetadataHead, MetadataSpec
+from skindx.models.metadata_head import AnswerRules, MetadataHead, MetadataSpec
 from skindx.taxonomy.lexicon import SITES, site_of
 
 GAIN = LossGain(value=0.05, low=0.02, high=0.08, images=900, groups=800)

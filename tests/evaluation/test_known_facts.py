@@ -11,7 +11,8 @@ from rich.console import Console
 
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.input_effects import known_table, measure_known_facts, with_known_facts
-from skindx.models.metadata_head import AnswerRules, LossGain, MetadataHead, MetadataSpec
+from skindx.models.class_calibration import LossGain
+from skindx.models.metadata_head import AnswerRules, MetadataHead, MetadataSpec
 
 HEAD = MetadataHead(columns=("age",), centre=(0.0,), weights=((-2.0, 0.0, 0.0, 0.0),))
 SPEC = MetadataSpec(

@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from skindx.models import metadata_head
+from skindx.models.class_calibration import LossGain, loss_gain
 from skindx.models.metadata_head import (
     FIELDS,
     AnswerRules,
     Facts,
-    LossGain,
     MetadataHead,
     MetadataSpec,
     columns_of,
     cross_fit_metadata,
     fit_metadata,
-    loss_gain,
     urgent_change,
 )
 

@@ -13,10 +13,11 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.bundle.model_card import missing_parts
+from skindx.models.class_calibration import LossGain
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_records
-from skindx.models.metadata_head import Facts, LossGain, MetadataHead, MetadataSpec
+from skindx.models.metadata_head import Facts, MetadataHead, MetadataSpec
 from skindx.models.ood.feature_extraction import OodCollector
 from skindx.models.urgent_risk import fit_risk_on_records
 from skindx.training.ensembles import pack

@@ -26,6 +26,7 @@ from skindx.metrics import (
     paired_interval,
 )
 from skindx.models.bundle.bundle import open_bundle
+from skindx.models.class_calibration import log_gain
 from skindx.models.combination import EQUAL, apply_temperature, fit_temperature, log, pool
 from skindx.models.metadata_head import (
     FIELDS,
@@ -33,7 +34,6 @@ from skindx.models.metadata_head import (
     MetadataSpec,
     cross_fit_metadata,
     fit_metadata,
-    log_gain,
 )
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.train.kept_predictions import (
