@@ -283,7 +283,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         version=bundle_version(bundle),
         digest=bundle.digest,
         backend=backend,
-        calibrated=any(temperature != 1 for temperature in temperatures),
+        calibrated=bool(bundle.spec.class_calibration) or any(t != 1 for t in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
         learned_from=bundle.warning,

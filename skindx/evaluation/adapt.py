@@ -224,14 +224,18 @@ def look(
 
     Raises UserError for an image that cannot be read, and without the detector that answers need.
     """
-    ensemble, check, fusion = bundle.ensemble(), bundle.ood(), bundle.spec.fusion
+    # A calibration by class is a factor of the logarithms here, and biases in `rules_of`.
+    ensemble = replace(bundle.ensemble(), class_calibration=None)
+    by_class = bundle.spec.class_calibration
+    slope = by_class.slope if by_class else 1.0
+    check, fusion = bundle.ood(), bundle.spec.fusion
     detector = bundle.detector() if fusion and fusion.weight else None
     whole, crops, features, scores = [], [], [], []
     done = 0
     for batch, photos, output in outputs_of_records(
         ensemble, dataset, records, bundle.spec.decoding
     ):
-        whole.append(log(pool(output.member_MNC, ensemble.combination)))
+        whole.append(slope * log(pool(output.member_MNC, ensemble.combination)))
         if check:
             features.append(features_of(ensemble, photos, output))
             scores.append(check.scores(features[-1]))
@@ -241,7 +245,7 @@ def look(
             crop_NC = np.full_like(whole[-1], np.nan)
             if cut:
                 _, member_MNC = ensemble.probabilities(list(cut.values()))
-                crop_NC[list(cut)] = log(pool(member_MNC, ensemble.combination))
+                crop_NC[list(cut)] = slope * log(pool(member_MNC, ensemble.combination))
             crops.append(crop_NC)
         done += len(batch)
         if progress:
@@ -264,6 +268,7 @@ def rules_of(bundle: Bundle) -> Rules:
         temperature=spec.temperature,
         log_shifts_C=np.array(spec.adapted.log_shifts if spec.adapted else [0.0] * classes),
         mix_C=_shares(counts),
+        biases_C=np.array(spec.class_calibration.biases) if spec.class_calibration else 0.0,
         crop_weight=spec.fusion.weight if spec.fusion else 0.0,
         conformal=spec.conformal,
         whole_conformal=spec.whole_conformal,

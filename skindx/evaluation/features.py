@@ -6,7 +6,7 @@ calibration fits sets, thresholds and checks, and test is read by the evaluation
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +34,12 @@ from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.class_calibration import fit_class_calibration
 from skindx.models.classifier.classifier import ClassifierSettings, fitted_network
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
 from skindx.models.classifier.preprocess import framed_square
 from skindx.models.classifier.pretrained import Trunk, open_trunk
-from skindx.models.combination import apply_temperature, fit_temperature
+from skindx.models.combination import apply_temperature, fit_temperature, log
 from skindx.models.embedded import (
     EMBEDDINGS,
     PLACE,
@@ -342,6 +343,7 @@ def evaluate_embeddings(
         chosen = fit_heads(heads, rows, records, taxonomy.keys, **place, say=say)
         ensemble = _ensemble(chosen[0], rows, taxonomy, out)
         ready = _ready(chosen[0], ensemble, records, taxonomy, present)
+        ensemble = ready.ensemble
         provenance = {"embeddings_sha256": rows.sha256}
         note = {} if cosine is None else {"tower_cosine": round(cosine, 4)}
         lacking = EmbeddingsSpec(dimensions=rows.dimensions, tower=made_by)
@@ -396,6 +398,9 @@ def _ready(
     tower: PresentTower | None,
 ) -> ReadyEnsemble:
     answers_NC = apply_temperature(head.finished.validation_NC, head.temperature)
+    held = split_of(records, "val")
+    groups = [record.group for record in held]
+    by_class = fit_class_calibration(log(answers_NC), head.finished.truth_N, groups)
     network = tower.network if tower else ClassifierSettings(model=EMBEDDINGS)
     spec = MemberSpec(
         name=head.name,
@@ -405,11 +410,12 @@ def _ready(
         trunk=tower.trunk.key if tower else "",
     )
     return ReadyEnsemble(
-        ensemble,
+        replace(ensemble, class_calibration=by_class.kept),
         [(spec, head.finished.state)],
         split_of(records, "train"),
-        fit_facts(answers_NC, split_of(records, "val"), taxonomy),
+        fit_facts(by_class.served(answers_NC), held, taxonomy),
         {tower.trunk.key: tower.trunk.state} if tower else {},
+        by_class=by_class.words(taxonomy.keys),
     )
 
 

@@ -1,7 +1,8 @@
 """A bundle's answers fitted to local images: temperature, mix of diseases, and thresholds.
 
-The networks stay as they are. The fitted probabilities are p'(y|x) ∝ p(y|x)^(1/T) π'(y)/π(y), where
-π is the mix that p holds for and π' the local one (Saerens, Latinne and Decaestecker 2002, equation
+The networks stay as they are, and so do the biases b of a calibration by class. The fitted
+probabilities are p'(y|x) ∝ p(y|x)^(a/T) exp(b(y)) π'(y)/π(y), with its slope a, where π is the mix
+that p holds for and π' the local one (Saerens, Latinne and Decaestecker 2002, equation
 4; with a temperature: Alexandari, Kundaje and Shrikumar 2020, "Maximum likelihood with
 bias-corrected calibration is hard-to-beat at label shift adaptation", section 3).
 """
@@ -123,7 +124,8 @@ class LocalImages:
     records: tuple[Record, ...]
     truth_N: NDArray[np.intp]
     whole_NC: Floats
-    """Logarithms of the pooled probabilities of whole images."""
+    """Logarithms of the pooled probabilities of whole images, times the slope of the bundle's
+    calibration by class."""
     crop_NC: Floats | None = None
     """Of the crops around the best boxes, NaN where there is none; None for no such view."""
     ood_NK: Floats | None = None
@@ -158,6 +160,9 @@ class Rules:
     log_shifts_C: Floats
     mix_C: Floats | None
     """Share of each class that the probabilities hold for; None: the bundle does not say."""
+    biases_C: Floats | float = 0.0
+    """Those of the bundle's calibration by class, which adapting leaves as they are: what its
+    networks' loss did to the classes is the same elsewhere."""
     crop_weight: float = 0.0
     conformal: Conformal | None = None
     whole_conformal: Conformal | None = None
@@ -167,11 +172,12 @@ class Rules:
 
     def probabilities(self, images: LocalImages, *, whole: bool = False) -> Floats:
         """Return the probabilities N x C as served; `whole`: without the crops."""
-        whole_NC = shifted(images.whole_NC / self.temperature, self.log_shifts_C)
+        shifts_C = self.log_shifts_C + self.biases_C
+        whole_NC = shifted(images.whole_NC / self.temperature, shifts_C)
         if whole or images.crop_NC is None or not self.crop_weight:
             return whole_NC
         seen_N = np.isfinite(images.crop_NC[:, 0])
-        crop_NC = shifted(images.crop_NC[seen_N] / self.temperature, self.log_shifts_C)
+        crop_NC = shifted(images.crop_NC[seen_N] / self.temperature, shifts_C)
         fused_NC = whole_NC.copy()
         fused_NC[seen_N] = fuse(whole_NC[seen_N], crop_NC, self.crop_weight)
         return fused_NC
@@ -246,7 +252,8 @@ class LocalFit:
             counts_C = np.bincount([c for _, c in pairs], minlength=classes)
             mix_C = (counts_C + classes * self.parent.mix_C) / (counts_C.sum() + classes)
             shifts_C, notes = log(mix_C) - log(self.first_mix_C), ()
-        temperature = fit_temperature(images.whole_NC, images.truth_N, shifts_C)
+        added_C = shifts_C + self.parent.biases_C
+        temperature = fit_temperature(images.whole_NC, images.truth_N, added_C)
         return replace(
             self.parent, temperature=temperature, log_shifts_C=shifts_C, mix_C=mix_C, notes=notes
         )

@@ -11,7 +11,7 @@ HAM10000, by 0.003 [0.000, 0.006] on 7,943, and higher by 0.002 on 1,418 of Fitz
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,8 @@ Ints = NDArray[np.integer]
 FEWEST = 10
 """Images of a class, without which its bias stays at 0."""
 FOLDS = 5
+_SHOWN = 12
+"""Biases that a sentence has, the largest ones."""
 _STRENGTHS = (1e-2, 1e-3, 1e-4, 1e-5)
 """Of the penalty on the squared biases, beside the mean loss of an image; never none, since a fold
 may hold all images of a class."""
@@ -119,6 +121,15 @@ class CalibrationFit:
     """None: there is too little to fit biases on."""
     gain: LossGain | None
     """Of the log loss, cross-fitted over groups."""
+    by_class_NC: Floats | None = None
+    """Cross-fitted probabilities by the calibration, N x C."""
+    plain_NC: Floats | None = None
+    """The same by a temperature alone."""
+
+    @property
+    def crossed_NC(self) -> Floats | None:  # noqa: N802
+        """Return the cross-fitted probabilities of what is kept."""
+        return self.by_class_NC if self.kept else self.plain_NC
 
     @property
     def kept(self) -> ClassCalibration | None:
@@ -134,11 +145,49 @@ class CalibrationFit:
                 f"classes of at least {FEWEST} images."
             )
         gain = self.gain
-        lower = (
-            f"The calibration by class changes the cross-fitted log loss by {-gain.value:+.4f} "
-            f"[{-gain.high:+.4f}, {-gain.low:+.4f}] beside a temperature"
+        change = f"{-gain.value:+.4f} [{-gain.high:+.4f}, {-gain.low:+.4f}]"
+        return (
+            f"On {gain.images} validation images a slope and biases of the classes change the "
+            f"cross-fitted log loss of a temperature by {change}, so they are "
+            f"{'kept' if self.kept else 'left out'}."
         )
-        return f"{lower}, so it is {'kept' if self.kept else 'left out'}."
+
+    def served(self, probabilities_NC: Floats) -> Floats:
+        """Return probabilities N x C by what is kept; to the bit as they are where nothing is."""
+        return self.kept.apply(log(probabilities_NC)) if self.kept else probabilities_NC
+
+    def words(self, classes: Sequence[str], expected_C: Floats | None = None) -> str:
+        """Return the reason and the biases, beside those that the members' recipes let expect."""
+        if self.fitted is None:
+            return self.reason
+        expect = [""] * len(classes) if expected_C is None else [f" ({e:+.2f})" for e in expected_C]
+        biases = list(zip(classes, self.fitted.biases, expect, strict=True))
+        largest = sorted(biases, key=lambda row: -abs(row[1]))[:_SHOWN]
+        rows = ", ".join(f"{key} {bias:+.2f}{expected}" for key, bias, expected in largest)
+        rows += ", …" if len(biases) > _SHOWN else ""
+        title = "Biases" if expected_C is None else "Biases (expected by loss and class weights)"
+        few = ", ".join(classes[column] for column in self.fitted.few)
+        left = f" Fewer than {FEWEST} images are of {few}: the bias stays at 0." if few else ""
+        return f"{self.reason} {title}: {rows}.{left}"
+
+    def report(self, classes: Sequence[str], expected_C: Floats | None = None) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        found: dict[str, Any] = {"kept": self.kept is not None, "why": self.reason}
+        if self.fitted is None or self.gain is None:
+            return found
+        gain = self.gain
+        return {
+            **found,
+            "log loss lower by": {"value": gain.value, "low": gain.low, "high": gain.high},
+            "slope": self.fitted.slope,
+            "biases": dict(zip(classes, self.fitted.biases, strict=True)),
+            **(
+                {}
+                if expected_C is None
+                else {"expected biases": dict(zip(classes, expected_C.tolist(), strict=True))}
+            ),
+            "too few images, bias 0": [classes[column] for column in self.fitted.few],
+        }
 
 
 def fit_class_calibration(
@@ -155,7 +204,8 @@ def fit_class_calibration(
         return CalibrationFit(None, None)
     crossed_NC, plain_NC, strength = crossed
     (fitted,) = _fit_path(log_NC, truth_N, _few(log_NC, truth_N), (strength,))
-    return CalibrationFit(fitted, loss_gain(crossed_NC, plain_NC, truth_N, groups))
+    gain = loss_gain(crossed_NC, plain_NC, truth_N, groups)
+    return CalibrationFit(fitted, gain, crossed_NC, plain_NC)
 
 
 def cross_fitted(

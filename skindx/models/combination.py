@@ -202,6 +202,11 @@ class Combination(Settings):
             raise ValueError("weights must not be negative and must sum to 1")
         return self
 
+    @property
+    def votes(self) -> bool:
+        """Whether a member counts by its first class, and not by its probabilities."""
+        return self.rule == "vote"
+
 
 EQUAL = Combination()
 """The plain mean of probabilities."""
@@ -282,7 +287,7 @@ _RULES: dict[Rule, Callable[[Floats, tuple[float, ...] | None], Floats]] = {
 }
 
 
-Space = Literal["probability", "logit"]
+Space = Literal["auto", "probability", "logit"]
 
 _WEIGHTS = 101
 """Weights that a fit compares: whole percents; validation splits cannot distinguish finer ones."""

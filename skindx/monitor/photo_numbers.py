@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.combination import apply_temperature
+from skindx.models.combination import apply_temperature, log
 from skindx.models.combination import combine as combine_members
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.feature_extraction import features_of
@@ -76,6 +76,8 @@ class PhotoNumbers:
             ]
         )
         probabilities_NC = combine_members(member_MNC, spec.temperature, spec.combination)
+        if spec.class_calibration:
+            probabilities_NC = spec.class_calibration.apply(log(probabilities_NC))
         top_N = np.clip(probabilities_NC.max(axis=1), _EDGE, 1 - _EDGE)
         columns: list[NDArray[np.floating]] = [_image_numbers(features.image_NF)]
         if self.check:

@@ -24,7 +24,8 @@ from skindx.diagnosis.guarantees import how_combined, risk_guarantee
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import mix_text, shown_prevalence
-from skindx.models.bundle.bundle import calibration_classes, given_prevalence, mix_of, open_bundle
+from skindx.models.bundle.bundle import given_prevalence, mix_of, open_bundle
+from skindx.models.bundle.bundle_index import calibration_classes
 from skindx.models.combination import Prevalence, read_prevalence
 from skindx.models.conformal import fit_conformal
 from skindx.models.urgent_risk import fit_urgent_risk

@@ -22,9 +22,10 @@ from skindx.evaluation import adapt as adapting
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
 from skindx.models.adaptation import FOLDS, LocalFit, LocalImages, Rules, folds
-from skindx.models.bundle.bundle import mix_of, open_bundle
+from skindx.models.bundle.bundle import mix_of, open_bundle, write_index
 from skindx.models.bundle.bundle_changes import add_metrics, add_provenance, would_forget
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.combination import fit_temperature, shifted
 from skindx.models.conformal import fit_conformal
 from skindx.models.urgent_risk import fit_urgent_risk
@@ -224,6 +225,30 @@ def _figures() -> dict[str, object]:
     from tiny_bundle import measured
 
     return measured(0.5)
+
+
+def test_a_calibration_by_class_stays_below_what_is_adapted(tmp_path: Path) -> None:
+    parent = pack_tiny(tmp_path / "parent")
+    keys = parent.taxonomy.keys
+    biases = np.linspace(-1.2, 1.2, len(keys))
+    by_class = ClassCalibration(slope=0.7, biases=tuple(biases.tolist()))
+    write_index(parent.path, parent.spec.model_copy(update={"class_calibration": by_class}))
+    add_provenance(parent.path, {CALIBRATION_CLASSES: dict.fromkeys(keys, 5)})
+    parent, local = open_bundle(parent.path), local_images(tmp_path / "local", 24)
+    found = adapt(parent.path, local, tmp_path / "new", draws=20).bundle
+    assert found.spec.class_calibration == by_class
+    assert found.spec.adapted is not None
+    for bundle in (parent, found):  # what thresholds are fitted to is what is served
+        images, _ = look(bundle, local, _records(local))
+        photos = [decode((local / record.path).read_bytes()) for record in _records(local)]
+        served_NC, _ = bundle.ensemble().probabilities(photos)
+        np.testing.assert_allclose(rules_of(bundle).probabilities(images), served_NC, atol=1e-6)
+    shifts_C = np.log([*found.spec.adapted.mix.values()]) - np.log(1 / len(keys))
+    np.testing.assert_allclose(found.spec.adapted.log_shifts, shifts_C)
+    # The temperature is fitted beside biases and mix.
+    scores_NC, truth_N = look(parent, local, _records(local))[0].whole_NC, images.truth_N
+    expected = fit_temperature(scores_NC, truth_N, shifts_C + biases)
+    assert found.spec.temperature == pytest.approx(expected, rel=1e-4)
 
 
 def test_what_cannot_be_adapted_is_one_sentence(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import torch
 from tiny_bundle import measured
 
 from skindx.core.errors import UserError
-from skindx.models.bundle.bundle import Bundle, DetectorParts, open_bundle, pack
+from skindx.models.bundle.bundle import Bundle, DetectorParts, open_bundle, pack, write_index
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.combination import Combination
@@ -54,6 +55,32 @@ def test_a_bundle_gives_back_what_was_packed(tmp_path: Path) -> None:
     assert bundle.taxonomy == TAXONOMY
     assert bundle.detector() is None
     assert "not clinically reviewed" in (bundle.path / "MODEL_CARD.md").read_text()
+
+
+def test_a_calibration_by_class_is_served_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    assert "class_calibration" not in json.loads((bundle.path / "bundle.json").read_text())
+    before = bundle.ensemble()
+    by_class = ClassCalibration(slope=1.1, biases=(0.4, -0.4), few=(1,))
+    write_index(bundle.path, bundle.spec.model_copy(update={"class_calibration": by_class}))
+    ensemble = open_bundle(bundle.path).ensemble()
+    image = np.random.default_rng(0).integers(0, 256, (70, 80, 3), dtype=np.uint8)
+    expected_NC = by_class.apply(np.log(before.probabilities([image])[0]))
+    np.testing.assert_allclose(ensemble.probabilities([image])[0], expected_NC)
+
+    index = json.loads((bundle.path / "bundle.json").read_text())
+    for damage, words in (
+        ({"biases": [0.1, 0.2, -0.3]}, "its calibration by class is of 3 classes, and the taxo"),
+        ({"slope": 0}, "class_calibration.slope"),
+        ({"slope": "NaN"}, "class_calibration.slope"),
+        ({"biases": "no"}, "class_calibration.biases"),
+        ({"few": [7]}, "class_calibration"),
+    ):
+        index["class_calibration"] = {"slope": 1.0, "biases": [0.1, -0.1], "few": []} | damage
+        (bundle.path / "bundle.json").write_text(json.dumps(index))
+        with pytest.raises(UserError, match=words) as raised:
+            open_bundle(bundle.path)
+        assert "\n" not in str(raised.value)
 
 
 def test_no_pickle_is_in_a_bundle(tmp_path: Path, detector_parts: DetectorParts) -> None:

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member, combine
 
 IMAGES = [
@@ -64,3 +66,31 @@ def test_body_and_head_are_the_network(model: str) -> None:
         map_ = classifier.forward_features(squares)
         assert torch.equal(classifier.forward_head(map_), classifier(squares))
         assert classifier.forward_pooled(map_).ndim == 2
+
+
+def test_classes_are_calibrated_after_the_temperature_and_before_the_mix() -> None:
+    members = (_member("a", 64, 1.0), _member("b", 96, 2.0))
+    plain_NC, plain_MNC = Ensemble(members, 0.5).probabilities(IMAGES)
+    by_class = ClassCalibration(slope=0.8, biases=(1.0, -0.5, 0.0, -0.5))
+    factor_C, mix_C = np.exp(by_class.biases), np.array([2.0, 1.0, 0.5, 1.0])
+    served = Ensemble(members, 0.5, log_shifts=tuple(np.log(mix_C)), class_calibration=by_class)
+    served_NC, served_MNC = served.probabilities(IMAGES)
+    by_hand_NC = plain_NC**0.8 * factor_C * mix_C
+    np.testing.assert_allclose(served_NC, by_hand_NC / by_hand_NC.sum(axis=1, keepdims=True))
+    # Members are shown by the same biases; the mix is of the ensemble alone, as ever.
+    by_hand_MNC = plain_MNC**0.8 * factor_C
+    np.testing.assert_allclose(served_MNC, by_hand_MNC / by_hand_MNC.sum(axis=2, keepdims=True))
+    output = served.predict_with_features(IMAGES)
+    assert np.array_equal(output.probabilities_NC, served_NC)
+    assert np.array_equal(output.member_MNC, served_MNC)
+
+
+def test_members_of_a_vote_are_shown_as_they_voted() -> None:
+    members = (_member("a", 64, 1.0), _member("b", 96, 2.0))
+    by_class = ClassCalibration(slope=1, biases=(3.0, -1.0, -1.0, -1.0))
+    for rule, same in (("vote", True), ("logit", False)):
+        plain = Ensemble(members, combination=Combination(rule=rule))
+        served = Ensemble(members, 1.0, plain.combination, class_calibration=by_class)
+        (p_NC, p_MNC), (q_NC, q_MNC) = plain.probabilities(IMAGES), served.probabilities(IMAGES)
+        assert np.array_equal(p_MNC, q_MNC) == same
+        assert (q_NC[:, 0] > p_NC[:, 0]).all()

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def test_few_images_sharpen_no_mean_beyond_the_sharper_member(combiner: Combiner
 
 def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
     evidence = _evidence([2.0, 2.0], images=2000)
-    fitted = fit(Mean(), evidence)
+    fitted = fit(Mean(space="probability"), evidence)
     assert fitted.temperature < 0.9
     mean_NC = soften(evidence.log_UNC, fitted.temperatures).mean(axis=0)
     sharper_NC = mean_NC ** (1 / fitted.temperature)
@@ -61,6 +63,70 @@ def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
     patients_N[order_N] = np.arange(2000) // 400
     five = Evidence(evidence.log_UNC, evidence.truth_N, tuple(map(str, patients_N)))
     assert fit(Mean(), five).temperature == 1
+
+
+def test_the_mean_of_logarithms_is_chosen_where_it_gains_beyond_chance() -> None:
+    """Independent noise on the logits is averaged best as logarithms; confusion is not."""
+    evidence = _evidence([2.0, 2.0], images=1500)
+    assert fit(Mean(), evidence).combination.rule == "logit"
+    assert fit(Mean(space="probability"), evidence).combination == Combination()
+    assert fit(Mean(space="logit"), evidence).combination.rule == "logit"
+    few = Evidence(evidence.log_UNC[:, :40], evidence.truth_N[:40], evidence.groups[:40])
+    assert fit(Mean(), few).combination == Combination()
+    one = Evidence(evidence.log_UNC[:1], *_rest(evidence))
+    assert fit(Mean(), one).combination == Combination()
+
+
+def test_a_bundle_of_weighted_losses_answers_for_the_mix_that_is_there() -> None:
+    """Members of a loss with weights n^-0.5 say p_k n_k^-0.5; what is served sums to the counts."""
+    random, share_C = np.random.default_rng(5), np.array([0.85, 0.1, 0.05])
+    truth_N = random.choice(3, 1500, p=share_C)
+    noise_NC, own_UNC = random.normal(size=(1500, 3)), random.normal(size=(2, 1500, 3))
+    scores_UNC = 2.25 * np.eye(3)[truth_N] + 1.5 * noise_NC + 0.3 * own_UNC
+    scores_UNC += 0.5 * np.log(share_C)  # log p_k - 0.5 log n_k, up to a constant
+    log_UNC = scores_UNC - np.logaddexp.reduce(scores_UNC, axis=2, keepdims=True)
+    evidence = Evidence(log_UNC, truth_N, tuple(map(str, range(1500))))
+    expected_C = 0.5 * np.log(share_C) - 0.5 * np.log(share_C).mean()
+    units, keys = {"a": ("a",), "b": ("b",)}, ("nevus", "mel", "bcc")
+    assembly = assemble(Mean(), evidence, units, keys, expected_C)
+    assert assembly.by_class is not None
+    p_NC = assembly.fitted.probabilities(log_UNC)
+    np.testing.assert_allclose(np.bincount(truth_N) / p_NC.sum(axis=0), 1, atol=0.02)
+    soft_UNC = soften(log_UNC, assembly.fitted.temperatures)
+    assert (np.bincount(truth_N) / soft_UNC.mean(axis=0).sum(axis=0))[2] < 0.8
+    report = assembly.report()["calibration by class"]
+    assert report["kept"] is True
+    assert report["log loss lower by"]["low"] > 0
+    assert report["expected biases"]["nevus"] == pytest.approx(expected_C[0])
+    assert report["biases"]["nevus"] == pytest.approx(expected_C[0], abs=0.3)
+    assert report["too few images, bias 0"] == []
+    json.dumps(report, allow_nan=False)
+    words = assembly.fitted.by_class.words(keys, expected_C)
+    assert "so they are kept" in words
+    assert f"nevus {report['biases']['nevus']:+.2f} ({expected_C[0]:+.2f})" in words
+
+
+def test_a_class_of_nine_images_is_named() -> None:
+    evidence = _evidence([2.0], images=300)
+    kept_N = np.concatenate(
+        [np.flatnonzero(evidence.truth_N != 2), np.flatnonzero(evidence.truth_N == 2)[:9]]
+    )
+    groups = tuple(evidence.groups[n] for n in kept_N)
+    some = Evidence(evidence.log_UNC[:, kept_N], evidence.truth_N[kept_N], groups)
+    assembly = assemble(Mean(), some, {"k": ("k",)}, ("a", "b", "c"))
+    report = assembly.report()["calibration by class"]
+    assert report["too few images, bias 0"] == ["c"]
+    assert report["biases"]["c"] == 0
+    assert "Fewer than 10 images are of c: the bias stays at 0." in assembly.fitted.by_class.words(
+        ("a", "b", "c")
+    )
+    plain = fit(Mean(), Evidence(some.log_UNC[:, :4], some.truth_N[:4], groups[:4]))
+    assert plain.by_class.report(("a", "b", "c")) == {
+        "kept": False,
+        "why": plain.by_class.words(("a", "b", "c")),
+    }
+    answer_NC = plain.probabilities(some.log_UNC)
+    np.testing.assert_array_equal(plain.by_class.served(answer_NC), answer_NC)
 
 
 @pytest.mark.parametrize("kind", ["weighted", "greedy"])

@@ -112,6 +112,41 @@ def test_a_class_without_images_weighs_as_one_image() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {},
+        {"class_weights": "sqrt"},
+        {"class_weights": "balanced"},
+        {"class_weights": "effective"},
+        {"loss": {"kind": "logit_adjusted", "tau": 0.7}},
+        {"loss": {"kind": "logit_adjusted"}, "class_weights": "sqrt"},
+    ],
+)
+def test_a_loss_has_its_minimum_where_the_recipe_lets_expect(recipe: dict[str, object]) -> None:
+    """Of images that look alike the best logits are the logarithms of their shares, and a bias."""
+    counts_C = np.bincount(LABELS)
+    parsed = Recipe.parse({"label_smoothing": 0, **recipe})
+    bias_C = parsed.log_bias(counts_C)
+    assert bias_C.sum() == pytest.approx(0, abs=1e-12)
+    logits_C = torch.tensor(np.log(counts_C / len(LABELS)) + bias_C, requires_grad=True)
+    logits_NC = logits_C.expand(len(LABELS), 3)
+    build_loss(LABELS, 3, parsed).double()(logits_NC, torch.from_numpy(LABELS)).backward()
+    assert logits_C.grad is not None
+    np.testing.assert_allclose(logits_C.grad.numpy(), 0, atol=1e-5)
+
+
+def test_expected_biases_by_hand() -> None:
+    counts_C = np.array([400, 100, 0])
+    half_C = -0.5 * np.log([400, 100, 1])
+    np.testing.assert_allclose(
+        Recipe(class_weights="sqrt").log_bias(counts_C), half_C - half_C.mean()
+    )
+    adjusted = Recipe.parse({"loss": {"kind": "logit_adjusted", "tau": 1}})
+    np.testing.assert_allclose(adjusted.log_bias(counts_C), 2 * (half_C - half_C.mean()))
+    np.testing.assert_array_equal(Recipe().log_bias(counts_C), 0)
+
+
 def test_a_wrong_loss_lists_the_kinds() -> None:
     with pytest.raises(UserError, match="Valid: cross_entropy, focal, logit_adjusted"):
         Recipe.parse({"loss": {"kind": "hinge"}})

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.models.bundle.bundle import open_bundle
+from skindx.models.class_calibration import ClassCalibration
 from skindx.monitor import monitor_file
 from skindx.monitor.drift_detector import DriftDetector
 from skindx.monitor.monitor_file import MonitorFile
@@ -67,6 +69,14 @@ def test_a_served_photo_becomes_numbers_alone(
     np.testing.assert_allclose(served_NK, reference_NK, atol=0.05)
     classes = len(bundle.taxonomy.keys)
     np.testing.assert_allclose(served_NK[:, -classes:], output.probabilities_NC, atol=1e-5)
+    by_class = ClassCalibration(slope=1.2, biases=tuple(np.linspace(-1, 1, classes).tolist()))
+    spec = bundle.spec.model_copy(update={"class_calibration": by_class})
+    calibrated, served = replace(bundle, spec=spec), replace(ensemble, class_calibration=by_class)
+    p_NC = served.predict_with_features(painted[40:42]).probabilities_NC
+    moved_NK = PhotoNumbers(calibrated, bundle.ood()).of_photos(
+        served, painted[40:42], served.predict_with_features(painted[40:42]), range(2)
+    )
+    np.testing.assert_allclose(moved_NK[:, -classes:], p_NC, atol=1e-5)
 
     held = b"".join(part.read_bytes() for part in tmp_path.glob("monitor.db*"))
     for photo in photos:

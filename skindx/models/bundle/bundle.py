@@ -22,7 +22,7 @@ from skindx.core.atomic_files import (
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.embedding_files import EmbeddingRows
-from skindx.data.manifest import Record, Split, split_of
+from skindx.data.manifest import Record, Split
 from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import SRGB, Decoding
@@ -44,6 +44,7 @@ from skindx.models.bundle.bundle_index import (
     write_seen,
 )
 from skindx.models.bundle.model_card import model_card
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import load_classifier
 from skindx.models.combination import EQUAL, Combination, Prevalence, read_prevalence
 from skindx.models.conformal import Conformal
@@ -150,8 +151,7 @@ class Bundle:
                 )
             )
         share_trunks(members)
-        shifts = self.spec.adapted.log_shifts if self.spec.adapted else ()
-        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination, shifts)
+        return self._of(members)
 
     def ensemble_on(self, rows: EmbeddingRows) -> Ensemble:
         """Rebuild the heads alone, for embeddings that their tower made of a dataset elsewhere.
@@ -176,8 +176,13 @@ class Bundle:
             )
             for member in self.spec.members
         ]
-        shifts = self.spec.adapted.log_shifts if self.spec.adapted else ()
-        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination, shifts)
+        return self._of(members)
+
+    def _of(self, members: Sequence[Member]) -> Ensemble:
+        spec = self.spec
+        shifts = spec.adapted.log_shifts if spec.adapted else ()
+        fitted = (spec.temperature, spec.combination, shifts, spec.class_calibration)
+        return Ensemble(tuple(members), *fitted)
 
     def detector(self) -> Detector | None:
         """Rebuild the detector; None when the bundle has none. Raises UserError without the extra.
@@ -257,6 +262,7 @@ def pack(
     *,
     temperature: float = 1.0,
     combination: Combination = EQUAL,
+    class_calibration: ClassCalibration | None = None,
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
     urgent_risk: UrgentRiskRule | None = None,
@@ -285,6 +291,7 @@ def pack(
         skindx=__version__,
         temperature=temperature,
         combination=combination,
+        class_calibration=class_calibration,
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         detector_recall=detector.recall if detector else None,
@@ -383,8 +390,13 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
 
 
 def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
-    """Raise UserError for a rule whose urgent classes lie beyond the taxonomy's last."""
-    metadata = spec.metadata
+    """Raise UserError for a rule or a calibration that is of other classes than the taxonomy."""
+    metadata, calibration = spec.metadata, spec.class_calibration
+    if calibration and len(calibration.biases) != classes:
+        raise UserError(
+            f"bundle {path}: its calibration by class is of {len(calibration.biases)} classes, and "
+            f"the taxonomy has {classes}; pack the bundle again."
+        )
     if metadata and metadata.head and len(metadata.head.weights[0]) != classes:
         raise UserError(
             f"bundle {path}: the weights of age, sex and place are for "
@@ -400,17 +412,6 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
                 f"bundle {path}: {name} names class {last}, but the taxonomy has {classes}; pack "
                 "the bundle again."
             )
-
-
-def calibration_classes(records: Sequence[Record]) -> dict[str, Any]:
-    """Return, for the provenance, how many calibration images each class has.
-
-    Of a dataset without a calibration split the validation images count, which the temperatures
-    were fitted on.
-    """
-    held = split_of(records, "calibration") or split_of(records, "val")
-    counts = Counter(record.label for record in held)
-    return {CALIBRATION_CLASSES: dict(sorted(counts.items()))} if counts else {}
 
 
 def mix_of(bundle: Bundle) -> dict[str, int] | None:

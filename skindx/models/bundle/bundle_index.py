@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import AS_STORED, Decoding
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Preprocess, Views
 from skindx.models.combination import EQUAL, Combination, FusionSpec
@@ -63,6 +65,9 @@ class BundleSpec(Settings):
     skindx: str = Field(max_length=64)
     temperature: float = Field(1.0, gt=0)
     combination: Combination = EQUAL
+    class_calibration: ClassCalibration | None = Field(None, exclude_if=lambda own: own is None)
+    """What calibrates the combined answer after its temperature, class by class; None for an older
+    bundle, and where it gains nothing."""
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
     detector_recall: DetectorRecall | None = None
@@ -182,6 +187,9 @@ REMOVED_MAYBE_TRAINED_ON = "removed_maybe_trained_on"
 LEAST_SIDE_PX = "calibration_least_side_px"
 """The shorter side that 95 % of the calibration images reach."""
 
+CLASS_CALIBRATION = "calibration_by_class"
+"""What the calibration by class gains, and what the recipes let expect of it."""
+
 CALIBRATION_CLASSES = "calibration_images_by_class"
 """How many calibration images each class has: the mix that the probabilities hold for."""
 
@@ -205,6 +213,7 @@ _CARD = {
     REMOVED_TRAINED_ON: "removed from the dataset after training",
     REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
     LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
+    CLASS_CALIBRATION: "calibration by class",
     CALIBRATION_CLASSES: "calibration images by class, whose mix the probabilities hold for",
     PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
 }
@@ -238,6 +247,17 @@ def calibration_side(records: Sequence[Record]) -> dict[str, Any]:
     """
     sides = [min(record.width, record.height) for record in split_of(records, "calibration")]
     return {LEAST_SIDE_PX: int(np.quantile(sides, RARE, method="lower"))} if sides else {}
+
+
+def calibration_classes(records: Sequence[Record]) -> dict[str, Any]:
+    """Return, for the provenance, how many calibration images each class has.
+
+    Of a dataset without a calibration split the validation images count, which the temperatures
+    were fitted on.
+    """
+    held = split_of(records, "calibration") or split_of(records, "val")
+    counts = Counter(record.label for record in held)
+    return {CALIBRATION_CLASSES: dict(sorted(counts.items()))} if counts else {}
 
 
 def rules_of(spec: BundleSpec) -> AnswerRules:

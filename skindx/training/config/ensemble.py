@@ -18,7 +18,9 @@ class Mean(Settings):
     """All members weigh the same."""
 
     kind: Literal["mean"] = "mean"
-    space: Space = "probability"
+    space: Space = "auto"
+    """auto: the mean of probabilities, or of logarithms where their log loss on validation,
+    cross-fitted, is lower by more than chance."""
 
 
 class MajorityVote(Settings):

@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from skindx.core.kinds import METHODS, Family
@@ -33,6 +35,8 @@ else:
     OptimizerName = name_in(OPTIMIZERS)
     AnyPreconditioner = PRECONDITIONERS.union(optional=True)
 
+
+# C = classes
 
 SIDE_STEP = 32
 """Networks halve their images up to five times."""
@@ -188,6 +192,35 @@ class Recipe(Settings):
             return side
         grown = self.resize.start + (side - self.resize.start) * epoch / growing
         return min(side, round(grown / SIDE_STEP) * SIDE_STEP)
+
+    def weights_of(self, counts_C: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return the loss weight of each class for its number of training images.
+
+        N / (C n_c), its square root, or one; or (1 - beta) / (1 - beta^n_c), scaled to sum to C:
+        the effective number of samples of Cui et al. 2019, arXiv 1901.05555, eq. 3.
+        A class without images counts as if it had one.
+        """
+        images, counts_C = counts_C.sum(), np.maximum(counts_C, 1)
+        if self.class_weights == "effective":
+            beta = self.effective_beta
+            effective_C = (1 - beta) / (1 - beta**counts_C)
+            return np.asarray(effective_C * (len(counts_C) / effective_C.sum()))
+        balanced_C = images / (len(counts_C) * counts_C)
+        power = {"none": 0.0, "sqrt": 0.5, "balanced": 1.0}[self.class_weights]
+        return np.asarray(balanced_C**power)
+
+    def log_bias(self, counts_C: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return by how much each class's logit is to be off, for its number of training images.
+
+        A loss with weights w_c has its minimum at w_c p(c|x), up to a factor of the image; logits
+        that learned with tau log prior_c beside them lack it afterwards (Menon et al. 2020, eq.
+        10). Focal loss and smoothed labels bend probabilities alike for all classes, and count for
+        nothing here. The mean over the classes is 0: what is added to all changes nothing.
+        """
+        bias_C = np.log(self.weights_of(counts_C))
+        if isinstance(self.loss, LogitAdjusted):
+            bias_C = bias_C - self.loss.tau * np.log(np.maximum(counts_C, 1))
+        return np.asarray(bias_C - bias_C.mean())
 
     def mix_at(self, epoch: int) -> Mix | None:
         """Return how the images of an epoch are mixed; None: they are not."""

@@ -22,7 +22,7 @@ from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST
-from skindx.data.loader.batches import learning
+from skindx.data.loader.batches import learning, partition
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle.bundle import (
@@ -37,6 +37,7 @@ from skindx.models.bundle.bundle_index import (
     origin_beside,
     provenance_value,
 )
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
 from skindx.models.combination import Combination, FusionSpec, assist, box_crops, fit_weight
 from skindx.models.detector import Detector
@@ -145,6 +146,7 @@ class EnsembleBuilder:
         members: Sequence[tuple[EnsemblePart, float]],
         temperature: float,
         combination: Combination,
+        class_calibration: ClassCalibration | None = None,
     ) -> Ensemble:
         """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
         ready = tuple(
@@ -152,7 +154,7 @@ class EnsembleBuilder:
             for part, part_temperature in members
         )
         share_trunks(ready)
-        return Ensemble(ready, temperature, combination)
+        return Ensemble(ready, temperature, combination, class_calibration=class_calibration)
 
     def _member(self, settings: MemberSettings, state: State) -> Member:
         network = fitted_network(settings.network(), state)
@@ -368,7 +370,11 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     truth_P = class_numbers(images, taxonomy.keys)
     evidence = gather_evidence(by_unit, predicted, truth_P, [record.group for record in images])
     assembly = assemble(
-        settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
+        settings.ensemble.combine,
+        evidence,
+        {key: tuple(unit) for key, unit in by_unit.items()},
+        taxonomy.keys,
+        _expected_biases([refs[name] for name in names], records, taxonomy),
     )
     write_json(run / REPORT, assembly.report())
     learned = _learned_from(by_unit, assembly.members, images)
@@ -376,7 +382,9 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     packed = [
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
-    ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
+    ensemble = builder.ensemble(
+        packed, assembly.temperature, assembly.combination, assembly.by_class
+    )
     metadata = None
     if settings.ensemble.metadata == "auto":
         held = [images[n] for n in np.flatnonzero(out_of_fold_P(by_unit))]
@@ -389,6 +397,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         metadata,
         builder.trunks([part for part, _ in packed]),
         [origin_beside(start) for name in assembly.members if (start := refs[name].member.weights)],
+        assembly.fitted.by_class.words(taxonomy.keys, assembly.expected_C),
     )
     provenance = {
         **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
@@ -405,6 +414,20 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         provenance=provenance,
         ood=settings.ensemble.ood,
     )
+
+
+def _expected_biases(
+    refs: Sequence[MemberRef], records: Sequence[Record], taxonomy: Taxonomy
+) -> Floats:
+    """Return the biases that undo what the members' losses do to the classes, on average."""
+    biases = []
+    for ref in refs:
+        trained, _ = partition(records, ref.member.fold, ref.settings.folds)
+        numbers_N = class_numbers(trained, taxonomy.keys)
+        counts_C = np.bincount(numbers_N, minlength=len(taxonomy.classes))
+        biases.append(-ref.settings.recipe_of(ref.member).log_bias(counts_C))
+    mean_C: Floats = np.mean(biases, axis=0)
+    return mean_C
 
 
 def _learned_from(

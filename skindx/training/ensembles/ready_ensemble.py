@@ -22,15 +22,23 @@ from skindx.data.manifest import COUNTED, Record, count_images, decoding_of, rea
 from skindx.data.origin import ImageOrigin, origin_of
 from skindx.imaging.photo_gates import ModalityCheck, modality_features
 from skindx.metrics import share_interval
-from skindx.models.bundle.bundle import Bundle, DetectorParts, calibration_classes, pack
+from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.bundle_index import (
+    CLASS_CALIBRATION,
     MANIFEST_SHA256,
     TRAINING_COUNTS,
     TRAINING_IMAGES,
     MemberSpec,
+    calibration_classes,
     calibration_side,
 )
 from skindx.models.bundle.model_card import metadata_words
+from skindx.models.class_calibration import (
+    CalibrationFit,
+    ClassCalibration,
+    fit_class_calibration,
+    loss_gain,
+)
 from skindx.models.combination import (
     Combination,
     Rule,
@@ -88,22 +96,45 @@ class Fitted:
     temperatures: tuple[float, ...]
     combination: Combination
     temperature: float
+    by_class: CalibrationFit
 
     def probabilities(self, log_UNC: Floats) -> Floats:
         """Return the ensemble's probabilities N x C for raw log-probabilities."""
-        return combine(soften(log_UNC, self.temperatures), self.temperature, self.combination)
+        soft_UNC = soften(log_UNC, self.temperatures)
+        return self.by_class.served(combine(soft_UNC, self.temperature, self.combination))
 
 
 def fit(combiner: Combiner, evidence: Evidence) -> Fitted:
-    """Fit the units' temperatures, then the ensemble's."""
+    """Fit the units' temperatures, then the ensemble's, then its calibration by class.
+
+    Between the mean of probabilities and that of logarithms the log loss decides that images of
+    other folds have after all of it: the first stays unless the second gains beyond chance.
+    """
     temperatures = tuple(fit_temperature(log_NC, evidence.truth_N) for log_NC in evidence.log_UNC)
-    rule = combiner.space if isinstance(combiner, Mean) else "vote"
-    combination = Combination(rule=rule) if len(temperatures) > 1 else Combination()
+    several = len(temperatures) > 1
+    rule: Rule = "vote"
+    if isinstance(combiner, Mean):
+        rule = "probability" if combiner.space == "auto" else combiner.space
+    fitted = _fit_rule(rule if several else "probability", temperatures, evidence)
+    if not (several and isinstance(combiner, Mean) and combiner.space == "auto"):
+        return fitted
+    other = _fit_rule("logit", temperatures, evidence)
+    crossed = fitted.by_class.crossed_NC, other.by_class.crossed_NC
+    if crossed[0] is None or crossed[1] is None:
+        return fitted
+    gain = loss_gain(crossed[1], crossed[0], evidence.truth_N, evidence.groups)
+    return other if gain and gain.low > 0 else fitted
+
+
+def _fit_rule(rule: Rule, temperatures: tuple[float, ...], evidence: Evidence) -> Fitted:
+    combination = Combination(rule=rule)
     pooled_NC = pool(soften(evidence.log_UNC, temperatures), combination)
     temperature = fit_temperature(log(pooled_NC), evidence.truth_N)
     if len(temperatures) > 1 and temperature < 1 and not _borne_out(pooled_NC, evidence):
         temperature = 1.0
-    return Fitted(temperatures, combination, temperature)
+    combined_NC = apply_temperature(log(pooled_NC), temperature)
+    by_class = fit_class_calibration(log(combined_NC), evidence.truth_N, evidence.groups)
+    return Fitted(temperatures, combination, temperature, by_class)
 
 
 def _borne_out(pooled_NC: Floats, evidence: Evidence) -> bool:
@@ -148,6 +179,14 @@ class Assembly:
     members_of: dict[str, tuple[str, ...]]
     """The members of each unit."""
     fitted: Fitted
+    classes: tuple[str, ...] = ()
+    expected_C: Floats | None = None
+    """What the members' recipes let expect of the biases of the calibration by class."""
+
+    @property
+    def by_class(self) -> ClassCalibration | None:
+        """The calibration by class that is kept."""
+        return self.fitted.by_class.kept
 
     def report(self) -> dict[str, Any]:
         """Return what RUN/ensemble.json holds; its keys are an interface."""
@@ -156,6 +195,7 @@ class Assembly:
             "chosen": self.combiner,
             "rule": self.combination.rule,
             "temperature": self.temperature,
+            "calibration by class": self.fitted.by_class.report(self.classes, self.expected_C),
             "members": [
                 {"name": name, "weight": weight, "temperature": temperature}
                 for name, weight, temperature in zip(
@@ -202,9 +242,13 @@ def _predictions(unit: Mapping[str, Mask], predicted: Mapping[str, Floats]) -> F
 
 
 def assemble(
-    combiner: Combiner, evidence: Evidence, members_of: Mapping[str, Sequence[str]]
+    combiner: Combiner,
+    evidence: Evidence,
+    members_of: Mapping[str, Sequence[str]],
+    classes: Sequence[str] = (),
+    expected_C: Floats | None = None,
 ) -> Assembly:
-    """Fit the temperatures of units and ensemble."""
+    """Fit the temperatures of units and ensemble, and its calibration by class."""
     fitted = fit(combiner, evidence)
     names, weights, temperatures = _spread(fitted, members_of)
     even = np.allclose(weights, 1 / len(weights), rtol=0, atol=1e-9)
@@ -218,6 +262,8 @@ def assemble(
         groups=len(set(evidence.groups)),
         members_of={unit: tuple(inside) for unit, inside in members_of.items()},
         fitted=fitted,
+        classes=tuple(classes),
+        expected_C=expected_C,
     )
 
 
@@ -262,6 +308,8 @@ class ReadyEnsemble:
     """Weights that members share, by their key."""
     started_from: Sequence[ImageOrigin] = ()
     """What the networks learned from whose weights members started from."""
+    by_class: str = ""
+    """What the calibration by class gains, in sentences for the card."""
 
 
 def pack_ensemble(
@@ -282,7 +330,7 @@ def pack_ensemble(
     fitted_on = {record.sha256 for record in stratified(learned, CAP)}
     collector = OodCollector(ensemble, fitted_on, ood)
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
-    print(_shown(gallery))
+    print(_shown(gallery), ready.by_class, sep="\n")
     conformal, check, rules = fit_on_calibration(
         ensemble, dataset, records, taxonomy, collector, metadata=metadata
     )
@@ -294,6 +342,7 @@ def pack_ensemble(
         ready.members,
         temperature=ensemble.temperature,
         combination=ensemble.combination,
+        class_calibration=ensemble.class_calibration,
         detector=detector,
         conformal=conformal,
         **rules,
@@ -309,6 +358,7 @@ def pack_ensemble(
             },
             **calibration_side(records),
             **calibration_classes(records),
+            CLASS_CALIBRATION: ready.by_class,
             **provenance,
         },
         seen=records,

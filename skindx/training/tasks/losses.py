@@ -106,19 +106,8 @@ def as_probabilities(targets: Tensor, classes: int) -> Tensor:
 
 
 def class_weights(labels_N: NDArray[Any], classes: int, recipe: Recipe) -> Tensor:
-    """Return the loss weight of each class.
-
-    N / (C n_c), its square root, or one; or (1 - beta) / (1 - beta^n_c), scaled to sum to C: the
-    effective number of samples of Cui et al. 2019, arXiv 1901.05555, eq. 3.
-    """
-    counts_C = _counts(labels_N, classes)
-    if recipe.class_weights == "effective":
-        beta = recipe.effective_beta
-        effective_C = (1 - beta) / (1 - beta**counts_C)
-        return torch.from_numpy(effective_C * (classes / effective_C.sum())).float()
-    balanced_C = len(labels_N) / (classes * counts_C)
-    power = {"none": 0.0, "sqrt": 0.5, "balanced": 1.0}[recipe.class_weights]
-    return torch.from_numpy(balanced_C**power).float()
+    """Return the loss weight of each class, see `Recipe.weights_of`."""
+    return torch.from_numpy(recipe.weights_of(np.bincount(labels_N, minlength=classes))).float()
 
 
 def _counts(labels_N: NDArray[Any], classes: int) -> NDArray[Any]:
