@@ -272,6 +272,8 @@ class Source(_Part):
     """The runtime of the networks, such as `openvino bf16`; rounding differs between runtimes."""
     calibrated: bool
     """Whether temperatures were fitted; without them probabilities are mostly too high."""
+    by_class: bool = Field(False, exclude_if=lambda by_class: not by_class)
+    """Whether a bias of each class was fitted as well."""
     taxonomy: str
     review: str
     """Whether a clinician has checked names, codes and urgencies."""

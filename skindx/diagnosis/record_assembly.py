@@ -284,6 +284,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         digest=bundle.digest,
         backend=backend,
         calibrated=bool(bundle.spec.class_calibration) or any(t != 1 for t in temperatures),
+        by_class=bundle.spec.class_calibration is not None,
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
         learned_from=bundle.warning,

@@ -24,8 +24,10 @@ from skindx.diagnosis.guarantees import how_combined, risk_guarantee
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import mix_text, shown_prevalence
+from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import calibration_classes
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.combination import Prevalence, read_prevalence
 from skindx.models.conformal import fit_conformal
 from skindx.models.urgent_risk import fit_urgent_risk
@@ -106,6 +108,29 @@ def test_the_correction_is_bayes_rule_by_hand() -> None:
     row_C = np.array([0.6, 0.1, 0.3])
     weights = row_C * np.array([0.5 / (9 / 13), 0.3 / (1 / 13), 0.2 / (3 / 13)])
     assert mix.correct(row_C) == pytest.approx(weights / weights.sum())
+
+
+def test_a_mix_is_put_on_probabilities_that_are_calibrated_by_class(
+    plain: Predictor, corrected: Predictor
+) -> None:
+    by_class = ClassCalibration(slope=0.9, biases=tuple(np.linspace(2, -2, 9).tolist()))
+    photo = skin_photo()
+    before, after = (
+        replace(one, ensemble=replace(one.ensemble, class_calibration=by_class))
+        for one in (plain, corrected)
+    )
+    spec = plain.bundle.spec.model_copy(update={"class_calibration": by_class})
+    shown = answer(replace(before, bundle=replace(plain.bundle, spec=spec)), Case((photo,)))
+    assert "by temperature scaling, and class by class." in result_html(shown, None)
+    pixels = decode(photo)
+    raw_NC, p_NC = (one.ensemble.probabilities([pixels])[0] for one in (plain, before))
+    np.testing.assert_allclose(p_NC, by_class.apply(np.log(raw_NC)))
+    mix = corrected.prevalence
+    assert mix is not None
+    for predictor, expected_C in ((before, p_NC[0]), (after, mix.correct(p_NC[0]))):
+        for one in answer(predictor, Case((photo,))).diagnosis.candidates:
+            column = ISIC9.keys.index(one.key)
+            assert one.probability == pytest.approx(expected_C[column], rel=1e-4)
 
 
 @given(st.lists(st.floats(1e-4, 1), min_size=3, max_size=3), st.integers(0, 99))

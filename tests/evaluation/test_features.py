@@ -26,6 +26,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.features import FeaturesResult, evaluate_embeddings, find_tower, fit_heads
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.bundle_index import CLASS_CALIBRATION
 from skindx.models.classifier.preprocess import framed_square
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training import state
@@ -112,6 +113,9 @@ def test_a_file_becomes_a_report_with_every_part(made: FeaturesResult) -> None:
     assert losses == sorted(losses)
     assert heads["chosen"] == heads["heads"][0]["name"] == spec.members[0].name
     assert spec.provenance["embeddings_sha256"] == heads["embeddings_sha256"]
+    words = spec.provenance[CLASS_CALIBRATION]
+    assert ("so they are kept" in words) == (spec.class_calibration is not None)
+    assert f"- calibration by class: {words}" in (made.bundle.path / "MODEL_CARD.md").read_text()
 
 
 def test_a_bundle_without_its_tower_says_what_it_lacks(made: FeaturesResult) -> None:

@@ -15,7 +15,9 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import INDEX
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.exports import runtimes
+from skindx.models.exports.backend_choice import with_backend, with_temperatures
 from skindx.models.exports.bundle_export import export_bundle
 from skindx.models.exports.runtimes import Gain, Precision, Runtime
 
@@ -38,6 +40,14 @@ def test_an_exported_bundle_sees_the_same(exported: Path, backend: Runtime) -> N
         np.testing.assert_allclose(theirs.embeddings_ND, ours.embeddings_ND, atol=1e-5)
         for map_, same in zip(theirs.maps, ours.maps, strict=True):
             torch.testing.assert_close(map_, same, atol=1e-4, rtol=1e-4)
+    # A calibration by class is the ensemble's, whatever runtime its bodies have.
+    by_class = ClassCalibration(slope=1.3, biases=tuple(np.linspace(-2, 2, 9).tolist()))
+    calibrated = replace(eager.ensemble, class_calibration=by_class)
+    served = with_backend(eager.bundle, calibrated, backend).ensemble
+    served = with_temperatures(served, (1.0, 1.0), served.temperature)  # as for int8
+    expected_NC, answer_NC = (one.probabilities(images)[0] for one in (calibrated, served))
+    np.testing.assert_allclose(answer_NC, expected_NC, atol=1e-5)
+    assert np.abs(answer_NC - theirs.probabilities_NC).max() > 0.01
     # Grad-CAM differentiates the head by the runtime's map.
     leaf = theirs.maps[0].clone().requires_grad_()
     with torch.enable_grad():
