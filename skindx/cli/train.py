@@ -78,7 +78,7 @@ def train(
     """
     require_extra("train", *NEEDS, purpose="training")
     from skindx.energy import energy_reported
-    from skindx.models.bundle.model_card import missing_parts
+    from skindx.models.bundle.model_card import missing_parts, not_useful_yet
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.place import settle_place
     from skindx.training.launching.supervise import StoppedError
@@ -116,6 +116,8 @@ def train(
     if bundle:
         for line in missing_parts(bundle.spec, bundle.taxonomy.classes):
             print(f"not fitted: {line}")
+        if reasons := not_useful_yet(bundle.spec, bundle.taxonomy.classes):
+            print(f"This bundle is not useful yet. {' '.join(reasons)}")
         if bundle.warning:
             print(bundle.warning)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")

@@ -311,11 +311,31 @@ def measured(metrics: dict[str, Any] | None) -> str:
     ]
     if not figures:
         return ""
+    reasons = metrics.get("not_useful") if metrics else None
+    warning = "This bundle is not useful yet. " if isinstance(reasons, list) and reasons else ""
+    warning += "".join(f"{reason} " for reason in reasons) if warning and reasons else ""
     split = _part(metrics, "origin").get("split")
     images = metrics.get("pictures") if metrics else None
     many = f"{images:,} " if isinstance(images, int) else ""
     where = f"its {many}{split} images" if isinstance(split, str) else f"{many}images kept apart"
-    return f"Measured on {where}: {', '.join(figures)}."
+    return f"{warning}Measured on {where}: {', '.join(figures)}.{_observed(metrics)}"
+
+
+def _observed(metrics: dict[str, Any] | None) -> str:
+    """Return how common urgent conditions were against their probabilities, if it was measured."""
+    urgent = next(
+        (row for row in _rows(metrics or {}, "questions") if row.get("key") == "urgent_risk"), {}
+    )
+    interval = _part(urgent, "observed_over_expected")
+    value, low, high = (interval.get(key) for key in ("value", "low", "high"))
+    bounded = isinstance(low, float | int) and isinstance(high, float | int)
+    if not isinstance(value, float | int) or not bounded:
+        return ""
+    where = f": where it says 10 %, about {10 * value:.0f} % were" if value < 5 else ""
+    return (
+        f" Urgent conditions were {value:.2f} times as common as its probabilities said (95 % "
+        f"interval {low:.2f} to {high:.2f}){where}."
+    )
 
 
 def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) -> Promise | None:

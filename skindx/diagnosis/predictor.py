@@ -127,6 +127,11 @@ class Predictor:
             check_level(self.soon_risk, miss_rate, self.taxonomy.classes)
         return replace(self, miss_rate=miss_rate)
 
+    @property
+    def adapted(self) -> bool:
+        """Whether the bundle was fitted to local images; `calibration_mix` is then their mix."""
+        return self.bundle.spec.adapted is not None
+
     @cached_property
     def calibration_mix(self) -> dict[str, int] | None:
         """How many calibration images each class has; None: the bundle does not say."""

@@ -168,6 +168,8 @@ class Answers:
 
     None where the bundle does not say, as in those of older versions.
     """
+    calibration_images: Mapping[str, int] | None = None
+    """How many calibration images each class has, by its key; None: not known, or adapted since."""
 
     def with_sets(self, rule: Conformal) -> Self:
         return replace(
@@ -334,6 +336,7 @@ def settings_of(answers: Answers) -> dict[str, Any]:
         "members": list(answers.members),
         "level": answers.level,
         "ood_rate": answers.ood_rate,
+        "calibration_images": answers.calibration_images and dict(answers.calibration_images),
         "mix": None if answers.mix_C is None else answers.mix_C.tolist(),
         "urgent_level": answers.urgent_level,
         "fitted_types": list(answers.fitted_types),
@@ -375,6 +378,7 @@ def answers_of(columns: Mapping[str, Sequence[Any]], settings: dict[str, Any]) -
         abstained_N=np.array(columns["abstained"]) if "abstained" in columns else None,
         ood_N=np.array(columns["ood_p_value"]) if "ood_p_value" in columns else None,
         ood_rate=_rate(settings.get("ood_rate")),
+        calibration_images=_counts(settings.get("calibration_images")),
         mix_C=_mix(settings.get("mix"), len(classes)),
     )
 
@@ -410,6 +414,14 @@ def _mix(shares: object, classes: int) -> Floats | None:
     if mix_C.shape != (classes,) or not (mix_C >= 0).all() or not 0 < mix_C.sum() < np.inf:
         raise ValueError(f"mix is {shares!r}, which is no share of each of {classes} classes")
     return mix_C
+
+
+def _counts(counts: object) -> dict[str, int] | None:
+    if counts is None:
+        return None
+    if isinstance(counts, dict) and all(type(count) is int for count in counts.values()):
+        return counts
+    raise TypeError(f"calibration_images is {counts!r}, which counts no classes")
 
 
 def mix_of_classes(

@@ -47,6 +47,8 @@ class UrgentMisses:
     n: int
     missed: int
     rate: Interval
+    groups: int
+    """Lesions, patients or clusters of copies that the `n` images are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class FalseAlarms:
     n: int
     raised: int
     rate: Interval
+    groups: int
+    """Lesions, patients or clusters of copies that the `n` images are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class CancerMisses:
     rate: Interval
     unwarned: int
     unwarned_rate: Interval
+    groups: int
+    """Lesions, patients or clusters of copies that the `n` images are of."""
 
 
 def urgent_misses(answers: Answers) -> UrgentMisses | None:
@@ -87,7 +93,8 @@ def missed_of(
 ) -> UrgentMisses | None:
     """Count missed images of urgent classes; None when there is none to miss."""
     n, missed = int(urgent_N.sum()), int(missed_N.sum())
-    return UrgentMisses(n, missed, share(missed_N, urgent_N, answers, level)) if n else None
+    rate, groups = share(missed_N, urgent_N, answers, level), groups_among(urgent_N, answers)
+    return UrgentMisses(n, missed, rate, groups) if n else None
 
 
 def raised_of(
@@ -95,7 +102,8 @@ def raised_of(
 ) -> FalseAlarms | None:
     """Count images of other classes that are called urgent; None when there is no such image."""
     n, raised = int(other_N.sum()), int(raised_N.sum())
-    return FalseAlarms(n, raised, share(raised_N, other_N, answers, level)) if n else None
+    rate, groups = share(raised_N, other_N, answers, level), groups_among(other_N, answers)
+    return FalseAlarms(n, raised, rate, groups) if n else None
 
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
@@ -115,6 +123,7 @@ def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
             share(missed_N, this_N, answers),
             int(unwarned_N.sum()),
             share(unwarned_N, this_N, answers),
+            groups_among(this_N, answers),
         )
 
     return tuple(map(one, CANCERS))
@@ -134,6 +143,11 @@ def share(
 ) -> Interval:
     """Return the share of hits among some of the images, with its exact interval over groups."""
     return share_interval(hits_N[among_N], answers.groups_N[among_N], level=level)
+
+
+def groups_among(among_N: NDArray[Any], answers: Answers) -> int:
+    """Return how many groups some of the images are of: lesions, patients, clusters of copies."""
+    return len(np.unique(answers.groups_N[among_N]))
 
 
 # N = images, K = parts

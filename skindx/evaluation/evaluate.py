@@ -92,6 +92,8 @@ class ServedPredictor(ConclusionRules, MadeFrom, Protocol):
     @property
     def calibration_mix(self) -> Mapping[str, int] | None: ...
     @property
+    def adapted(self) -> bool: ...
+    @property
     def metadata(self) -> MetadataSpec | None: ...
     def predict(
         self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
@@ -213,6 +215,7 @@ def evaluate_served(
         steps=tuple(conclusion.next_step.urgency for conclusion in concluded),
         abstained_N=unsure_N,
         mix_C=mix_of_classes(predictor.calibration_mix, classes),
+        calibration_images=None if predictor.adapted else predictor.calibration_mix,
     )
     evaluation = measure(
         records, predictions, answers, draws=draws, external=external, seen=contamination.same_bytes

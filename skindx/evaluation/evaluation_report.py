@@ -13,7 +13,13 @@ from skindx.core.text import counted, html_environment, keep_units, markdown_env
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.answers import contamination_lines
-from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
+from skindx.evaluation.breakdown import (
+    LEAST_GROUPS,
+    LEAST_IMAGES,
+    LEAST_URGENT,
+    FalseAlarms,
+    UrgentMisses,
+)
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import (
     FIGURES,
@@ -68,6 +74,7 @@ def _template(name: str) -> "Template":
     environment.globals.update(
         title=figures.title,
         figures_of=figures.figures_of,
+        step_titles=step_titles,
         elsewhere_rows=elsewhere_rows,
         elsewhere_note=elsewhere_note,
         changed_cells=changed_cells,
@@ -81,7 +88,15 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
+PRINTED = ("top1", "balanced_accuracy", "auroc", "classwise_calibration_error")
+STEP_TITLES = {
+    "urgent": "urgent: within days",
+    "soon": "soon: within weeks",
+    "unknown": "urgency unknown",
+    "routine": "routine",
+    "none": "refused",
+}
+"""What a user reads of each of STEPS."""
 MATCHED_BY = {
     "key": "the same key",
     "name": "name or synonym",
@@ -161,9 +176,16 @@ def _targets(evaluation: Evaluation) -> dict[str, str]:
 
 
 def print_table(evaluation: Evaluation, console: "Console") -> None:
-    """Print the headline figures with their intervals, and what must not be missed."""
+    """Print what the product does, the headline figures with intervals, what is missed."""
     from rich.markup import escape
 
+    if evaluation.not_useful:
+        reasons = escape(" ".join(evaluation.not_useful))
+        console.print(f"[bold]This bundle is not useful yet.[/] {reasons}", highlight=False)
+    if evaluation.spectrum:
+        console.print(spectrum_table(evaluation))
+    if evaluation.served:
+        console.print(served_table(evaluation))
     size = f"{evaluation.pictures} images, {evaluation.groups} groups"
     rows = [
         (
@@ -187,6 +209,50 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
         console.print(elsewhere_table(evaluation.elsewhere))
     for line in sentences(evaluation):
         console.print(escape(line), highlight=False)
+
+
+def step_titles(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return the next steps that some image got, with their titles."""
+    return [
+        (step, words)
+        for step, words in STEP_TITLES.items()
+        if any(row.steps[step] for row in evaluation.served)
+    ]
+
+
+def served_table(evaluation: Evaluation) -> "Table":
+    """Return the next steps, refusals and abstentions as a table for a terminal."""
+    steps = step_titles(evaluation)
+    rows = [
+        (
+            f"{row.name}: {row.n} images, {row.groups} groups",
+            *(f"{figures.percent(rate)} {bounds(rate)}"
+              for rate in (*(row.rates[step] for step, _ in steps), row.abstained_rate)),
+        )
+        for row in evaluation.served
+    ]  # fmt: skip
+    columns = ["next step of", *(words for _, words in steps), "no condition named"]
+    return figures_table("As served", columns, rows)
+
+
+def spectrum_table(evaluation: Evaluation) -> "Table":
+    """Return the figures with and without histology as a table for a terminal."""
+
+    def rate(part: UrgentMisses | FalseAlarms | None) -> str:
+        return f"{figures.percent(part.rate)} {bounds(part.rate)}" if part else "–"
+
+    rows = [
+        (
+            f"{part.name}: {part.n} images, {part.groups} groups",
+            rate(part.urgent),
+            rate(part.others),
+            f"{figures.percent(part.top1)} {bounds(part.top1)}",
+            f"{figures.decimal(part.auroc)} {bounds(part.auroc, 'decimal')}",
+        )
+        for part in evaluation.spectrum
+    ]
+    columns = ("", "urgent, not called so", "others called urgent", "top-1", "AUROC")
+    return figures_table("By how the label was confirmed, as served", columns, rows)
 
 
 def elsewhere_rows(elsewhere: Elsewhere) -> list[tuple[str, Change]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from skindx.core.text import cell
-from skindx.evaluation.answers import Floats, Ints, Strings
+from skindx.evaluation.answers import Answers, Floats, Ints, Strings
 from skindx.metrics import (
     ClasswiseGaps,
     Interval,
@@ -172,6 +172,12 @@ def measure_scores(
             if measure is not None
         },
     )
+
+
+def observed_over_expected(answers: Answers, classes: Sequence[int], *, draws: int) -> Interval:
+    """Return images of these classes over the sum of the ensemble's probabilities of them."""
+    measure = Statistic.observed_over_expected(answers.ensemble_NC, answers.truth_N, classes)
+    return confidence_interval(measure, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
 
 
 def percent(figure: Interval | float) -> str:

@@ -14,6 +14,7 @@ from skindx.evaluation.breakdown import (
     Bools,
     FalseAlarms,
     UrgentMisses,
+    groups_among,
     missed_of,
     order,
     raised_of,
@@ -40,6 +41,8 @@ class SetScore:
     mean_size: Interval
     promised: float | None = None
     """The coverage that was promised for just these images; None: nothing was."""
+    groups: int = 0
+    """Lesions, patients or clusters of copies that the `n` images are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class SetScores:
     """Images of other classes whose set holds an urgent one; None where no class is urgent."""
     by_urgency: tuple[SetScore, ...]
     by_class: tuple[SetScore, ...]
+    every_class: Interval
+    """Share of images whose set names every class, which says nothing."""
 
 
 def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
@@ -81,7 +86,8 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
 
     def some(name: str, among_N: NDArray[Any], promised: float | None = None) -> SetScore:
         covered, size = share(held_N, among_N, answers), sized(among_N)
-        return SetScore(name, int(among_N.sum()), covered, size.value, size, promised)
+        groups = groups_among(among_N, answers)
+        return SetScore(name, int(among_N.sum()), covered, size.value, size, promised, groups)
 
     urgency_N = np.array([skin_class.urgency for skin_class in answers.classes])[truth_N]
     urgent_N, warned_N = (
@@ -99,6 +105,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         raised_of(warned_N & ~urgent_N, ~urgent_N, answers) if answers.urgent_C.any() else None,
         tuple(some(name, urgency_N == name) for name in _present(urgency_N)),
         tuple(some(skin_class.name, truth_N == i) for i, skin_class in enumerate(answers.classes)),
+        share(size_N == len(answers.classes), every_N, answers),
     )
 
 

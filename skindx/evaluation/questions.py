@@ -9,16 +9,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, share
-from skindx.evaluation.figures import LEVEL, SEED, bounds, percent
+from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, groups_among, share
+from skindx.evaluation.figures import LEVEL, SEED, bounds, observed_over_expected, percent
 from skindx.evaluation.guarantee_scores import (
     PredictiveValues,
     UrgentRiskScores,
     predictive_at,
 )
-from skindx.metrics import DecisionPoint, Interval, decision_curve, roc_figures
+from skindx.metrics import (
+    DecisionPoint,
+    Interval,
+    Statistic,
+    confidence_interval,
+    decision_curve,
+    roc_figures,
+)
 from skindx.models.conformal import ALL
-from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS, classes_of_question, urgent_risks
+from skindx.models.urgent_risk import (
+    QUESTION_WORDS,
+    QUESTIONS,
+    UrgentRiskRule,
+    classes_of_question,
+    urgent_risks,
+)
 
 # N = images, C = classes
 
@@ -57,6 +70,9 @@ class OperatingPoint:
     """Positive from this risk on; None: where the likeliest class is one of the question's."""
     sensitivity: Interval
     specificity: Interval
+    over_refer_all: Interval | None
+    """Net benefit of the bundle's threshold minus that of referring everyone, with the threshold as
+    the threshold probability (Vickers and Elkin 2006); None without a threshold."""
     here: PredictiveValues
     """At the prevalence of these images: the share of those called, or not called, rightly."""
     stated: tuple[PredictiveValues, ...]
@@ -74,7 +90,12 @@ class QuestionScore:
     """Keys of the classes whose probabilities it sums."""
     n: int
     """Images of these classes."""
+    groups: int
+    """Lesions, patients or clusters of copies that these are of."""
     others: int
+    other_groups: int
+    observed_over_expected: Interval
+    """Images of these classes over the sum of their risks; 1 is calibrated."""
     auroc: Interval
     partial_auroc_80: Interval
     """Mean specificity above a sensitivity of 80 %."""
@@ -132,7 +153,10 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
         name,
         tuple(one.key for one, of in zip(answers.classes, of_C, strict=True) if of),
         int(positive_N.sum()),
+        groups_among(positive_N, answers),
         int((~positive_N).sum()),
+        groups_among(~positive_N, answers),
+        observed_over_expected(answers, np.flatnonzero(of_C).tolist(), draws=draws),
         auroc,
         above_80,
         above_88,
@@ -150,11 +174,11 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
         decision_curve(
             risk_N, positive_N, answers.groups_N, _DECISIONS, draws=draws, level=LEVEL, seed=SEED
         ),
-        _operating(answers, key, of_C),
+        _operating(answers, key, of_C, draws),
     )
 
 
-def _operating(answers: Answers, key: str, of_C: Bools) -> OperatingPoint:
+def _operating(answers: Answers, key: str, of_C: Bools, draws: int) -> OperatingPoint:
     rule = next((answers.rule(question) for question in QUESTIONS if question == key), None)
     positive_N, called_N = of_C[answers.truth_N], called_positive(answers, of_C, rule)
     sensitivity = share(called_N & positive_N, positive_N, answers)
@@ -163,6 +187,7 @@ def _operating(answers: Answers, key: str, of_C: Bools) -> OperatingPoint:
         rule.level(answers.miss_rate).thresholds[ALL] if rule else None,
         sensitivity,
         specificity,
+        _over_refer_all(answers, positive_N, called_N, rule, draws),
         PredictiveValues(
             float(positive_N.mean()),
             share(called_N & positive_N, called_N, answers),
@@ -170,6 +195,19 @@ def _operating(answers: Answers, key: str, of_C: Bools) -> OperatingPoint:
         ),
         predictive_at(sensitivity, specificity),
     )
+
+
+def _over_refer_all(
+    answers: Answers, positive_N: Bools, called_N: Bools, rule: UrgentRiskRule | None, draws: int
+) -> Interval | None:
+    """Return what each image gains: the odds for one that is rightly spared, -1 for a miss."""
+    at = rule.level(answers.miss_rate).thresholds[ALL] if rule else 1.0
+    if not 0 < at < 1:
+        return None
+    odds = at / (1 - at)
+    gain_N = np.where(called_N, 0.0, np.where(positive_N, -1.0, odds))
+    measure = Statistic.mean(gain_N, -1.0, odds)
+    return confidence_interval(measure, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
 
 
 def target_text(question: QuestionScore, risk: UrgentRiskScores | None) -> str:

@@ -23,11 +23,19 @@ from skindx.evaluation.breakdown import (
     UrgentMisses,
     breakdowns,
     cancer_misses,
+    groups_among,
     share,
     urgent_misses,
 )
 from skindx.evaluation.elsewhere import Elsewhere
-from skindx.evaluation.figures import LEVEL, SEED, Scores, measure_scores, plain
+from skindx.evaluation.figures import (
+    LEVEL,
+    SEED,
+    Scores,
+    measure_scores,
+    observed_over_expected,
+    plain,
+)
 from skindx.evaluation.guarantee_scores import (
     SetScores,
     UrgentRiskScores,
@@ -42,7 +50,18 @@ from skindx.evaluation.input_effects import (
 )
 from skindx.evaluation.member_gains import FigureGain, member_gains, networks_of
 from skindx.evaluation.questions import QuestionScore, question_scores
-from skindx.imaging.photo_gates import RATE
+from skindx.evaluation.served_scores import (
+    Majority,
+    OodScore,
+    ServedScore,
+    SpectrumScore,
+    majority_of,
+    refused_images,
+    score_modality,
+    score_ood,
+    served_scores,
+    spectrum_scores,
+)
 from skindx.metrics import (
     DetectionScore,
     Interval,
@@ -52,10 +71,9 @@ from skindx.metrics import (
     mean_average_precision,
     reliability_bins,
     risk_curve,
-    share_interval,
 )
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import Question
+from skindx.models.urgent_risk import Question, not_useful
 from skindx.taxonomy import SkinClass, Taxonomy
 
 How = Literal["key", "name", "code", "none"]
@@ -145,40 +163,6 @@ def _bearers(taxonomy: Taxonomy, code: str) -> list[SkinClass]:
 
 
 @dataclass(frozen=True, slots=True)
-class OodScore:
-    """The share refused, beside the share of images like the calibration images that may be.
-
-    A dataset of the bundle's own kind stays near `promised`; one of another camera or of other
-    conditions should be refused more often.
-    """
-
-    refused: Interval
-    promised: float
-    n: int
-
-
-def score_ood(records: Sequence[Record], predictions: Sequence[Prediction]) -> OodScore | None:
-    """Return how many are refused; None for a bundle without a check.
-
-    Images of one group count as one.
-    """
-    checks = [prediction.ood for prediction in predictions if prediction.ood]
-    if not checks or len(checks) < len(predictions):
-        return None
-    out_N = np.array([check.p_value <= check.rate for check in checks])
-    groups = [record.group for record in records]
-    return OodScore(share_interval(out_N, groups), checks[0].rate, len(checks))
-
-
-def score_modality(records: Sequence[Record], predictions: Sequence[Prediction]) -> OodScore | None:
-    """Return how many are refused as of the other modality; None for a bundle without the check."""
-    if not predictions or any(one.other_modality is None for one in predictions):
-        return None
-    out_N = np.array([one.other_modality for one in predictions])
-    return OodScore(share_interval(out_N, [one.group for one in records]), RATE, len(out_N))
-
-
-@dataclass(frozen=True, slots=True)
 class ClassScore:
     """How many of a class's `n` images are found; intervals count each group once.
 
@@ -193,6 +177,11 @@ class ClassScore:
     sensitivity: Interval
     called: int
     specificity: Interval
+    groups: int
+    """Lesions, patients or clusters of copies that the `n` images are of."""
+    observed_over_expected: Interval
+    """Images of the class over the sum of its probabilities; 1 is calibrated, above 1 the class is
+    commoner than the probabilities say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +198,16 @@ class Confusion:
 class Evaluation:
     """Everything measured on one split; `k` is 5, or the number of classes if that is less."""
 
+    not_useful: tuple[str, ...]
+    """Why the bundle is not useful yet, in sentences; empty where nothing measured says so."""
+    served: tuple[ServedScore, ...]
+    """Next steps, abstentions and refusals of urgent images, of the others and of all; empty where
+    the answers know no next step."""
+    spectrum: tuple[SpectrumScore, ...]
+    """Images with histology, those confirmed in other ways, and all; empty where the manifest does
+    not tell them apart."""
+    majority: Majority
+    """The commonest class, which a predictor that looks at nothing would name."""
     pictures: int
     groups: int
     draws: int
@@ -278,11 +277,13 @@ def score(
     detector: DetectionScore | None = None,
     external: External | None = None,
     validation: Answers | None = None,
+    predictions: Sequence[Prediction] = (),
 ) -> Evaluation:
     """Measure an ensemble and its members; `detector` is what `score_boxes` found.
 
     `validation` are the same predictor's answers to validation images, which choose the better
-    member. Without them the gain over each stands.
+    member. Without them the gain over each stands. `predictions` of the same images say which are
+    refused as of the other modality.
 
     Intervals are of 95 % and resample groups; one seed, so every figure sees the same draws.
     """
@@ -292,7 +293,14 @@ def score(
         truth_N=truth_N, groups_N=answers.groups_N, mix_C=answers.mix_C, draws=draws,
     )  # fmt: skip
     counts_CC = confusion_CC(ensemble_NC, truth_N)
+    refused_N = refused_images(answers, predictions)
+    served, sets = served_scores(answers, refused_N), set_scores(answers, draws=draws)
+    questions = question_scores(answers, draws=draws)
     return Evaluation(
+        not_useful=_not_useful(answers, served, sets, questions),
+        served=served,
+        spectrum=spectrum_scores(answers, refused_N, draws=draws),
+        majority=majority_of(answers),
         pictures=len(answers),
         groups=len(np.unique(answers.groups_N)),
         draws=draws,
@@ -301,17 +309,17 @@ def score(
         ensemble=scores("ensemble", ensemble_NC),
         members=tuple(starmap(scores, networks_of(answers).items())),
         gains=member_gains(answers, validation, draws=draws),
-        classes=_class_scores(answers),
+        classes=_class_scores(answers, draws),
         confusion=tuple(tuple(int(count) for count in row) for row in counts_CC),
         confusions=_confusions(answers, counts_CC),
         reliability=reliability_bins(ensemble_NC, truth_N, answers.groups_N, level=LEVEL),
         risk_curve=risk_curve(ensemble_NC, truth_N, answers.groups_N, level=LEVEL),
         urgent=urgent_misses(answers),
         cancers=cancer_misses(answers),
-        sets=set_scores(answers, draws=draws),
+        sets=sets,
         urgent_risk=urgent_scores(answers),
         soon_risk=urgent_scores(answers, "soon_risk"),
-        questions=question_scores(answers, draws=draws),
+        questions=questions,
         breakdowns=breakdowns(answers, draws=draws),
         has_detector=has_detector,
         detector=detector,
@@ -337,6 +345,7 @@ def measure(
         detector=score_boxes(records, predictions, draws=draws),
         external=external,
         validation=validation,
+        predictions=predictions,
     )
     return replace(
         evaluation,
@@ -348,7 +357,30 @@ def measure(
     )
 
 
-def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:
+def _not_useful(
+    answers: Answers,
+    served: Sequence[ServedScore],
+    sets: SetScores | None,
+    questions: Sequence[QuestionScore],
+) -> tuple[str, ...]:
+    """Return why the bundle is not useful yet; without next steps its thresholds are judged."""
+    urgent = next((one.operating for one in questions if one.key == "urgent_risk"), None)
+    called = next((one.rates["urgent"] for one in served if one.name == "other classes"), None)
+    if called is None and urgent:
+        spared = urgent.specificity
+        called = Interval(1 - spared.value, 1 - spared.high, 1 - spared.low)
+    names = {one.key: one.name for one in answers.classes}
+    counts = answers.calibration_images or {}
+    return not_useful(
+        others_urgent=called if answers.urgent_C.any() else None,
+        all_classes=sets.every_class if sets else None,
+        over_refer_all=urgent.over_refer_all if urgent else None,
+        images={names[key]: count for key, count in counts.items() if key in names},
+        urgent=[one.name for one in answers.classes if one.urgency == "urgent"],
+    )
+
+
+def _class_scores(answers: Answers, draws: int) -> tuple[ClassScore, ...]:
     scores = []
     for number, info in enumerate(answers.classes):
         of_class_N, called_N = answers.truth_N == number, answers.predicted_N == number
@@ -363,6 +395,8 @@ def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:
                 share(right_N, of_class_N, answers),
                 int(false_N.sum()),
                 share(~of_class_N & ~called_N, ~of_class_N, answers),
+                groups_among(of_class_N, answers),
+                observed_over_expected(answers, [number], draws=draws),
             )
         )
     return tuple(scores)

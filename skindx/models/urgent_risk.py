@@ -7,8 +7,8 @@ soon.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Literal, Self, get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -224,6 +224,75 @@ def urgent_risks(
     """Return the summed probability of the urgent classes, N; rounding does not exceed 1."""
     risks_N: NDArray[np.float64] = probabilities_NC[:, list(urgent_columns)].sum(axis=1)
     return np.clip(risks_N, 0.0, 1.0)
+
+
+class MeasuredRate(Protocol):
+    """A measured figure with its 95 % interval."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+ENOUGH = 59
+"""Calibration images of a class; of 59 lesions without a miss, a miss rate of 5 % is excluded with
+a confidence of 95 %."""
+
+
+def not_useful(
+    *,
+    others_urgent: MeasuredRate | None = None,
+    all_classes: MeasuredRate | None = None,
+    over_refer_all: MeasuredRate | None = None,
+    images: Mapping[str, int] | None = None,
+    urgent: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Return why a bundle is not useful yet, in sentences; empty where nothing says so.
+
+    `others_urgent` is the share of images of no urgent class that are called urgent, `all_classes`
+    that of sets with every class, `over_refer_all` what the threshold is worth beyond referring
+    everyone, as net benefit; each None where it was not measured. `images` counts the calibration
+    images of each class, by its name: the last sentence names the class with too few, of the
+    `urgent` ones where what is wrong is what is called urgent.
+    """
+
+    def percent(rate: MeasuredRate) -> str:
+        return f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+
+    reasons = []
+    if others_urgent and others_urgent.value > 0.5:
+        reasons.append(
+            f"It calls more than half of the images of no urgent class urgent: "
+            f"{percent(others_urgent)}."
+        )
+    if over_refer_all and over_refer_all.value <= 0:
+        bounds = f"[{over_refer_all.low:.3f}, {over_refer_all.high:.3f}]"
+        reasons.append(
+            "Its threshold of urgent is worth no more than referring everyone: the net benefit "
+            f"differs by {over_refer_all.value:.3f} {bounds} an image.".replace("-", "−")
+        )
+    of_urgency = bool(reasons)
+    if all_classes and all_classes.value > 0.5:
+        reasons.append(
+            f"It puts every class into most of its sets: into {percent(all_classes)} of them."
+        )
+    if reasons and images:
+        few = [one for one in images if of_urgency and one in urgent and images[one] < ENOUGH]
+        name = min(few or images, key=lambda one: images[one])
+        if images[name] < ENOUGH:
+            reasons.append(
+                f"{name} has too few images: {images[name]} for calibration, where {ENOUGH} or "
+                "more are needed."
+            )
+        else:
+            reasons.append(
+                f"Every class has at least {images[name]} calibration images, so it takes other "
+                "images or networks rather than more of the same."
+            )
+    return tuple(reasons)
 
 
 Floats = NDArray[np.float64]

@@ -155,18 +155,25 @@ def test_hostile_names_stay_text() -> None:
     assert tree.find(".//script") is None
 
 
-def test_the_first_page_has_the_main_figures_and_the_limits() -> None:
+def test_the_first_page_says_what_it_does_and_the_limits_and_main_figures_follow() -> None:
     evaluation = simulated()
     (first,) = ET.fromstring(page()).findall(".//div[@class='first']")
     text = " ".join(" ".join(first.itertext()).split()).replace("\N{NO-BREAK SPACE}", " ")
+    assert "60 test images in 60 groups, 4 classes: " in text
+    assert "fitted on other images, and nothing was chosen by these" in text
+    assert "names no skin type, no age, no sex" in text
+    assert [part.text for part in first.iter("h2")] == [
+        "What it does, as served",
+        "What was tested",
+        "Limits",
+    ]
+    _, _, main = page().partition("<h2>Main figures</h2>")
+    table = ET.fromstring("<t>" + main.partition("</section>")[0] + "</t>")
+    text = " ".join(" ".join(table.itertext()).split()).replace("\N{NO-BREAK SPACE}", " ")
     at = evaluation.questions[0].operating
     for figure in (at.sensitivity, at.specificity, at.here.ppv, at.here.npv, at.stated[0].npv):
         assert f"{percent(figure)} {bounds(figure)}" in text
     assert f"Top-1 {percent(evaluation.ensemble.top1)} {bounds(evaluation.ensemble.top1)}" in text
-    assert "60 test images in 60 groups, 4 classes: " in text
-    assert "fitted on other images, and nothing was chosen by these" in text
-    assert "names no skin type, no age, no sex" in text
-    assert [part.text for part in first.iter("h2")] == ["What was tested", "Main figures", "Limits"]
     chosen = render(evaluation, dataclasses.replace(ORIGIN, split="val"))
     assert "its figures are no test" in chosen
 
@@ -434,6 +441,7 @@ def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
         false_alarms=None,
         by_urgency=(row("urgent"), row("soon"), row("routine")),
         by_class=(row("Melanoma"),),
+        every_class=Interval(0.1, 0.05, 0.2),
     )
     assert set_rows(sets) == [
         "all urgent classes",

@@ -48,6 +48,7 @@ class FakePredictor:
     miss_rate: float | None = None
     weights: tuple[float, ...] | None = None
     calibration_mix: dict[str, int] | None = None
+    adapted: bool = False
     trained_on: str = ""
     seen: dict[str, Split] | None = None
     fingerprints: Fingerprints | None = None

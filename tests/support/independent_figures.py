@@ -91,7 +91,14 @@ class Table:
         if not among_N.any():
             return None
         hits_N = missed_N & among_N
-        return {"n": among_N.sum(), name: hits_N.sum(), "rate": self.share(hits_N, among_N)}
+        rate = {"rate": self.share(hits_N, among_N), "groups": self.groups_of(among_N)}
+        return {"n": among_N.sum(), name: hits_N.sum()} | rate
+
+    def groups_of(self, among_N: Array) -> int:
+        return len(set(self.column("group")[among_N]))
+
+    def over_expected(self, of_N: Array, probability_N: Array) -> Figure:
+        return self.figure(lambda rows: float(of_N[rows].sum() / probability_N[rows].sum()))
 
 
 def all_figures(folder: Path) -> dict[str, Any]:
@@ -116,6 +123,8 @@ def all_figures(folder: Path) -> dict[str, Any]:
                 "sensitivity": table.share(right_N, truth_N == c),
                 "called": ((predicted_N == c) & (truth_N != c)).sum(),
                 "specificity": table.share(predicted_N != c, truth_N != c),
+                "groups": table.groups_of(truth_N == c),
+                "observed_over_expected": table.over_expected(truth_N == c, served_NC[:, c]),
             }
             for c in range(len(table.keys))
         ],
@@ -161,7 +170,61 @@ def all_figures(folder: Path) -> dict[str, Any]:
     other = table.share(table.column("other_modality") == "True", every_N)
     modality = {"refused": other, "promised": 0.015, "n": len(p_values)}
     ood = {"refused": refused, "promised": rate, "n": len(p_values)}
-    return figures | {"ood": ood, "modality": modality}
+    refused_N = (p_values <= rate) | (table.column("other_modality") == "True")
+    return figures | {"ood": ood, "modality": modality} | _served(table, refused_N)
+
+
+def _served(table: Table, refused_N: Array) -> dict[str, Any]:
+    """What the page did, and the same figures of images with and without histology."""
+    steps_N = np.where(refused_N, "none", table.column("next_step"))
+    abstained_N = (table.column("abstained") == "True") & ~refused_N
+    urgent_N, every_N = table.urgent_N, np.ones(len(refused_N), dtype=bool)
+    names = (*STEPS, "none")
+    served = [
+        {
+            "n": of_N.sum(),
+            "groups": table.groups_of(of_N),
+            "steps": {name: (steps_N[of_N] == name).sum() for name in names},
+            "rates": {name: table.share(steps_N == name, of_N) for name in names},
+            "abstained": abstained_N[of_N].sum(),
+            "abstained_rate": table.share(abstained_N, of_N),
+        }
+        for of_N in (urgent_N, ~urgent_N, every_N)
+    ]
+    risk_N = table.served_NC[:, table.urgent_C].sum(axis=1)
+
+    def auroc(rows: Array) -> float:
+        truth = table.truth_N[rows]
+        areas = [roc_auc_score(truth == c, table.served_NC[rows, c]) for c in np.unique(truth)]
+        return float(np.mean(areas))
+
+    def part(of_N: Array) -> dict[str, Any]:
+        return {
+            "n": of_N.sum(),
+            "groups": table.groups_of(of_N),
+            "majority": _majority(table, of_N),
+            "top1": table.share(table.predicted_N == table.truth_N, of_N),
+            "auroc": table.figure(auroc, of_N),
+            "urgent_auroc": table.figure(
+                lambda rows: float(roc_auc_score(urgent_N[rows], risk_N[rows])), of_N
+            ),
+            "urgent": table.missed(steps_N != "urgent", urgent_N & of_N),
+            "others": table.missed(steps_N == "urgent", ~urgent_N & of_N, "raised"),
+        }
+
+    histology_N = table.column("confirmed_by") == "histology"
+    return {
+        "served": served,
+        "spectrum": [part(of_N) for of_N in (histology_N, ~histology_N, every_N)],
+        "majority": _majority(table, every_N),
+    }
+
+
+def _majority(table: Table, among_N: Array) -> dict[str, Any]:
+    counts = np.bincount(table.truth_N[among_N])
+    of_N = (table.truth_N == counts.argmax()) & among_N
+    top1 = table.share(of_N, among_N)
+    return {"n": counts.max(), "groups": table.groups_of(of_N), "top1": top1}
 
 
 def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:
@@ -296,6 +359,7 @@ def _cancer(table: Table, cancer: str) -> dict[str, Any]:
         "rate": table.share(missed_N, this_N),
         "unwarned": unwarned_N.sum(),
         "unwarned_rate": table.share(unwarned_N, this_N),
+        "groups": table.groups_of(this_N),
     }
 
 
@@ -311,7 +375,7 @@ def _sets(table: Table) -> dict[str, Any]:
         coverage = table.share(covered_N, among_N)
         sizes = table.share(size_N, among_N)
         one = {"n": among_N.sum(), "coverage": coverage, "size": size, "promised": promised}
-        return one | {"mean_size": sizes}
+        return one | {"mean_size": sizes, "groups": table.groups_of(among_N)}
 
     urgency_N = np.array([entry["urgency"] for entry in settings["classes"]])[truth_N]
     types_N = table.column("skin_type")
@@ -335,6 +399,7 @@ def _sets(table: Table) -> dict[str, Any]:
         "false_alarms": table.missed(warned_N, ~urgent_N, "raised"),
         "by_urgency": [some(urgency_N == name) for name in order],
         "by_class": [some(truth_N == c) for c in range(len(table.keys))],
+        "every_class": table.share(size_N == len(table.keys), every_N),
     }
 
 
@@ -468,9 +533,19 @@ def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, 
     triage = [{"at": x, "figure": next(points)} for x in missed]
     benefit, refer_all, gain = ([next(points) for _ in thresholds_T] for _ in range(3))
     least, called_N = _called(table, risk_N, question)
+
+    def over_all(rows: Array) -> float:
+        """Net benefit of the calls minus that of calling everybody (Vickers and Elkin 2006)."""
+        called, positive, odds = called_N[rows], positive_N[rows], least / (1 - least)
+        benefit = (called & positive).mean() - (called & ~positive).mean() * odds
+        return float(benefit - (positive.mean() - (~positive).mean() * odds))
+
     return {
         "n": positive_N.sum(),
+        "groups": table.groups_of(positive_N),
         "others": (~positive_N).sum(),
+        "other_groups": table.groups_of(~positive_N),
+        "observed_over_expected": table.over_expected(positive_N, risk_N),
         "auroc": auroc,
         "partial_auroc_80": above_80,
         "partial_auroc_88": above_88,
@@ -493,6 +568,7 @@ def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, 
             "threshold": least,
             "sensitivity": table.share(called_N, positive_N),
             "specificity": table.share(~called_N, ~positive_N),
+            "over_refer_all": table.figure(over_all),
             "here": {
                 "prevalence": positive_N.mean(),
                 "ppv": table.share(positive_N, called_N),

@@ -93,6 +93,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
         urgent_risk=predictor.urgent_risk,
         soon_risk=predictor.soon_risk,
         mix_C=mix_of_classes(predictor.calibration_mix, WITH_SOON),
+        calibration_images=predictor.calibration_mix,
         steps=tuple(answer.next_step.urgency for answer in concluded),
         abstained_N=np.array([bool(answer.abstained) for answer in concluded]),
     )

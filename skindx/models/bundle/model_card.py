@@ -12,11 +12,13 @@ from skindx.data.manifest import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import RATE
 from skindx.models.bundle.bundle_index import (
+    CALIBRATION_CLASSES,
     TRAINING_COUNTS,
     BundleSpec,
     card_title,
     origin_of_bundle,
     origin_of_detector,
+    provenance_value,
 )
 from skindx.models.conformal import ALL
 from skindx.models.metadata_head import MetadataSpec
@@ -27,6 +29,7 @@ from skindx.models.urgent_risk import (
     QUESTIONS,
     Question,
     UrgentRiskRule,
+    not_useful,
     why_no_threshold,
 )
 from skindx.taxonomy import SkinClass, Taxonomy
@@ -35,9 +38,13 @@ _FIGURES = {
     "top1": "top-1",
     "top_k": "top-k",
     "balanced_accuracy": "balanced accuracy",
+    "balanced_rule_top1": "top-1 by the balanced rule",
+    "balanced_rule_accuracy": "balanced accuracy by the balanced rule",
     "macro_f1": "macro-F1",
     "auroc": "AUROC",
     "calibration_error": "expected calibration error",
+    "classwise_calibration_error": "classwise calibration error",
+    "log_loss": "log loss",
     "brier": "Brier score",
 }
 
@@ -49,6 +56,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     warning = images.warning or outlines
     members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
     counted = spec.provenance.get(TRAINING_COUNTS, {})
+    why = not_useful_yet(spec, taxonomy.classes, metrics)
     lines = [
         f"# {spec.name}",
         "",
@@ -56,6 +64,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
         *([f"**{warning}**", ""] if warning else []),
+        *([f"**This bundle is not useful yet.** {_safe(' '.join(why))}", ""] if why else []),
         "## Model details",
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
@@ -148,6 +157,25 @@ def _use(images: ImageOrigin, counted: Mapping[str, Mapping[str, int]]) -> list[
     ]
 
 
+def not_useful_yet(
+    spec: BundleSpec, classes: Sequence[SkinClass], metrics: dict[str, Any] | None = None
+) -> tuple[str, ...]:
+    """Return why a bundle is not useful yet, in sentences, as its evaluation found.
+
+    Without an evaluation, or one of an older version, the calibration images say how many others
+    the threshold of urgent calls urgent.
+    """
+    if metrics and isinstance(reasons := metrics.get("not_useful"), list):
+        return tuple(str(reason) for reason in reasons)
+    counts = provenance_value(spec.provenance, CALIBRATION_CLASSES)
+    rule, known = spec.urgent_risk, counts if isinstance(counts, dict) and not spec.adapted else {}
+    return not_useful(
+        others_urgent=rule.level().sent_on if rule else None,
+        images={one.name: known.get(one.key, 0) for one in classes} if known else None,
+        urgent=[one.name for one in classes if one.urgency == "urgent"],
+    )
+
+
 def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
     """Return a line for each part that could not be fitted, with why; none for a whole bundle."""
     lines = []
@@ -176,7 +204,7 @@ def _measured(metrics: dict[str, Any]) -> str:
     """Return what was measured; an evaluation of an older version lacks the newer figures."""
     template = markdown_environment("skindx.models.bundle").get_template("measured.md.jinja")
     risks = [line for one in QUESTIONS for line in measured_risk_lines(metrics.get(one), one)]
-    figures = {key: title for key, title in _FIGURES.items() if key in metrics["ensemble"]}
+    figures = {key: title for key, title in _FIGURES.items() if metrics["ensemble"].get(key)}
     return template.render(
         m=metrics, figures=figures, risks=risks, interval=interval_text, safe=_safe
     ).rstrip("\n")
