@@ -14,7 +14,6 @@ from skindx.metrics import Statistic, balanced_accuracy, paired_interval
 from skindx.models.combination import Combination, pool
 from skindx_bench.harness.result import Figure
 from skindx_bench.train.ensemble_curve import (
-    affordable,
     ambiguity_N,
     averaging_gain_N,
     balanced_log_loss,
@@ -27,7 +26,8 @@ from skindx_bench.train.ensemble_curve import (
     gain_of,
     limit_weights,
     mistake_correlation,
-    single_losses,
+    of_its_cost,
+    single_errors,
     subsets_of,
 )
 from skindx_bench.train.ensemble_curve_figures import (
@@ -102,9 +102,9 @@ def test_the_gain_is_the_paired_difference_of_balanced_accuracy() -> None:
     better_NC = np.concatenate(
         [
             fold.test.members[1][
-                min(
+                max(
                     range(4),
-                    key=lambda m, fold=fold: balanced_log_loss(
+                    key=lambda m, fold=fold: balanced_accuracy(
                         fold.validation.members[1][m], fold.validation.truth_N
                     ),
                 )
@@ -232,15 +232,28 @@ def test_the_loss_counts_classes_alike() -> None:
     assert balanced_log_loss(probabilities_NC, truth_N) == pytest.approx(expected)
 
 
-def test_a_single_network_of_the_same_cost_may_see_more_views() -> None:
-    fold = _random(0, members=3)  # costs 100, 200, 300
-    losses = single_losses(fold.validation)
-    assert sorted(affordable(losses, fold.flops_M, (0, 1))) == [(0, 1), (0, 2), (1, 1), (2, 1)]
-    within = affordable(losses, fold.flops_M, (0, 1, 2))
-    assert {(0, 4), (1, 2), (2, 2)} <= set(within)
-    assert (1, 4) not in within
-    chosen = best_single(losses, within)
-    assert losses[chosen] == min(losses[single] for single in within)
+def test_a_single_network_of_its_cost_has_at_least_nine_tenths_of_it() -> None:
+    flops_M = (100, 200, 300)
+    # Two members cost 300: a third of a network is no rival, and no more views than suffice.
+    assert of_its_cost(flops_M, (1, 2, 4), (0, 1)) == [(0, 4), (1, 2), (2, 1)]
+    assert of_its_cost(flops_M, (1, 2), (0, 1)) == [(1, 2), (2, 1)]
+    assert of_its_cost(flops_M, (1,), (0, 1, 2)) == []
+    assert of_its_cost((100, 269), (1,), (0, 1)) == []
+    assert of_its_cost((100, 1000, 989), (1,), (0, 1)) == [(1, 1)]
+
+
+def test_the_better_member_is_chosen_by_balanced_accuracy_itself() -> None:
+    # The first is surer and wrong more often: less log loss, more errors.
+    truth = [0, 0, 1, 1]
+    bold, right = _says([0, 0, 1, 0], 0.99), _says(truth, 0.51)
+    bold[3] = [0.51, 0.49]
+    validation = _seen([bold, right], truth)
+    losses = [balanced_log_loss(own_NC, np.array(truth)) for own_NC in (bold, right)]
+    assert losses[0] < losses[1]
+    errors = single_errors(validation)
+    assert best_single(errors, errors) == (1, 1)
+    fold = FoldPasses(("bold", "right"), (1, 1), validation, _seen([bold, right], truth))
+    assert gain_of([fold], [(0, 1)]).over_better_N.min() <= 0
 
 
 def test_choices_never_depend_on_test_labels() -> None:

@@ -8,7 +8,7 @@ import pytest
 from skindx.data.copies.hash_links import near_links
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
-from skindx_bench.data.quick_hashes import hash_images
+from skindx_bench.data.screen import hash_images
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 

@@ -1,5 +1,7 @@
 """Kept predictions and the tables made from them: round trip, folds, choices that see no test."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,12 @@ from small_dataset import free_dataset
 
 from skindx.core.errors import UserError
 from skindx_bench.train import frozen_heads
+from skindx_bench.train.ensemble_gains import (
+    Fold,
+    calibration_figures,
+    ensemble_figures,
+    members_of,
+)
 from skindx_bench.train.kept_predictions import (
     TEST,
     VALIDATION,
@@ -16,7 +24,7 @@ from skindx_bench.train.kept_predictions import (
     read_kept,
     write_kept,
 )
-from skindx_bench.train.real_skin import Config, choice, ensemble_figures, run
+from skindx_bench.train.real_skin import Config, run
 
 CLASSES = ("a", "b", "c")
 
@@ -77,13 +85,85 @@ def test_out_of_fold_the_other_folds_choose_and_every_image_is_judged_once() -> 
         assert not set(fold.test.groups_N) & set(fold.validation.groups_N)
 
 
+def folds_of(*members: Kept) -> list[Fold]:
+    return [Fold(passes) for passes in passes_of(members)]
+
+
 def test_choices_do_not_see_the_judged_images() -> None:
     members = [kept("weak", 0.5), kept("strong", 3.0, seed=1), kept("alike", 3.0, seed=2)]
-    fold = passes_of(members)[0]
-    before = choice(fold)
-    fold.test.members[1][:] = fold.test.members[1][::-1]
-    assert choice(fold) == before
-    assert set(before[0]) == {1, 2}
+    passes = passes_of(members)[0]
+
+    def chosen() -> tuple[object, object]:
+        fold = Fold(passes)
+        return fold.members, fold.choose("balanced_accuracy", {"a": (0, 1), "b": (1, 1)})
+
+    before = chosen()
+    passes.test.members[1][:] = passes.test.members[1][::-1]
+    assert chosen() == before
+    assert set(before[0]) == {1, 2}  # type: ignore[call-overload]
+
+
+def test_calibration_learns_from_the_images_that_choose_alone() -> None:
+    """A class that the networks name too rarely, by 2 nats, has its share after the calibration."""
+    skewed = kept("skewed", 2.0, folds=2)
+    skewed.views[1][:, 1] *= np.exp(-2)
+    skewed.views[1][:] /= skewed.views[1].sum(axis=1, keepdims=True)
+    (one, other) = folds_of(skewed)
+    figures = calibration_figures([one, other], 1)
+    assert figures["calibration_before_melanoma"].value > 1.4
+    assert figures["calibration_after_melanoma"].value == pytest.approx(1, abs=0.1)
+    for key in ("log_loss", "classwise_calibration_error"):
+        before, after = (figures[f"calibration_{when}_{key}"] for when in ("before", "after"))
+        assert after.value < before.value
+        assert after.spread[0] < after.spread[1]
+    # Judged images of another truth change no calibration.
+    (again, _) = folds_of(skewed)
+    again.passes.test.truth_N[:] = (again.passes.test.truth_N + 1) % 3
+    np.testing.assert_array_equal(again.says((0,))[1], one.says((0,))[1])
+
+
+def test_the_better_member_is_that_of_the_compared_figure_or_each() -> None:
+    members = [kept("weak", 0.5), kept("strong", 3.0, seed=1), kept("alike", 3.0, seed=1)]
+    figures, part = ensemble_figures(folds_of(*members[:2]))
+    # A single strong member is the ensemble, and its own better member for certain.
+    assert part["ensembles"] == {"strong": 3}
+    assert part["choices"]["better"]["top1"] == {"best": {"strong": 3}, "share": 1.0, "sure": True}
+    assert figures["ensemble_minus_better_top1"].value == 0
+    # Equal members share every draw: chance chooses, so the gain over each stands.
+    pair = [kept("one", 1.5, seed=1), kept("two", 1.5, seed=2)]
+    figures, part = ensemble_figures(folds_of(*pair))
+    assert part["ensembles"] == {"one + two": 3}
+    unsure = [key for key, own in part["choices"]["better"].items() if not own["sure"]]
+    assert unsure
+    for key in unsure:
+        assert f"better_{key}" not in figures
+        assert {f"ensemble_minus_{name}_{key}" for name in ("one", "two")} <= set(figures)
+        gains = [figures[f"ensemble_minus_{name}_{key}"].value for name in ("one", "two")]
+        least = max(gains) if key == "log_loss" else min(gains)
+        assert figures[f"least_all_{key}"].value == least
+
+
+def test_one_network_of_its_cost_has_its_cost_or_is_absent() -> None:
+    pair = [kept("one", 1.5, seed=1), kept("two", 1.5, seed=2)]
+    _, part = ensemble_figures(folds_of(*pair))
+    assert "same_cost" not in part["choices"]
+    assert part["cost"] == {}
+    several = [replace(own, views={1: own.views[1], 2: own.views[1]}) for own in pair]
+    figures, part = ensemble_figures(folds_of(*several))
+    assert part["cost"] == {"one in 2 views": 1.0, "two in 2 views": 1.0}
+    assert set(part["choices"]["same_cost"]["auroc"]["best"]) <= set(part["cost"])
+    assert "least_views_auroc" in figures
+
+
+def test_gains_are_tried_on_a_subset() -> None:
+    folds = folds_of(kept("one", 1.5, seed=1), kept("two", 1.5, seed=2))
+    some_N = np.arange(300) < 150
+    figures, part = ensemble_figures(folds, some_N)
+    assert part["subset"] == 150
+    whole, _ = ensemble_figures(folds, np.ones(300, dtype=bool))
+    assert whole["least_subset_top1"] == whole["least_all_top1"] == figures["least_all_top1"]
+    assert figures["least_subset_top1"] != figures["least_all_top1"]
+    assert members_of(folds, 1) == {"one": (0, 1), "two": (1, 1)}
 
 
 def test_members_of_different_kinds_or_labels_do_not_go_together() -> None:
@@ -96,13 +176,11 @@ def test_members_of_different_kinds_or_labels_do_not_go_together() -> None:
 
 
 def test_an_ensemble_of_independent_members_gains_and_one_of_copies_does_not() -> None:
-    independent = ensemble_figures(passes_of([kept(f"m{n}", 1.5, seed=n) for n in range(4)]))
-    low, _ = independent["ensemble_minus_better_log_loss"].spread
-    assert independent["ensemble_minus_better_balanced"].spread[0] > 0
-    assert low < 0
-    assert independent["ensemble_minus_better_log_loss"].spread[1] < 0
-    copies = ensemble_figures(passes_of([kept("m", 1.5), kept("copy", 1.5)]))
-    assert copies["ensemble_minus_better_balanced"].value == 0
+    independent, _ = ensemble_figures(folds_of(*(kept(f"m{n}", 1.5, seed=n) for n in range(4))))
+    assert independent["least_all_balanced_accuracy"].spread[0] > 0
+    assert independent["least_all_log_loss"].spread[1] < 0
+    copies, _ = ensemble_figures(folds_of(kept("m", 1.5), kept("copy", 1.5)))
+    assert copies["least_all_balanced_accuracy"].value == 0
 
 
 def test_tables_are_made_from_files_alone(tmp_path: Path) -> None:
@@ -113,12 +191,34 @@ def test_tables_are_made_from_files_alone(tmp_path: Path) -> None:
         write_kept(tmp_path / f"x-split-s{number}.parquet", single)
     result = run(Config(dataset="x", kept=tmp_path, melanoma="b"))
     assert {key.split("_")[0] for key in result.figures} == {"frozen", "folds", "split"}
+    assert set(result.parts) == {"frozen", "folds", "split", "speed"}
     assert set(result.models) == {"frozen-one", "frozen-two", "trained", "s0", "s1"}
     assert result.models["s0"]["images"] == 100
     area = result.models["trained"]["melanoma_auroc"]
     assert 0.5 < area["low"] < area["value"] < area["high"] <= 1
     with pytest.raises(UserError, match="train the networks first"):
         run(Config(dataset="y", kept=tmp_path))
+
+
+def test_speeds_of_before_are_taken_over_with_their_machine(tmp_path: Path) -> None:
+    for number in range(2):
+        own = kept(f"s{number}", 2.0, seed=number, single=True)
+        own = replace(own, facts={**own.facts, "size": 64})
+        write_kept(tmp_path / f"x-split-s{number}.parquet", own)
+    speed = {"value": 9.0, "low": 8.0, "high": 10.0}
+    before = {
+        "date": "2026-01-01", "hardware": {"cpu": "old"}, "versions": {},
+        "models": {"s0": {"model": "s0", "size": 64, "images_per_s": speed}},
+    }  # fmt: skip
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    settings = Config(dataset="x", kept=tmp_path, melanoma="", speeds=tmp_path / "before.json")
+    result = run(settings)
+    assert result.models["s0"]["images_per_s"] == speed
+    assert result.models["s1"]["images_per_s"] is None
+    assert result.parts["speed"]["hardware"] == {"cpu": "old"}
+    result.to_json(tmp_path / "again.json")
+    again = run(settings.model_copy(update={"speeds": tmp_path / "again.json"}))
+    assert again.parts["speed"] == result.parts["speed"]
 
 
 def test_heads_judge_the_fold_that_they_did_not_learn_from(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.real_skin import side_of
+from blocks.real_skin import POOLS, side_of
 from blocks.texts import Load, bench_machine, digits, shown, table
 from skindx.evaluation.elsewhere import TITLES
 from skindx.evaluation.figures import first_upper
@@ -92,10 +92,11 @@ def metadata(load: Load, *, file: str = "metadata.json") -> str:
                     ]
                 )
         note = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
-        parts += [table([pool, "photos alone", "and what is known", "gain"], rows), ""]
+        title = POOLS.get(pool, pool)
+        parts += [table([title, "photos alone", "and what is known", "gain"], rows), ""]
         gain, loss, neither = ("; ".join(sides[side]) or "nothing" for side in (1, -1, 0))
         parts += [f"Gains: {gain}. Loses: {loss}. Not shown: {neither}.", ""]
-        parts += [f"{first_upper(note)}.", ""]
+        parts += [f"{first_upper(note.removeprefix(f'{pool}: '))}.", ""]
     return "\n".join([*parts, written["notes"][0], "", bench_machine(written)])
 
 

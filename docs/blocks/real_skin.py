@@ -1,4 +1,4 @@
-"""Networks, ensembles and hosts on real skin, and README's headline: what the figures say, by rule.
+"""Networks, ensembles and hosts on real skin: what the figures say, by rule.
 
 A gain or a loss is an interval on one side of 0; everything else is named as not shown.
 """
@@ -6,30 +6,38 @@ A gain or a loss is an interval on one side of 0; everything else is named as no
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, bench_machine, cell, number, origin_of, shown, table, whole
-from skindx.evaluation.figures import bounds, first_upper, points
-from skindx.metrics import Interval
+from blocks.texts import Load, bench_machine, cell, number, shown, table, whole
+from skindx.evaluation.figures import first_upper
 
 Figures = Mapping[str, Mapping[str, Any]]
 
 _MEASURES = {
-    "balanced": "balanced accuracy",
-    "balanced_even": "balanced accuracy, all classes taken as equally frequent",
     "top1": "top-1",
+    "balanced_accuracy": "balanced accuracy",
+    "balanced_rule_accuracy": "balanced accuracy, balanced rule",
     "auroc": "AUROC",
     "log_loss": "log loss (low is good)",
 }
 _LOW_IS_BETTER = ("log_loss",)
+_CALIBRATION = {
+    "log_loss": "log loss",
+    "classwise_calibration_error": "classwise calibration error",
+    "melanoma": "melanoma, observed over expected",
+    "top1": "top-1",
+    "balanced_rule_top1": "top-1, balanced rule",
+    "balanced_accuracy": "balanced accuracy",
+    "balanced_rule_accuracy": "balanced accuracy, balanced rule",
+}
+_TRIALS = {
+    "all": "over the strongest member",
+    "subset": "{}",
+    "uncalibrated": "not calibrated by class",
+    "views": "in two views",
+}
+"""How each gain is tried; the first is the claim, and it turns where another is not above 0."""
 _TARGET_GAIN = 2
 """Points of balanced accuracy over the better member that are the project's target."""
-_ELSEWHERE = {
-    "auroc_external": "AUROC, mean over classes",
-    "urgent_sensitivity_external": "urgent ones called urgent",
-    "calibration_error_external": "calibration error",
-    "refused_external": "refused by the OOD check",
-}
-_NOTHING: Mapping[str, float] = {}
-_POOLS = {
+POOLS = {
     "frozen": "Linear heads on frozen networks, out of fold",
     "folds": "Frozen and fine-tuned networks, out of fold",
     "trained": "Fine-tuned networks, out of fold",
@@ -41,12 +49,14 @@ _RIVALS = {"better": "the better member", "same_cost": "one network of its cost"
 def networks(load: Load, *, file: str) -> str:
     """Return a row for each network, the best balanced accuracy first."""
     written = load(file)
-    columns = {key: _MEASURES[key] for key in ("top1", "balanced", "auroc")} | {
+    columns = {key: _MEASURES[key] for key in list(_MEASURES)[:4]} | {
         "melanoma_auroc": "AUROC of melanoma",
         "melanoma_pauc_80": "above 80 % sensitivity",
         "melanoma_pauc_88": "above 88 %",
     }
-    rows = dict(sorted(written["models"].items(), key=lambda item: -item[1]["balanced"]["value"]))
+    rows = dict(
+        sorted(written["models"].items(), key=lambda item: -item[1]["balanced_accuracy"]["value"])
+    )
     columns = {key: text for key, text in columns.items() if key in next(iter(rows.values()))}
     headings = ["network", "px", "million parameters", "GFLOP", "images/s", *columns.values()]
     lines = []
@@ -57,68 +67,177 @@ def networks(load: Load, *, file: str) -> str:
             f"{row['flops'] / 1e9:.2f}",
             _speed(row["images_per_s"]),
         ]
-        figures = [
-            cell(row[key]) if key in ("top1", "balanced") else number(row[key]) for key in columns
-        ]
+        percent = ("top1", "balanced_accuracy", "balanced_rule_accuracy")
+        figures = [cell(row[key]) if key in percent else number(row[key]) for key in columns]
         lines.append([f"{name} ({row['trained']})", *costs, *figures])
     counts = ", ".join(sorted({str(row["images"]) for row in rows.values()}))
-    note = f"Judged on {counts} images. {written['notes'][0]}"
-    return "\n".join([table(headings, lines), "", note, "", bench_machine(written)])
+    notes = [f"Judged on {counts} images. {written['notes'][0]}", "", bench_machine(written)]
+    if speed := written["parts"].get("speed"):
+        notes += ["", f"Speed: {bench_machine(speed)}"]
+    return "\n".join([table(headings, lines), "", *notes])
 
 
-def ensembles(load: Load, *, file: str, target: Mapping[str, float] = _NOTHING) -> str:
+def ensembles(
+    load: Load, *, file: str, subset: str, target: Mapping[str, float] | None = None
+) -> str:
     """Return the ensembles beside single networks, and in words what they gain.
 
-    `target`: the percent that are the ensemble's target, by figure.
+    `subset`: the images on which gains are tried alone, in words; `target`: the percent that are
+    the ensemble's target, by figure.
     """
     written = load(file)
-    figures, parts = written["figures"], []
-    for pool, name in _POOLS.items():
-        if f"{pool}_ensemble_balanced" not in figures:
-            continue
-        headings = [
-            name,
-            "ensemble",
-            *_RIVALS.values(),
-            *(f"− {text}" for text in _RIVALS.values()),
-        ]
-        keys = ["ensemble", *_RIVALS, *(f"ensemble_minus_{rival}" for rival in _RIVALS)]
-        lines = [
-            [text, *(_figure(figures, f"{pool}_{key}_{measure}") for key in keys)]
-            for measure, text in _MEASURES.items()
-        ]
-        chosen = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
-        parts += [table(headings, lines), "", _gains(figures, pool, target), ""]
-        parts += [f"Chosen: {chosen.removeprefix(f'{pool}: ')}.", ""]
+    parts = []
+    for pool, name in POOLS.items():
+        if pool in written["parts"]:
+            trials = {
+                trial: text.format(subset)
+                for trial, text in _TRIALS.items()
+                if trial in written["parts"][pool]["least"]
+            }
+            parts += [*_against(written, pool, name), "", _tried(written, pool, trials), ""]
+            parts += [_claims(written, pool, trials, target or {}), ""]
     return "\n".join([*parts, bench_machine(written)])
 
 
-def _gains(figures: Figures, pool: str, target: Mapping[str, float]) -> str:
-    """Return what the ensemble gains and loses, and whether it reaches its target."""
-    sentences = []
-    for rival, name in _RIVALS.items():
-        sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
-        for measure, text in _MEASURES.items():
-            side = side_of(figures[f"{pool}_ensemble_minus_{rival}_{measure}"]["spread"])
-            sides[-side if measure in _LOW_IS_BETTER else side].append(text)
-        gain, loss, neither = ("; ".join(sides[side]) or "nothing" for side in (1, -1, 0))
-        sentences.append(
-            f"Over {name} the ensemble gains: {gain}. It loses: {loss}. Not shown: {neither}."
-        )
-    gained = figures[f"{pool}_ensemble_minus_better_balanced"]
-    targets = [
-        (
-            f"{_TARGET_GAIN} points of balanced accuracy over the better member",
-            gained,
-            _TARGET_GAIN,
-        )
-    ] + [
-        (f"{least} % {_MEASURES[measure]}", figures[f"{pool}_ensemble_{measure}"], least)
-        for measure, least in target.items()
+def _against(written: Mapping[str, Any], pool: str, name: str) -> list[str]:
+    """Return an ensemble beside the rivals that were surely chosen, and the gain over each else."""
+    figures, part = written["figures"], written["parts"][pool]
+    headings = [name, "ensemble"]
+    rows = [[text, _figure(figures, f"{pool}_ensemble_{key}")] for key, text in _MEASURES.items()]
+    notes, parts = [f"Ensemble chosen: {_shares(part['ensembles'])}."], []
+    for rival, title in _RIVALS.items():
+        choices = part["choices"].get(rival)
+        if choices is None:
+            notes.append(f"No {title.removeprefix('one ')} was kept, so that column is absent.")
+            continue
+        headings += [title, f"ensemble − {title.removeprefix('one ')}", "chosen by"]
+        for row, key in zip(rows, _MEASURES, strict=True):
+            best, sure = _shares(choices[key]["best"]), choices[key]["sure"]
+            alone = _figure(figures, f"{pool}_{rival}_{key}")
+            row += [
+                f"{best}: {alone}" if sure else "chance decides",
+                _figure(figures, f"{pool}_ensemble_minus_{rival}_{key}") if sure else "see below",
+                f"{whole(choices[key]['share'])} ({best})",
+            ]
+        unsure = [key for key in _MEASURES if not choices[key]["sure"]]
+        each = [
+            [other, *(_figure(figures, f"{pool}_ensemble_minus_{other}_{key}") for key in unsure)]
+            for other in _rivals_of(part, rival)
+        ]
+        if unsure:
+            head = [f"ensemble − each that may be {title}", *(_MEASURES[key] for key in unsure)]
+            parts += ["", table(head, each)]
+    costs = "; ".join(f"{one} {share:.2f}" for one, share in part["cost"].items())
+    if costs:
+        notes.append(f"Operations over the ensemble's: {costs}.")
+    notes.append(
+        "*Chosen by*: the share of resampled groups of the images that choose, of several folds "
+        "the least, in which this one is the best by the figure of the row."
+    )
+    return [table(headings, rows), *parts, "", " ".join(notes)]
+
+
+def _rivals_of(part: Mapping[str, Any], rival: str) -> list[str]:
+    if rival == "same_cost":
+        return list(part["cost"])
+    return list(dict.fromkeys(one for text in part["ensembles"] for one in text.split(" + ")))
+
+
+def _shares(counts: Mapping[str, int]) -> str:
+    """Return what was chosen, with the number of folds where they differ."""
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} in {count} fold{'s' * (count > 1)}" for name, count in counts.items())
+
+
+def _tried(written: Mapping[str, Any], pool: str, trials: Mapping[str, str]) -> str:
+    """Return each gain over the strongest member, and the same otherwise."""
+    figures, least = written["figures"], written["parts"][pool]["least"]
+    rows = [
+        [
+            text,
+            *(
+                f"{shown(figures[f'{pool}_least_{trial}_{key}'], signed=True)} "
+                f"({least[trial][key]})"
+                for trial in trials
+            ),
+        ]
+        for key, text in _MEASURES.items()
     ]
-    reached = "; ".join(f"{what}: {_reached(own, least)}" for what, own, least in targets)
-    sentences.append(f"Asked: {reached}.")
-    return " ".join(sentences)
+    return table(["the ensemble's gain", *trials.values()], rows)
+
+
+def _gain_side(figures: Figures, name: str, key: str) -> int:
+    side = side_of(figures[f"{name}_{key}"]["spread"])
+    return -side if key in _LOW_IS_BETTER else side
+
+
+def _claims(
+    written: Mapping[str, Any], pool: str, trials: Mapping[str, str], target: Mapping[str, float]
+) -> str:
+    """Return what the ensemble gains over every member, what turns, and what was asked."""
+    figures = written["figures"]
+    sides = {
+        key: {trial: _gain_side(figures, f"{pool}_least_{trial}", key) for trial in trials}
+        for key in _MEASURES
+    }
+    holds, turns, loses, neither = [], [], [], []
+    for key, text in _MEASURES.items():
+        side = sides[key]["all"]
+        if side > 0 and (turned := [trials[one] for one, own in sides[key].items() if own <= 0]):
+            turns.append(f"{text} ({', '.join(turned)})")
+        else:
+            {1: holds, -1: loses, 0: neither}[side].append(text)
+    listed = ["; ".join(texts) or "nothing" for texts in (holds, turns, loses, neither)]
+    said = (
+        "Over each of its members the ensemble gains, however it is tried: {}. It gains, but the "
+        "claim turns: {}. It loses: {}. Not shown: {}."
+    ).format(*listed)
+    rules = ("balanced_accuracy", "balanced_rule_accuracy")
+    tried = [(key, figures[f"{pool}_least_{trial}_{key}"]) for key in rules for trial in trials]
+    by = {
+        key: min(own["value"] for rule, own in tried if rule == key) >= _TARGET_GAIN
+        and min(sides[key].values()) > 0
+        for key in rules
+    }
+    if all(by.values()):
+        gained = "reached by both rules, however it is tried"
+        if min(own["spread"][0] for _, own in tried) < _TARGET_GAIN:
+            gained += ", though not by the whole interval"
+    elif max(own["value"] for _, own in tried) < _TARGET_GAIN:
+        gained = "**missed**"
+    else:
+        gained = "**not shown**, since it turns with the rule, the images or the calibration"
+    asked = [f"{_TARGET_GAIN} points of balanced accuracy over the better member: {gained}"] + [
+        f"{least} % {_MEASURES[key]}: {_reached(figures[f'{pool}_ensemble_{key}'], least)}"
+        for key, least in target.items()
+    ]
+    return f"{said} Asked: {'; '.join(asked)}."
+
+
+def calibration(load: Load, *, files: Mapping[str, str]) -> str:
+    """Return figures of ensembles before and after calibration by class.
+
+    `files`: the result of each dataset, by its name.
+    """
+    rows, machines = [], {}
+    for name, file in files.items():
+        written = load(file)
+        machines[bench_machine(written)] = None
+        for pool, title in POOLS.items():
+            if pool in written["parts"]:
+                for when in ("before", "after"):
+                    prefix = f"{pool}_calibration_{when}"
+                    figures = [
+                        _figure(written["figures"], f"{prefix}_{key}") for key in _CALIBRATION
+                    ]
+                    rows.append([f"{name}, {title[0].lower()}{title[1:]}: {when}", *figures])
+    note = (
+        "Mean of all members, in two views where two were kept. *Before*: a temperature alone. A "
+        "fold leaves the calibration by class out where log loss gains nothing beyond chance on "
+        "the images that choose; then its *after* is *before*."
+    )
+    return "\n".join([table(["", *_CALIBRATION.values()], rows), "", note, "", *machines])
 
 
 def side_of(bounds_: Sequence[float]) -> int:
@@ -189,60 +308,6 @@ def hosts(load: Load, *, file: str = "host.json") -> str:
     )
 
 
-def headline(
-    load: Load,
-    *,
-    file: str = "ham10000-evaluation.json",
-    name: str = "HAM10000",
-    other: str = "external.json",
-) -> str:
-    """Return README's table of the evaluation of a bundle, and of the same bundle elsewhere."""
-    written = load(file)
-    ensemble, best = written["ensemble"], written["difference"]
-    rows = [
-        (f"top-1 accuracy, ensemble of {len(written['members'])} networks", cell(ensemble["top1"])),
-        ("balanced accuracy", cell(ensemble["balanced_accuracy"])),
-        ("AUROC, mean over classes", number(ensemble["auroc"])),
-        ("calibration error", number(ensemble["calibration_error"])),
-    ]
-    if best:
-        rows += [
-            (f"{what}, ensemble − its best member ({best['member']}), points", _points(best[key]))
-            for key, what in (("top1", "top-1"), ("balanced_accuracy", "balanced accuracy"))
-        ]
-    if sets := written["sets"]:
-        rows.append(
-            (f"sets for {whole(sets['level'])} hold the true class", cell(sets["coverage"]))
-        )
-    for key, text in (("urgent_risk", "urgent"), ("soon_risk", "urgent or soon")):
-        if not (risk := written.get(key)):
-            continue
-        level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
-        target = f"(target: {whole(level['miss_rate'])})"
-        rows += [
-            (
-                f"{level['misses']['n']} {text} images, missed {target}",
-                cell(level["misses"]["rate"]),
-            ),
-            (f"other images called {text}", cell(level["false_alarms"]["rate"])),
-        ]
-    if written.get("ood"):
-        rows.append(("test images refused by the OOD check", cell(written["ood"]["refused"])))
-    if other:
-        figures = load(other)["figures"]
-        count = figures["auroc_external"]["n"]
-        rows += [
-            (
-                f"{count} images by other cameras, at unchanged thresholds: {text}",
-                shown(figures[key]),
-            )
-            for key, text in _ELSEWHERE.items()
-        ]
-    head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
-    lines = table([head, "figure, 95 % interval"], rows)
-    return "\n".join([lines, "", origin_of(written["origin"])])
-
-
 def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
     """Return figures of a benchmark, by their keys, with its notes: the table of most files."""
     written = load(file)
@@ -251,11 +316,6 @@ def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
     return "\n".join(
         [table(["", "figure, 95 % interval"], lines), *notes, "", bench_machine(written)]
     )
-
-
-def _points(raw: Mapping[str, float]) -> str:
-    own = Interval(**raw)
-    return f"{points(own.value)} {bounds(own, 'points')}"
 
 
 def _speed(figure: Mapping[str, float] | None) -> str:
@@ -269,24 +329,21 @@ def _figure(figures: Figures, key: str) -> str:
 
 
 def curve(load: Load, *, file: str) -> str:
-    """Return the gain over the better member by the number of members, for each way of judging."""
+    """Return the gain over the mean member by the number of members, for each way of judging.
+
+    Over a better member it would be one over what chance chooses, which `ensembles` shows.
+    """
     written = load(file)
     figures = written["figures"]
     rows = []
-    for pool, title in _POOLS.items():
-        keys = [key for key in figures if key.startswith(f"{pool}_curve_gain_")]
-        counts = [key.rsplit("_", 1)[1] for key in keys if key.rsplit("_", 2)[1] == "gain"]
-        rows += [
-            [title, count, *(shown(figures[f"{pool}_curve_gain_{what}{count}"]) for what in _GAINS)]
-            for count in counts
-        ]
-        if f"{pool}_gain_limit" in figures:
-            rows.append([title, "any number", shown(figures[f"{pool}_gain_limit"]), "", ""])
-    headings = ["", "members", "over their better one", "their mean", "one network of the cost"]
+    for pool, title in POOLS.items():
+        start = f"{pool}_curve_gain_mean_"
+        counts = [key.removeprefix(start) for key in figures if key.startswith(start)]
+        rows += [[title, count, shown(figures[f"{start}{count}"])] for count in counts]
+        if f"{pool}_gain_limit_mean" in figures:
+            rows.append([title, "any number", shown(figures[f"{pool}_gain_limit_mean"])])
+    headings = ["by the balanced rule", "members", "over their mean member"]
     return "\n".join([table(headings, rows), "", bench_machine(written)])
-
-
-_GAINS = ("", "mean_", "same_cost_")
 
 
 def looks(load: Load, *, split: str, topic: str = "") -> str:

@@ -23,7 +23,7 @@ from skindx.imaging.hashes import HashKind
 from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data.clean_peers import memory_mb
 from skindx_bench.data.clean_plants import IMAGES
-from skindx_bench.data.quick_hashes import hash_images
+from skindx_bench.data.screen import hash_images
 
 # N = images, K = kinds of hash, O = orientations, L = links, P = pairs
 

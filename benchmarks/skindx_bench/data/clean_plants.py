@@ -23,7 +23,7 @@ from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HashKind
 from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix
 from skindx_bench.data.copy_variants import INK, OVERLAYS, WORDS, make_copy, site_words, write_words
-from skindx_bench.data.quick_hashes import hash_images
+from skindx_bench.data.screen import hash_images
 from skindx_bench.honesty.no_skin_images import KINDS as NO_SKIN
 
 HEIGHT, WIDTH = 480, 640

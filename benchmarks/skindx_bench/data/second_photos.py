@@ -36,7 +36,7 @@ from skindx.imaging.hashes import HashKind
 from skindx.metrics import proportion_interval, share_interval
 from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data.learn_copies import second_photo
-from skindx_bench.data.quick_hashes import hash_images
+from skindx_bench.data.screen import hash_images
 from skindx_bench.harness.result import Figure, Result
 
 TABLE, IMAGES = "index.csv", "images"

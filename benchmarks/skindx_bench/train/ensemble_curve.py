@@ -1,9 +1,10 @@
 """Gain and diversity of ensembles against their number of members, over subsets of the members.
 
-Choices are made on the validation images of a fold; no test image is seen. All choose by the log
-loss, weighed so that every class counts alike: of two hundred images of which a class has a dozen,
-it says more than the balanced accuracy, which one image moves by a point. Every figure of diversity
-is a mean over images of one number, so that it has an interval over groups.
+Choices are made on the validation images of a fold; no test image is seen. Members are chosen by
+the log loss, weighed so that every class counts alike; a rival is chosen by the figure that is
+compared, here balanced accuracy: chosen by another one it may be the worst of all, and the gain
+over it an artefact. Every figure of diversity is a mean over images of one number, so that it has
+an interval over groups.
 """
 
 import itertools
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from skindx.evaluation.member_gains import LEAST_COST
 from skindx.metrics import Statistic
 from skindx.models.combination import EQUAL, log, pool
 from skindx_bench.train.ensemble_passes import FoldPasses, Seen
@@ -35,29 +37,34 @@ def balanced_log_loss(probabilities_NC: Floats, truth_N: Ints) -> float:
     return Statistic.class_mean(loss_N, truth_N, probabilities_NC.shape[1]).value
 
 
-def single_losses(validation: Seen) -> dict[Single, float]:
-    """Return the loss of every member in every number of views."""
+def single_errors(validation: Seen) -> dict[Single, float]:
+    """Return 1 - balanced accuracy of every member in every number of views."""
     return {
-        (member, views): balanced_log_loss(own_NC, validation.truth_N)
+        (member, views): 1 - Statistic.balanced_accuracy(own_NC, validation.truth_N).value
         for views, members_MNC in validation.members.items()
         for member, own_NC in enumerate(members_MNC)
     }
 
 
-def best_single(losses: dict[Single, float], among: Iterable[Single]) -> Single:
-    """Return the single network with the least loss; of equals the first."""
-    return min(among, key=losses.__getitem__)
+def best_single(errors: dict[Single, float], among: Iterable[Single]) -> Single:
+    """Return the single network with the least error; of equals the first."""
+    return min(among, key=errors.__getitem__)
 
 
-def affordable(
-    losses: dict[Single, float], flops_M: Sequence[int], members: Sequence[int], views: int = 1
+def of_its_cost(
+    flops_M: Sequence[int], counts: Sequence[int], members: Sequence[int], views: int = 1
 ) -> list[Single]:
-    """Return every single network that costs at most what these members do together.
+    """Return each single network that costs at least 0.9 of what these members do together.
 
-    A network's cost is its operations of one pass, times its views.
+    A network's cost is its operations of one pass, times its views; it sees the fewest of `counts`
+    that suffice. A cheaper network is no network of their cost.
     """
-    budget = sum(flops_M[member] for member in members) * views
-    return [(member, seen) for member, seen in losses if flops_M[member] * seen <= budget]
+    least = LEAST_COST * sum(flops_M[member] for member in members) * views
+    return [
+        (member, min(enough))
+        for member, flops in enumerate(flops_M)
+        if (enough := [seen for seen in counts if flops * seen >= least])
+    ]
 
 
 def choose_members(validation: Seen, views: int = 1) -> tuple[int, ...]:
@@ -197,9 +204,6 @@ class Gains:
     """Over the subset's members, their mean."""
     over_better_N: Floats
     """Over the subset's best member, as validation chooses it in each fold."""
-    over_same_cost_N: Floats
-    """Over the best single network of the same cost or less, as validation chooses it: any member
-    of all, in as many views as the subset's cost allows."""
     disagreement_N: Floats
 
 
@@ -256,19 +260,20 @@ def limit_weights(sizes: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True)
 class _Table:
-    """What the subsets of a fold share: the losses on validation, and the hits on test."""
+    """What the subsets of a fold share: the errors on validation, and the hits on test."""
 
     fold: FoldPasses
     views: int
-    losses: dict[Single, float]
+    errors: dict[Single, float]
     hits: dict[Single, Floats]
 
     @classmethod
     def of(cls, fold: FoldPasses, views: int) -> "_Table":
-        return cls(fold, views, single_losses(fold.validation), _hits(fold.test))
+        return cls(fold, views, single_errors(fold.validation), hits_of_singles(fold.test))
 
 
-def _hits(test: Seen) -> dict[Single, Floats]:
+def hits_of_singles(test: Seen) -> dict[Single, Floats]:
+    """Return 1 for each image that a member in a number of views names rightly, else 0."""
     return {
         (member, views): _hits_of(own_NC, test.truth_N)
         for views, members_MNC in test.members.items()
@@ -287,15 +292,12 @@ def _gains(tables: Sequence[_Table], subset: Subset) -> Gains:
         members_MNC = table.fold.test.members[table.views][list(subset)]
         hits_N = _hits_of(pool(members_MNC, EQUAL), table.fold.test.truth_N)
         own = [(member, table.views) for member in subset]
-        better = best_single(table.losses, own)
-        within = affordable(table.losses, table.fold.flops_M, subset, table.views)
-        same_cost = best_single(table.losses, within)
+        better = best_single(table.errors, own)
         parts.append(
             (
                 hits_N,
                 hits_N - np.mean([table.hits[single] for single in own], axis=0),
                 hits_N - table.hits[better],
-                hits_N - table.hits[same_cost],
                 disagreement_N(members_MNC),
             )
         )
@@ -307,7 +309,6 @@ def _columns(gains: Gains) -> tuple[Floats, ...]:
         gains.hits_N,
         gains.over_mean_N,
         gains.over_better_N,
-        gains.over_same_cost_N,
         gains.disagreement_N,
     )
 

@@ -13,8 +13,8 @@ from skindx.metrics import Interval, Statistic, bootstrap_interval
 from skindx_bench.harness.result import Figure, new_plot, write_plot
 from skindx_bench.train.ensemble_curve import (
     CurvePoint,
+    Single,
     Subset,
-    affordable,
     ambiguity_N,
     averaging_gain_N,
     best_single,
@@ -23,9 +23,11 @@ from skindx_bench.train.ensemble_curve import (
     error_correlation,
     error_products_N,
     gain_of,
+    hits_of_singles,
     limit_weights,
     mistake_correlation,
-    single_losses,
+    of_its_cost,
+    single_errors,
 )
 from skindx_bench.train.ensemble_passes import Floats, FoldPasses, Ints
 
@@ -96,7 +98,6 @@ def curve_figures(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> 
         k, gains = point.members, point.gains
         found[f"curve_gain_{k}"] = pooled.points(gains.over_better_N)
         found[f"curve_gain_mean_{k}"] = pooled.points(gains.over_mean_N)
-        found[f"curve_gain_same_cost_{k}"] = pooled.points(gains.over_same_cost_N)
     if len(points) == 1:
         return found
     last = points[-1].gains
@@ -172,8 +173,8 @@ def choices(folds: Sequence[FoldPasses], views: int) -> list[Subset]:
 def choice_figures(folds: Sequence[FoldPasses]) -> dict[str, Figure]:
     """Return what an ensemble chosen by validation gains, and one of all members.
 
-    In one view, beside single networks of the same cost in more views; and in as many views as
-    were predicted, beside single networks in as many.
+    In one view, beside single networks of at least 0.9 of the cost where there are any; and in as
+    many views as were predicted, beside single networks in as many.
     """
     pooled = Pooled.of(folds)
     found: dict[str, Figure] = {}
@@ -190,12 +191,27 @@ def choice_figures(folds: Sequence[FoldPasses]) -> dict[str, Figure]:
             found[f"{name}_minus_better_member_balanced{suffix}"] = pooled.points(
                 gains.over_better_N
             )
-            if views == 1:
-                found[f"same_cost_as_{name}_balanced"] = pooled.percent(
-                    gains.hits_N - gains.over_same_cost_N
+            if views == 1 and (rivals := _same_cost(folds, members)):
+                hits_N = np.concatenate(
+                    [
+                        hits_of_singles(fold.test)[rival]
+                        for fold, rival in zip(folds, rivals, strict=True)
+                    ]
                 )
-                found[f"{name}_minus_same_cost_balanced"] = pooled.points(gains.over_same_cost_N)
+                found[f"same_cost_as_{name}_balanced"] = pooled.percent(hits_N)
+                found[f"{name}_minus_same_cost_balanced"] = pooled.points(gains.hits_N - hits_N)
     return found
+
+
+def _same_cost(folds: Sequence[FoldPasses], chosen: Sequence[Subset]) -> list[Single]:
+    """Return each fold's best single network of its ensemble's cost; empty where one has none."""
+    rivals = []
+    for fold, members in zip(folds, chosen, strict=True):
+        among = of_its_cost(fold.flops_M, sorted(fold.validation.members), members)
+        if not among:
+            return []
+        rivals.append(best_single(single_errors(fold.validation), among))
+    return rivals
 
 
 def curve_notes(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> tuple[str, ...]:
@@ -204,9 +220,9 @@ def curve_notes(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> tu
     return (
         "Curve: every figure is of the test images of all folds, one view of each, members "
         "combined by their mean probability; in brackets the paired 95 % bootstrap interval over "
-        f"groups. Mean over the subsets of members ({subsets}). Every choice is made in each fold "
-        "by the log loss of its validation images, where all classes count alike; test images "
-        "choose nothing. Cost: operations of a pass times views.",
+        f"groups. Mean over the subsets of members ({subsets}). In each fold validation images "
+        "choose members by log loss, where all classes count alike, and single networks by "
+        "balanced accuracy; test images choose nothing. Cost: operations of a pass times views.",
         "error_correlation is the mean product of two members' errors (probabilities minus the "
         "one-hot truth) over their mean square: averaging k members takes (1 - rho) (1 - 1/k) of "
         "the mean member's Brier score away, exactly. Balanced accuracy has no such law; its limit "
@@ -215,7 +231,7 @@ def curve_notes(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> tu
         "geometric mean of the probabilities; bundles take the arithmetic one, whose gain of log "
         "loss over the mean member is averaging_gain.",
         _chosen(folds),
-        *_same_cost(folds),
+        *_same_cost_note(folds),
     )
 
 
@@ -240,8 +256,8 @@ def _chosen(folds: Sequence[FoldPasses]) -> str:
             " + ".join(names[member] for member in members) for members in choices(folds, views)
         ]
         better = [
-            best_single(losses, [(member, seen) for member, seen in losses if seen == views])
-            for losses in (single_losses(fold.validation) for fold in folds)
+            best_single(errors, [single for single in errors if single[1] == views])
+            for errors in (single_errors(fold.validation) for fold in folds)
         ]
         parts.append(
             f"in {views} view{'s' * (views > 1)}: better member "
@@ -251,16 +267,14 @@ def _chosen(folds: Sequence[FoldPasses]) -> str:
     return f"Chosen by validation, {'; '.join(parts)}."
 
 
-def _same_cost(folds: Sequence[FoldPasses]) -> tuple[str, ...]:
-    if max(folds[0].test.members) == 1:
+def _same_cost_note(folds: Sequence[FoldPasses]) -> tuple[str, ...]:
+    rivals = _same_cost(folds, [tuple(range(len(fold.names))) for fold in folds])
+    singles = [
+        f"{fold.names[member]} in {views} view{'s' * (views > 1)}"
+        for fold, (member, views) in zip(folds, rivals, strict=False)
+    ]
+    if not singles:
         return ()
-    singles = []
-    for fold in folds:
-        losses = single_losses(fold.validation)
-        member, views = best_single(
-            losses, affordable(losses, fold.flops_M, range(len(fold.names)))
-        )
-        singles.append(f"{fold.names[member]} in {views} view{'s' * (views > 1)}")
     return (f"Best single network at the cost of all members in one view: {_counted(singles)}.",)
 
 
@@ -274,11 +288,9 @@ def _counted(texts: Sequence[str]) -> str:
 _LINES = {
     "curve_gain_mean": "over their mean member",
     "curve_gain": "over their better member, by validation",
-    "curve_gain_same_cost": "over the best single network of the cost",
 }
 _COLUMNS = (
     "members", "count", "disagreement", "balanced_accuracy", "gain_mean", "gain_better",
-    "gain_same_cost",
 )  # fmt: skip
 
 
@@ -297,7 +309,7 @@ def write_curve(
 
 def curve_rows(
     folds: Sequence[FoldPasses], points: Sequence[CurvePoint]
-) -> list[tuple[str, int, float, float, float, float, float]]:
+) -> list[tuple[str, int, float, float, float, float]]:
     """Return a row for each subset of members: its names, diversity, accuracy and gains."""
     pooled, names = Pooled.of(folds), folds[0].names
 
@@ -312,7 +324,6 @@ def curve_rows(
             mean(gains.hits_N),
             mean(gains.over_mean_N),
             mean(gains.over_better_N),
-            mean(gains.over_same_cost_N),
         )
         for point in points
         for subset, gains in zip(point.subsets, point.each, strict=True)
@@ -321,7 +332,7 @@ def curve_rows(
 
 def _draw(
     path: Path,
-    rows: Sequence[tuple[str, int, float, float, float, float, float]],
+    rows: Sequence[tuple[str, int, float, float, float, float]],
     figures: Mapping[str, Figure],
     members: int,
 ) -> None:

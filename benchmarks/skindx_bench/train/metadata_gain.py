@@ -1,7 +1,8 @@
 """What age, sex and place add to networks: a small map on kept predictions, judged elsewhere.
 
 Out of fold, each image is judged by a map that learned from other folds of groups; with a single
-split the map learns from validation and is judged on test; so is the map of a bundle.
+split the map learns from validation and is judged on test. Networks are calibrated class by class
+before, on the images that the map learns from.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest
-from skindx.evaluation.answers import read_predictions
 from skindx.metrics import (
     Measure,
     Ranked,
@@ -25,13 +25,11 @@ from skindx.metrics import (
     confidence_interval,
     paired_interval,
 )
-from skindx.models.bundle.bundle import open_bundle
-from skindx.models.class_calibration import log_gain
+from skindx.models.class_calibration import fit_class_calibration, log_gain
 from skindx.models.combination import EQUAL, apply_temperature, fit_temperature, log, pool
 from skindx.models.metadata_head import (
     FIELDS,
     Facts,
-    MetadataSpec,
     cross_fit_metadata,
     fit_metadata,
 )
@@ -59,9 +57,6 @@ class Config(Settings):
     """The files DATASET-*.parquet are read."""
     kept: Path = Path("docs/measured/predictions")
     data: Path = Path("runs/ham10000/data")
-    evaluations: tuple[Path, ...] = ()
-    """Folders RUN/evaluation of `skindx evaluate`, in the place of kept predictions: their images
-    are judged by the map of RUN/bundle, which learned from validation."""
     draws: int = Field(1000, ge=1)
     """Of the bootstrap over groups."""
     melanoma: str = "Melanoma"
@@ -78,8 +73,6 @@ class Pooled:
     groups: tuple[str, ...]
     facts: tuple[Facts, ...]
     fold_N: NDArray[np.int64]
-    served: MetadataSpec | None = None
-    """The map that judges them; None: one is fitted here."""
 
     @classmethod
     def of(cls, name: str, members: Sequence[Kept], known: dict[str, Facts]) -> Self:
@@ -119,36 +112,31 @@ class Pooled:
         return replace(self, facts=tuple(facts.only(fields) for facts in self.facts))
 
     def calibrated(self) -> Self:
-        """Return the answers at the temperature of the other folds, or of validation."""
+        """Return the answers calibrated class by class on the other folds, or on validation."""
         result_NC, scores_NC = self.answers_NC.copy(), log(self.answers_NC)
         for fold in sorted(set(self.fold_N.tolist())):
             of_N = self.fold_N == fold
             by_N = self.fold_N == VALIDATION if fold < 0 else ~of_N
-            temperature = fit_temperature(scores_NC[by_N], self.truth_N[by_N])
-            result_NC[of_N] = apply_temperature(scores_NC[of_N], temperature)
+            groups = [self.groups[n] for n in np.flatnonzero(by_N)]
+            fit = fit_class_calibration(scores_NC[by_N], self.truth_N[by_N], groups)
+            if fit.kept:
+                result_NC[of_N] = fit.kept.apply(scores_NC[of_N])
+            else:
+                temperature = fit_temperature(scores_NC[by_N], self.truth_N[by_N])
+                result_NC[of_N] = apply_temperature(scores_NC[of_N], temperature)
         return replace(self, answers_NC=result_NC)
 
 
 def run(settings: Config) -> Result:
     """Measure the gain of all fields and of each alone, for every pool of kept predictions."""
     records = read_manifest(settings.data)
-    if settings.evaluations:
-        known = {record.sha256: Facts.of(record) for record in records}
-        evaluated = {folder.parent.name: of_evaluation(folder) for folder in settings.evaluations}
-        groups = {name: [kept] for name, kept in evaluated.items()}
-    else:
-        kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
-        known = {image_name(record): Facts.of(record) for record in records}
-        groups = {member.name: [member] for member in kept if member.out_of_fold} | pools(kept)
-    maps = {
-        folder.parent.name: open_bundle(folder.parent / "bundle").spec.metadata
-        for folder in settings.evaluations
-    }
+    kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
+    known = {image_name(record): Facts.of(record) for record in records}
+    groups = pools(kept) or {member.name: [member] for member in kept}
     figures: dict[str, Figure] = {}
     notes = [_METHOD]
     for name, members in groups.items():
-        pooled = Pooled.of(name, members, known)
-        pooled = replace(pooled, served=maps[name]) if name in maps else pooled.calibrated()
+        pooled = Pooled.of(name, members, known).calibrated()
         place = members[0].classes.index(settings.melanoma)
         found, note = gains(pooled, place, settings.draws)
         figures |= {f"{name}_{key}": figure for key, figure in found.items()}
@@ -156,25 +144,11 @@ def run(settings: Config) -> Result:
     return Result("metadata", figures, notes=tuple(notes), headings=MEANS)
 
 
-def of_evaluation(folder: Path) -> Kept:
-    """Return the ensemble's answers of an evaluation, by the hashes of its images."""
-    answers = read_predictions(folder)
-    order_N = np.argsort(answers.sha256_N)
-    return Kept(
-        folder.parent.name,
-        tuple(skin_class.key for skin_class in answers.classes),
-        answers.sha256_N[order_N],
-        answers.groups_N[order_N],
-        answers.truth_N[order_N],
-        np.zeros(len(answers), dtype=np.int64),
-        {1: answers.ensemble_NC[order_N]},
-    )
-
-
 _METHOD = (
-    "Networks are combined by their mean probability, at a temperature of the other folds. Maps of "
-    "age, sex and place are additive on the logits; each image is judged by one that was fitted on "
-    "other groups. Differences are paired over groups, with intervals of 95 %."
+    "Networks are combined by their mean probability, calibrated class by class on other folds or "
+    "on validation. Maps of age, sex and place are additive on the logits; each image is judged by "
+    "one that was fitted on other groups. Differences are paired over groups, with intervals of "
+    "95 %."
 )
 
 
@@ -191,9 +165,7 @@ def gains(pooled: Pooled, melanoma: int, draws: int) -> tuple[dict[str, Figure],
     for field in FIELDS:
         alone, field_NC = answered(pooled.only([field]))
         figures |= _paired(f"{field}_", alone, field_NC, melanoma, draws)
-    spec = pooled.served or fit_metadata(
-        pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups
-    )
+    spec = fit_metadata(pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups)
     if spec is None or spec.head is None:
         return figures, "a bundle would not use the fields, since they gain nothing"
     men, women = (
@@ -208,10 +180,6 @@ def gains(pooled: Pooled, melanoma: int, draws: int) -> tuple[dict[str, Figure],
 
 def answered(pooled: Pooled) -> tuple[Pooled, Floats]:
     """Return the judged images and their answers by a map that learned from others."""
-    if pooled.served:
-        head = pooled.served.head
-        used = [facts.only(pooled.served.served(facts)) for facts in pooled.facts]
-        return pooled, head.apply(pooled.answers_NC, used) if head else pooled.answers_NC
     if (pooled.fold_N >= 0).all():
         crossed = cross_fit_metadata(pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups)
         return pooled, crossed[0] if crossed else pooled.answers_NC

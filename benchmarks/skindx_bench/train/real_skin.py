@@ -1,52 +1,46 @@
 """The paper's tables on real skin, from kept predictions: networks, and ensembles beside them.
 
-An ensemble is compared with the member that the same images chose, and with the best single network
-of its cost. Nothing is chosen by the images on which it is judged.
+An ensemble is compared with the member that the same images chose by the figure that is compared,
+and with a single network of its cost; all are calibrated alike, class by class. Nothing is chosen
+by the images on which it is judged. Each gain is tried again on a subset, without calibration and
+in more views, over the member that is strongest there.
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.layout import TAXONOMY
-from skindx.data.manifest import Split, read_manifest
+from skindx.data.manifest import Record, Split, read_manifest
 from skindx.evaluation.answers import FACTS, Answers
 from skindx.evaluation.breakdown import breakdowns
 from skindx.evaluation.figures import plain
-from skindx.metrics import (
-    Interval,
-    Measure,
-    Ranked,
-    Statistic,
-    confidence_interval,
-    paired_interval,
-    roc_figures,
-)
+from skindx.metrics import balanced_rule, confidence_interval, roc_figures
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, Views
-from skindx.models.combination import EQUAL, log, pool
 from skindx.taxonomy import Taxonomy
 from skindx_bench.harness.result import MEANS, Figure, Result, median
-from skindx_bench.train.ensemble_curve import (
-    Single,
-    affordable,
-    best_single,
-    choose_members,
-    curve,
-    single_losses,
-)
+from skindx_bench.train.ensemble_curve import curve
 from skindx_bench.train.ensemble_curve_figures import curve_figures
-from skindx_bench.train.ensemble_passes import FoldPasses, mean_of_views, predict_views
+from skindx_bench.train.ensemble_gains import (
+    Bools,
+    Fold,
+    Judged,
+    calibration_figures,
+    ensemble_figures,
+    ensemble_of,
+)
+from skindx_bench.train.ensemble_passes import FoldPasses, Seen, mean_of_views, predict_views
 from skindx_bench.train.frozen_heads import NETWORKS, network
 from skindx_bench.train.kept_predictions import (
     TEST,
@@ -63,8 +57,6 @@ from skindx_bench.train.kept_predictions import (
 
 # N = images, C = classes, M = members
 
-Floats = NDArray[np.float64]
-
 SMALLEST = ("dataset=none",)
 
 _MOST_SUBSETS = 200
@@ -80,13 +72,18 @@ class Config(Settings):
     melanoma: str = "Melanoma"
     """The class with figures of its own; nothing: the dataset has none."""
     data: Path = Path("runs/ham10000/data")
-    """The dataset of `bundles`."""
+    """The dataset of `bundles`, `groups` and `subset`."""
     bundles: tuple[Path, ...] = ()
     """Bundles of one split, whose members' predictions are kept as DATASET-split-NAME.parquet."""
     groups: bool = False
     """Break the ensembles' figures down by what the manifest of `data` says of people."""
+    subset: str = ""
+    """FIELD=VALUE of the manifest of `data`, such as confirmed_by=histopathology: gains are tried
+    on these images alone too."""
     rounds: int = Field(0, ge=0)
     """Timed batches of each network, in turn; 0: no speed is measured."""
+    speeds: Path | None = None
+    """A result of before, whose speeds are taken over with their date and machine."""
     batch: int = Field(16, ge=1)
     """Images at once where speed is measured."""
     views: Views = 4
@@ -99,31 +96,36 @@ def run(settings: Config) -> Result:
         keep_bundle(bundle, settings)
     kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
     figures: dict[str, Figure] = {}
-    notes = []
     parts: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, members in pools(kept).items():
-        passes = passes_of(members)
-        made = ensemble_figures(passes) | _curve(passes)
+        folds = [Fold(passes) for passes in passes_of(members)]
+        rows |= {own.name: row(own, m, folds, settings) for m, own in enumerate(members)}
+        subset_N = _subset(members, settings) if settings.subset else None
+        made, parts[name] = ensemble_figures(folds, subset_N)
+        made |= _curve(folds)
+        classes = members[0].classes
+        place = classes.index(settings.melanoma) if settings.melanoma in classes else None
+        made |= calibration_figures(folds, place)
         figures |= {f"{name}_{key}": value for key, value in made.items()}
         if settings.groups:
-            parts[name] = {"breakdowns": _groups(members, passes, settings.data)}
-        notes.append(f"{name}: {_chosen(passes)}{_only_one_view(passes)}")
-    speed = speeds(kept, settings)
-    rows = {
-        member.name: {**row(member, settings.melanoma), "images_per_s": speed.get(_kind(member))}
-        for member in kept
-    }
-    return Result(
-        "real-skin", figures, notes=(_METHOD, *notes), models=rows, parts=parts, headings=MEANS
-    )
+            parts[name]["breakdowns"] = _groups(members, folds, settings.data)
+    for own in kept:
+        if own.name not in rows:
+            rows[own.name] = row(own, 0, [Fold(passes) for passes in passes_of([own])], settings)
+    speed, parts["speed"] = speeds(kept, settings)
+    for own in kept:
+        rows[own.name]["images_per_s"] = speed.get(_kind(own))
+    return Result("real-skin", figures, notes=(_METHOD,), models=rows, parts=parts, headings=MEANS)
 
 
 _METHOD = (
-    "Every choice is made by log loss, all classes counting alike, on images that do not judge it: "
-    "out of fold by the other folds, with a single split by validation. better: the best member by "
-    "that choice. same_cost: the best single network, in as many views as the ensemble's "
-    "operations pay for. Members are combined by their mean probability. Intervals of 95 % over "
-    "groups, paired for differences."
+    "Every predictor is calibrated class by class on the images that choose: out of fold the other "
+    "folds, with a single split validation. They choose the members of the ensemble by log loss, "
+    "all classes counting alike, and a rival by the figure that is compared; where fewer than 90 % "
+    "of resampled groups choose the same one, the gain over each stands instead. Members are "
+    "combined by their mean probability. The balanced rule divides probabilities by the shares of "
+    "the classes. Intervals of 95 % over groups, paired for differences."
 )
 
 
@@ -142,10 +144,26 @@ def _kind(kept: Kept) -> str:
     return f"{kept.facts.get('model')} {kept.facts.get('size')}"
 
 
-def speeds(kept: Sequence[Kept], settings: Config) -> dict[str, dict[str, float]]:
-    """Return images a second of each network at its side, all timed in turn; random weights."""
+def speeds(
+    kept: Sequence[Kept], settings: Config
+) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """Return images a second of each network at its side, and when and where it was measured.
+
+    All are timed in turn, with random weights, or taken over from a result of before.
+    """
+    if settings.speeds:
+        written = json.loads(settings.speeds.read_text(encoding="utf-8"))
+        found = {
+            f"{own['model']} {own['size']}": own["images_per_s"]
+            for own in written["models"].values()
+            if own["images_per_s"]
+        }
+        origin = written.get("parts", {}).get("speed") or {
+            key: written[key] for key in ("date", "hardware", "versions")
+        }
+        return found, origin if found else {}
     if not settings.rounds:
-        return {}
+        return {}, {}
     rng = np.random.default_rng(0)
 
     def candidate(kind: str) -> Callable[[], object]:
@@ -170,131 +188,88 @@ def speeds(kept: Sequence[Kept], settings: Config) -> dict[str, dict[str, float]
     kinds = sorted({_kind(member) for member in kept})
     seconds = interleave({kind: candidate(kind) for kind in kinds}, settings.rounds)
     figures = {kind: median([settings.batch / s for s in own], "") for kind, own in seconds.items()}
-    return {
+    found = {
         kind: {"value": own.value, "low": own.spread[0], "high": own.spread[1]}
         for kind, own in figures.items()
     }
+    now = Result("real-skin", {})
+    return found, {"date": now.date, "hardware": now.hardware, "versions": now.versions}
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a predictor says of the judged images of all folds."""
-
-    truth_N: NDArray[np.intp]
-    groups_N: NDArray[np.str_]
-    own_NC: Floats
-    even_NC: Floats
-    """The same over the class shares of the images that choose: for classes that are all equally
-    frequent, which is the decision that balanced accuracy rewards."""
-
-    @classmethod
-    def of(cls, passes: Sequence[FoldPasses], parts: Sequence[Floats]) -> Self:
-        """Join one predictor's answers to each fold."""
-        shares = [
-            np.bincount(fold.validation.truth_N, minlength=own_NC.shape[1]) + 1
-            for fold, own_NC in zip(passes, parts, strict=True)
-        ]
-        even = [own_NC / share_C for own_NC, share_C in zip(parts, shares, strict=True)]
-        even_NC = np.concatenate(even)
-        return cls(
-            np.concatenate([fold.test.truth_N for fold in passes]),
-            np.concatenate([fold.test.groups_N for fold in passes]),
-            np.concatenate(parts),
-            even_NC / even_NC.sum(axis=1, keepdims=True),
-        )
+ROWS = ("top1", "balanced_accuracy", "balanced_rule_accuracy", "auroc")
 
 
-def row(kept: Kept, melanoma: str) -> dict[str, Any]:
+def row(kept: Kept, member: int, folds: Sequence[Fold], settings: Config) -> dict[str, Any]:
     """Return a network's figures with their intervals, what it is and what it costs."""
-    passes = passes_of([kept])
-    judged = Judged.of(passes, [fold.test.members[1][0] for fold in passes])
-    intervals = {
-        key: confidence_interval(make(judged), judged.groups_N) for key, make in MEASURES.items()
-    }
-    if melanoma in kept.classes:
-        place = kept.classes.index(melanoma)
+    judged = Judged.of(folds, [fold.says((member,))[1] for fold in folds])
+    intervals = {key: confidence_interval(judged.measure(key), judged.groups_N) for key in ROWS}
+    if settings.melanoma in kept.classes:
+        place = kept.classes.index(settings.melanoma)
         areas = roc_figures(judged.own_NC[:, place], judged.truth_N == place, judged.groups_N)
         names = ("melanoma_auroc", "melanoma_pauc_80", "melanoma_pauc_88")
         intervals |= dict(zip(names, areas.areas if areas else (), strict=False))
-    figures = {key: _plain(interval) for key, interval in intervals.items()}
+    figures = {
+        key: {"value": own.value, "low": own.low, "high": own.high}
+        for key, own in intervals.items()
+    }
     shown = ("model", "size", "parameters", "flops", "joules_per_image", "trained")
     facts = {key: kept.facts.get(key) for key in shown}
     return {**facts, "images": len(judged.truth_N), **figures}
 
 
-def _plain(interval: Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
+def _curve(folds: Sequence[Fold]) -> dict[str, Figure]:
+    """Return the gain over the better member by the number of members, and its limit.
+
+    By the balanced rule: a mean of calibrated members is less sure than they are, which moves its
+    likeliest class, and hardly the class of the greatest probability over its share.
+    """
+    passes = []
+    for fold in folds:
+        said = [fold.says((member,)) for member in range(len(fold.names))]
+        seen = [
+            Seen(
+                own.truth_N,
+                own.groups_N,
+                {1: np.stack([balanced_rule(part_NC, fold.mix_C) for part_NC in parts])},
+            )
+            for own, parts in zip(
+                (fold.passes.validation, fold.passes.test), zip(*said, strict=True), strict=True
+            )
+        ]
+        passes.append(FoldPasses(fold.names, fold.passes.flops_M, seen[0], seen[1]))
+    made = curve_figures(passes, curve(passes, _MOST_SUBSETS))
+    kept = ("curve_gain_", "gain_limit")
+    return {key: figure for key, figure in made.items() if key.startswith(kept)}
 
 
-def _log_loss(judged: Judged) -> Measure:
-    loss_N = -log(judged.own_NC[np.arange(len(judged.truth_N)), judged.truth_N])
-    return Statistic.mean(loss_N, high=float(max(loss_N.max(), 1.0)))
+def _records(members: Sequence[Kept], data: Path) -> list[Record]:
+    """Return the judged images' records. Raises UserError for another dataset."""
+    by_name = {image_name(record): record for record in read_manifest(data)}
+    names = judged_images(members)
+    if absent := [name for name in names if name not in by_name]:
+        raise UserError(
+            f"{data} lacks {len(absent)} of the images of the kept predictions, {absent[0]} among "
+            "them; give the dataset that they were made of with `--set data=…`."
+        )
+    return [by_name[name] for name in names]
 
 
-MEASURES: dict[str, Callable[[Judged], Measure]] = {
-    "balanced": lambda judged: Statistic.balanced_accuracy(judged.own_NC, judged.truth_N),
-    "balanced_even": lambda judged: Statistic.balanced_accuracy(judged.even_NC, judged.truth_N),
-    "top1": lambda judged: Statistic.top_k(judged.own_NC, judged.truth_N, 1),
-    "auroc": lambda judged: Ranked.auroc(judged.own_NC, judged.truth_N),
-    "log_loss": _log_loss,
-}
-_PERCENT = ("balanced", "balanced_even", "top1")
+def _subset(members: Sequence[Kept], settings: Config) -> Bools:
+    """Return which judged images the subset has. Raises UserError for one without any."""
+    field, _, value = settings.subset.partition("=")
+    if field not in {one.name for one in fields(Record)}:
+        raise UserError(f"subset names {field!r}, which no manifest has; name FIELD=VALUE.")
+    records = _records(members, settings.data)
+    some_N = np.array([str(getattr(record, field)) == value for record in records])
+    if not some_N.any():
+        raise UserError(f"no judged image of {settings.data} has {settings.subset}; name another.")
+    return some_N
 
 
-def choice(fold: FoldPasses) -> tuple[tuple[int, ...], Single, Single]:
-    """Return the ensemble, the best member and the best single network of the ensemble's cost."""
-    members = choose_members(fold.validation)
-    losses = single_losses(fold.validation)
-    better = best_single(losses, [single for single in losses if single[1] == 1])
-    return members, better, best_single(losses, affordable(losses, fold.flops_M, members))
-
-
-def rivals(passes: Sequence[FoldPasses]) -> dict[str, Judged]:
-    """Return what the ensemble, all members and the two single networks say, chosen a fold."""
-    parts: dict[str, list[Floats]] = {"ensemble": [], "all": [], "better": [], "same_cost": []}
-    for fold in passes:
-        members, better, same_cost = choice(fold)
-        test = fold.test.members
-        parts["ensemble"].append(pool(test[1][list(members)], EQUAL))
-        parts["all"].append(pool(test[1], EQUAL))
-        for name, (member, views) in (("better", better), ("same_cost", same_cost)):
-            parts[name].append(test[views][member])
-    return {name: Judged.of(passes, own) for name, own in parts.items()}
-
-
-def ensemble_figures(passes: Sequence[FoldPasses]) -> dict[str, Figure]:
-    """Return the figures of the ensemble, and its paired differences from single networks."""
-    judged = rivals(passes)
-    groups_N = judged["ensemble"].groups_N
-    figures = {}
-    for key, make in MEASURES.items():
-        unit, difference, scale = ("%", "points", 100) if key in _PERCENT else ("", "", 1)
-        made = {name: make(own) for name, own in judged.items()}
-        for name, measure in made.items():
-            interval = confidence_interval(measure, groups_N)
-            figures[f"{name}_{key}"] = Figure.of(interval, unit, len(passes), scale)
-        for other in ("better", "same_cost"):
-            interval = paired_interval(made["ensemble"], made[other], groups_N)
-            name = f"ensemble_minus_{other}_{key}"
-            figures[name] = Figure.of(interval, difference, len(passes), scale)
-    return figures
-
-
-def _curve(passes: Sequence[FoldPasses]) -> dict[str, Figure]:
-    """Return the gain over the better member by the number of members, and its limit."""
-    points = curve(passes, _MOST_SUBSETS)
-    kept = ("curve_gain_", "gain_limit", "disagreement", "error_correlation")
-    return {k: own for k, own in curve_figures(passes, points).items() if k.startswith(kept)}
-
-
-def _groups(
-    members: Sequence[Kept], passes: Sequence[FoldPasses], data: Path
-) -> list[dict[str, Any]]:
+def _groups(members: Sequence[Kept], folds: Sequence[Fold], data: Path) -> list[dict[str, Any]]:
     """Return the ensemble's figures by skin type, age, sex, site, source and confirmation."""
     taxonomy = Taxonomy.load(data / TAXONOMY)
-    by_name = {image_name(record): record for record in read_manifest(data)}
-    records = [by_name[name] for name in judged_images(members)]
-    judged = rivals(passes)["ensemble"]
+    records, judged = _records(members, data), ensemble_of(folds)
     answers = Answers(
         classes=tuple(taxonomy.classes),
         members=("ensemble",),
@@ -308,27 +283,6 @@ def _groups(
         facts={name: tuple(getattr(record, name) for record in records) for name in FACTS},
     )
     return [plain(attribute) for attribute in breakdowns(answers, draws=1000) if attribute.parts]
-
-
-def _chosen(passes: Sequence[FoldPasses]) -> str:
-    """Return in words what each fold chose, the same choices together."""
-    texts: dict[str, int] = {}
-    for fold in passes:
-        members, better, same_cost = choice(fold)
-        names = " + ".join(fold.names[member] for member in members)
-        single = f"{fold.names[same_cost[0]]} in {same_cost[1]} views"
-        text = f"{names} beside {fold.names[better[0]]}, at the same cost {single}"
-        texts[text] = texts.get(text, 0) + 1
-    return "; ".join(f"{text} ({count} of {len(passes)} folds)" for text, count in texts.items())
-
-
-def _only_one_view(passes: Sequence[FoldPasses]) -> str:
-    if max(passes[0].test.members) > 1:
-        return ""
-    return (
-        "; these members were judged in one view alone, so that no single network spends the whole "
-        "cost of the ensemble, and same_cost is a weak rival"
-    )
 
 
 def keep_bundle(path: Path, settings: Config) -> None:
