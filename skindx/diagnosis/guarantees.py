@@ -331,7 +331,11 @@ def _observed(metrics: dict[str, Any] | None) -> str:
     bounded = isinstance(low, float | int) and isinstance(high, float | int)
     if not isinstance(value, float | int) or not bounded:
         return ""
-    where = f": where it says 10 %, about {10 * value:.0f} % were" if value < 5 else ""
+    band = _part(urgent, "band")
+    observed, said = _share(band.get("observed"), band.get("n")), band.get("said")
+    where = ""
+    if observed and isinstance(said, float):
+        where = f"; where it said {percent(said)} on average, {shown_share(observed)} were urgent"
     return (
         f" Urgent conditions were {value:.2f} times as common as its probabilities said (95 % "
         f"interval {low:.2f} to {high:.2f}){where}."

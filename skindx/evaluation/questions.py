@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.evaluation.answers import Answers
+from skindx.evaluation.answers import Answers, Floats
 from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, groups_among, share
 from skindx.evaluation.figures import LEVEL, SEED, bounds, observed_over_expected, percent
 from skindx.evaluation.guarantee_scores import (
@@ -38,6 +38,7 @@ from skindx.models.urgent_risk import (
 TARGET_MISSED, TARGET_OVER_TRIAGE = 0.05, 0.40
 """What a user asks of an urgent risk: the target that the report holds it against."""
 
+BAND = (0.05, 0.2)
 SPECIFICITIES = (0.6, 0.8, 0.9, 0.95)
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 _DECISIONS = tuple(number / 100 for number in range(1, 51))
@@ -60,6 +61,19 @@ class ThresholdScore:
     threshold: float
     missed: Interval
     over_triage: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class RiskBand:
+    """Images whose risk is in [low, high): what was said of them, and how many were positive."""
+
+    low: float
+    high: float
+    n: int
+    groups: int
+    said: float
+    """Their mean risk."""
+    observed: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,8 @@ class QuestionScore:
     other_groups: int
     observed_over_expected: Interval
     """Images of these classes over the sum of their risks; 1 is calibrated."""
+    band: RiskBand | None
+    """Risks from 5 to 20 %, where most decisions are made; None: no image has such a risk."""
     auroc: Interval
     partial_auroc_80: Interval
     """Mean specificity above a sensitivity of 80 %."""
@@ -157,6 +173,7 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
         int((~positive_N).sum()),
         groups_among(~positive_N, answers),
         observed_over_expected(answers, np.flatnonzero(of_C).tolist(), draws=draws),
+        _band(answers, positive_N, risk_N),
         auroc,
         above_80,
         above_88,
@@ -175,6 +192,17 @@ def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> Qu
             risk_N, positive_N, answers.groups_N, _DECISIONS, draws=draws, level=LEVEL, seed=SEED
         ),
         _operating(answers, key, of_C, draws),
+    )
+
+
+def _band(answers: Answers, positive_N: Bools, risk_N: Floats) -> RiskBand | None:
+    low, high = BAND
+    inside_N = (risk_N >= low) & (risk_N < high)
+    if not inside_N.any():
+        return None
+    groups, said = groups_among(inside_N, answers), float(risk_N[inside_N].mean())
+    return RiskBand(
+        low, high, int(inside_N.sum()), groups, said, share(positive_N, inside_N, answers)
     )
 
 

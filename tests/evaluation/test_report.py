@@ -22,7 +22,12 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.figures import bounds, decimal, percent, points
 from skindx.evaluation.guarantee_scores import SetScore, SetScores
-from skindx.evaluation.image_table import MistakeStrip, check_pictures, worst_mistakes
+from skindx.evaluation.image_table import (
+    MistakeStrip,
+    check_pictures,
+    read_image_table,
+    worst_mistakes,
+)
 from skindx.evaluation.member_gains import FigureGain, MemberChoice, MemberGain
 from skindx.evaluation.report_plots import (
     confusion_cells,
@@ -32,7 +37,7 @@ from skindx.evaluation.report_plots import (
     risk_plot,
     sensitivity_plot,
 )
-from skindx.evaluation.score import Evaluation
+from skindx.evaluation.score import Evaluation, measure
 from skindx.metrics import DetectionScore, Interval
 from skindx.models.ensemble import Prediction
 
@@ -381,14 +386,20 @@ def test_the_verdict_follows_the_interval(interval: Interval, said: str) -> None
 
 
 @pytest.mark.browser
-def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path) -> None:
+def test_a_browser_shows_it_without_a_request_or_a_complaint(
+    evaluation: Path, tmp_path: Path
+) -> None:
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no chromium on this machine")
     path = tmp_path / "report.html"
-    path.write_text(page(), encoding="utf-8")
+    records, predictions, answers = read_image_table(evaluation)
+    whole = measure(records, predictions, answers, draws=20)
+    reasons = ("It calls more than half of the images urgent.", "Melanoma has too few images.")
+    html = render(dataclasses.replace(whole, not_useful=reasons))
+    path.write_text(html, encoding="utf-8")
     with sync_playwright() as play:
         browser = play.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]

@@ -273,13 +273,15 @@ def test_a_trained_bundle_is_judged_by_its_calibration_images(evaluation: Path) 
 
 def test_the_page_says_how_often_what_it_calls_ten_percent_was_there() -> None:
     over = {"value": 1.33, "low": 1.18, "high": 1.5}
-    metrics = {
+    band = {"said": 0.1, "n": 90, "observed": {"value": 0.2, "low": 0.15, "high": 0.25}}
+    metrics: dict[str, Any] = {
         "ensemble": {"top1": {"value": 0.8}},
-        "questions": [{"key": "urgent_risk", "observed_over_expected": over}],
+        "questions": [{"key": "urgent_risk", "observed_over_expected": over, "band": band}],
     }
     assert measured(metrics).endswith(
         "Urgent conditions were 1.33 times as common as its probabilities said (95 % interval 1.18 "
-        "to 1.50): where it says 10 %, about 13 % were."
+        "to 1.50); where it said 10 % on average, 20.0 % (95 % interval 15.0 to 25.0 %, 90 "
+        "images) were urgent."
     )
     for wrong in ({}, {"value": None, "low": 0, "high": 1}, {"value": 1.0, "low": None, "high": 2}):
         metrics["questions"] = [{"key": "urgent_risk", "observed_over_expected": wrong}]

@@ -534,6 +534,8 @@ def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, 
     benefit, refer_all, gain = ([next(points) for _ in thresholds_T] for _ in range(3))
     least, called_N = _called(table, risk_N, question)
 
+    within_N = (risk_N >= 0.05) & (risk_N < 0.2)
+
     def over_all(rows: Array) -> float:
         """Net benefit of the calls minus that of calling everybody (Vickers and Elkin 2006)."""
         called, positive, odds = called_N[rows], positive_N[rows], least / (1 - least)
@@ -546,6 +548,14 @@ def _question(table: Table, tiers: tuple[str, ...], question: str) -> dict[str, 
         "others": (~positive_N).sum(),
         "other_groups": table.groups_of(~positive_N),
         "observed_over_expected": table.over_expected(positive_N, risk_N),
+        "band": {
+            "low": 0.05,
+            "high": 0.2,
+            "n": within_N.sum(),
+            "groups": table.groups_of(within_N),
+            "said": risk_N[within_N].mean(),
+            "observed": table.share(positive_N, within_N),
+        },
         "auroc": auroc,
         "partial_auroc_80": above_80,
         "partial_auroc_88": above_88,

@@ -13,7 +13,11 @@ from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
-from skindx.models.bundle.bundle_index import FOLD_TRAINED_IMAGES, TRAINING_IMAGES
+from skindx.models.bundle.bundle_index import (
+    CLASS_CALIBRATION,
+    FOLD_TRAINED_IMAGES,
+    TRAINING_IMAGES,
+)
 from skindx.models.combination import log
 from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_members, predict_records
@@ -66,6 +70,11 @@ def test_a_run_of_folds_and_another_member_packs_one_bundle(run: Path, small_dat
     assert report["chosen"] == "mean of probabilities"
     assert report["fitted on"] == {"pictures": 12, "groups": 12}
     assert report["folds of one kind"] == [["fold-fold0", "fold-fold1"]]
+    # No class has ten of these twelve images, so nothing is calibrated by class, and it is said.
+    by_class = report["calibration by class"]
+    assert by_class["kept"] is False
+    assert predictor.bundle.spec.class_calibration is None
+    assert predictor.bundle.spec.provenance[CLASS_CALIBRATION] == by_class["why"]
     # Of 66 images of train and val every one was in some fold's training.
     provenance = predictor.bundle.spec.provenance
     assert (provenance[TRAINING_IMAGES], provenance[FOLD_TRAINED_IMAGES]) == (66, 12)
