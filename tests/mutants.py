@@ -901,9 +901,21 @@ MUTANTS = {
     ),
     "calibration error: images of one group count alone": Mutant(
         "skindx/metrics/share_intervals.py",
-        "* np.sqrt(n / effective_size(groups_N))",
-        "",
+        "_standard_error(bins_N, hits_N, bins) * alike",
+        "_standard_error(bins_N, hits_N, bins)",
         "tests/metrics/test_intervals_by_hand.py",
+    ),
+    "better member: a coin flip is taken for a choice": Mutant(
+        "skindx/evaluation/member_gains.py",
+        "return self.shares[self.best] >= SURE",
+        "return True",
+        "tests/evaluation/test_member_gains.py",
+    ),
+    "as served: a refused image has a next step": Mutant(
+        "skindx/evaluation/served_scores.py",
+        'steps_N = np.where(refused_N, "none", np.array(answers.steps))',
+        "steps_N = np.array(answers.steps)",
+        "tests/evaluation/test_served_scores.py",
     ),
     "gap test: classes explain nothing": Mutant(
         "skindx/metrics/bootstrap.py",

@@ -180,9 +180,8 @@ def calibration_interval(
     groups_N = np.asarray(groups_N)
     n, bins = len(gaps_N), int(bins_N.max()) + 1
     gap_B = np.bincount(bins_N, gaps_N, minlength=bins) / n
-    error_B = _standard_error(bins_N, hits_N, bins) * np.sqrt(
-        len(groups_N) / effective_size(groups_N)
-    )
+    alike = np.sqrt(len(groups_N) / effective_size(groups_N))
+    error_B = _standard_error(bins_N, hits_N, bins) * alike
     value = float(np.abs(gap_B).sum())
     clear_B = np.abs(gap_B) > _CLEAR * error_B
     noise_DB = np.random.default_rng(0).standard_normal((_DRAWS, bins)) * error_B
