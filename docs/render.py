@@ -139,6 +139,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     ),
     "unknowns": (REAL_SKIN, elsewhere.unknowns),
     "drift": (REAL_SKIN, elsewhere.drift),
+    "spectrum": (REAL_SKIN, partial(release.spectrum, file=RELEASE)),
+    "classes": (REAL_SKIN, partial(release.classes, file=RELEASE)),
     "urgency": (REAL_SKIN, partial(safety.urgency, file=RELEASE)),
     "groups": (REAL_SKIN, partial(safety.groups, file=RELEASE)),
     "crop": (REAL_SKIN, partial(safety.crop, file=RELEASE)),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blocks.texts import Load, cell, number, origin_of, shown, table, whole
+from skindx.evaluation.figures import bounds, change, points
+from skindx.metrics import Interval
 
 Row = Mapping[str, Any]
 
@@ -26,6 +28,7 @@ _STEPS = {
 }  # fmt: skip
 _DIGEST = re.compile(r"\b[Bb]undle `?([0-9a-f]{12})")
 _MISTAKES = 3
+_OLDER = "The evaluation of an older version does not tell images with histology apart."
 
 
 def one_bundle(text: str, where: str) -> None:
@@ -71,7 +74,7 @@ def spectrum(load: Load, *, file: str) -> str:
     written = load(file)
     parts = written.get("spectrum") or ()
     if not parts:
-        return "This evaluation does not tell images with histology apart."
+        return _OLDER
     rows = _spectrum_rows(written, parts)
     served = table(
         ["next step as served", *(row["name"] for row in written["served"])],
@@ -99,6 +102,8 @@ def spectrum(load: Load, *, file: str) -> str:
 def classes(load: Load, *, file: str) -> str:
     """Return each class's images, groups, share found, and observed over expected."""
     written = load(file)
+    if not written.get("spectrum"):
+        return _OLDER
     rows = [
         [
             one["name"],
@@ -108,16 +113,15 @@ def classes(load: Load, *, file: str) -> str:
             number(one["observed_over_expected"]),
         ]
         for one in written["classes"]
-    ]
-    rows += [
+    ] + [
         [
-            f"{question['name']}, all classes of it",
-            f"{question['n']} ({question['groups']})",
+            f"{one['name']}, all classes of it",
+            f"{one['n']} ({one['groups']})",
             "",
             "",
-            number(question["observed_over_expected"]),
+            number(one["observed_over_expected"]),
         ]
-        for question in written.get("questions", ())
+        for one in written["questions"]
     ]
     headings = ["class", "images (groups)", "found", "specificity", "observed over expected"]
     note = (
@@ -156,14 +160,10 @@ def _spectrum_rows(written: Row, parts: Sequence[Row]) -> list[list[str]]:
         ),
         row("top-1", lambda part: cell(part["top1"])),
         row("AUROC, mean over classes", lambda part: number(part["auroc"])),
-        row("AUROC of urgent", lambda part: _area(part["urgent_auroc"])),
+        row("AUROC of urgent", lambda part: number(part["urgent_auroc"])),
         row("urgent images that are missed, as served", urgent),
         row("other images called urgent, as served", others),
     ]
-
-
-def _area(area: Mapping[str, Any]) -> str:
-    return "" if area["value"] is None else number(area)
 
 
 def _probabilities(written: Row) -> list[tuple[str, str]]:
@@ -260,3 +260,28 @@ def _away(written: Row) -> tuple[dict[str, str], int]:
 
 def _rest(own: Mapping[str, float]) -> dict[str, float]:
     return {"value": 1 - own["value"], "low": 1 - own["high"], "high": 1 - own["low"]}
+
+
+def changes(load: Load, *, file: str) -> str:
+    """Return the figures of other cameras beside those at home, at unchanged thresholds."""
+    written = load(file)
+    found = written["elsewhere"]
+    rows = [_sides(one["title"], one, one["unit"] == "percent") for one in found["changes"]]
+    for one in found["classes"]:
+        counts = f"{one['internal_images']} and {one['external_images']} images"
+        rows.append(_sides(f"{one['name']}: AUROC ({counts})", one["auroc"], False))
+        rows.append(_sides(f"{one['name']}: found ({counts})", one["sensitivity"], True))
+    absent = f" Without an image there: {', '.join(found['absent'])}." if found["absent"] else ""
+    few = ", ".join(f"{name} {here} and {there}" for name, (here, there) in found["few"].items())
+    small = f" Under {found['fewest']} images here or there: {few}." if few else ""
+    headings = ["thresholds unchanged", "internal", "external", "change"]
+    note = f"{written['pictures']} images of {written['groups']} groups.{small}{absent}"
+    return "\n".join([table(headings, rows), "", note, "", origin_of_release(written["origin"])])
+
+
+def _sides(title: str, one: Row, percent: bool) -> list[str]:
+    write = cell if percent else number
+    own = Interval(*(one["change"][key] for key in ("value", "low", "high")))
+    text = points(own.value) if percent else change(own.value)
+    moved = f"{text} {bounds(own, 'points' if percent else 'change')}"
+    return [title, write(one["internal"]), write(one["external"]), moved]

@@ -35,14 +35,23 @@ def refused(row: Mapping[str, Any]) -> str:
     return cell(named(row["refused"]))
 
 
-def cell(raw: Mapping[str, float]) -> str:
-    figure = Interval(**raw)
+def cell(raw: Mapping[str, float | None]) -> str:
+    """Return a share in percent with its interval; "" for one that is not defined."""
+    if (figure := _defined(raw)) is None:
+        return ""
     return f"{percent(figure)} {bounds(figure)}"
 
 
-def number(raw: Mapping[str, float]) -> str:
-    figure = Interval(**raw)
+def number(raw: Mapping[str, float | None]) -> str:
+    """Return a figure as a decimal with its interval; "" for one that is not defined."""
+    if (figure := _defined(raw)) is None:
+        return ""
     return f"{decimal(figure)} {bounds(figure, 'decimal')}"
+
+
+def _defined(raw: Mapping[str, float | None]) -> Interval | None:
+    value, low, high = (raw[key] for key in ("value", "low", "high"))
+    return None if value is None or low is None or high is None else Interval(value, low, high)
 
 
 def shown(figure: Mapping[str, Any], *, signed: bool = False) -> str:

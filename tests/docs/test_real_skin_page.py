@@ -3,11 +3,17 @@
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pytest
+from evaluation_fakes import CLASSES, records_of, simulate
 from guide_pages import ROOT
+
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.score import score
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -245,6 +251,40 @@ def test_the_page_has_the_spectrum_and_each_class() -> None:
     assert "| urgent, all classes of it | 20 (15) |  |  | 1.200 [1.150, 1.250] |" in text
 
 
+def scored_rows(changed: int | None = None) -> dict[str, Any]:
+    """The figures of 120 rows, two thirds with histology; of one row another class is true."""
+    labels, table = simulate(120, seed=3)
+    if changed is not None:
+        labels[changed] = "melanoma" if labels[changed] == "nevus" else "nevus"
+    records = [
+        replace(record, confirmed_by="follow-up" if n % 3 else "histopathology")
+        for n, record in enumerate(records_of(labels, [f"lesion {n // 2}" for n in range(120)]))
+    ]
+    given = Answers.of(records, table, CLASSES, ["alpha", "beta"])
+    given = replace(
+        given,
+        steps=tuple("urgent" if p_C[1:3].sum() > 0.3 else "routine" for p_C in given.ensemble_NC),
+        mix_C=np.full(4, 0.25),
+    )
+    return {"origin": ORIGIN, **score(given, draws=40).to_dict()}
+
+
+def test_every_block_of_a_release_follows_its_rows() -> None:
+    whole, other = scored_rows(), scored_rows(changed=3)
+    for block in (release.headline, release.spectrum, release.classes):
+        text = text_of(block, whole)
+        assert text == text_of(block, scored_rows())
+        assert text != text_of(block, other)
+    text = text_of(release.headline, whole)
+    assert text.startswith("| HAM10000: 120 test images of 60 groups; 95 % intervals | histology |")
+    assert "| next steps as served, images |  |  | urgent " in text
+    assert "balanced rule |  |  | " in text
+    # The figures of histology alone do not see a follow-up image.
+    rows = [text_of(release.spectrum, own).splitlines()[2:9] for own in (whole, scored_rows(4))]
+    first = [[line.split(" | ")[1] for line in lines] for lines in rows]
+    assert first[0] == first[1]
+
+
 def test_the_headline_of_an_older_evaluation_has_what_it_knows() -> None:
     written = json.loads((ROOT / "docs/measured/isic9-evaluation.json").read_text())
     written["origin"]["bundle_digest"] = "0" * 64
@@ -273,6 +313,29 @@ def test_other_cameras_stand_with_both_mistakes() -> None:
         lambda file: old if file == "y.json" else release_figures(), file="x.json", other="y.json"
     )
     assert "8 images by other cameras: urgent images that are missed |  |  | 45.0 % [40" in text
+
+
+def test_changes_at_other_cameras_name_what_is_missing() -> None:
+    def sides(value: float) -> dict[str, Any]:
+        return {"internal": share(0.9), "external": share(value), "change": share(value - 0.9)}
+
+    change = {"title": "AUROC, mean of classes", "unit": "decimal", **sides(0.7)}
+    of_class = {
+        "name": "Melanoma", "internal_images": 40, "external_images": 30, "auroc": sides(0.6),
+        "sensitivity": sides(0.2),
+    }  # fmt: skip
+    found = {
+        "changes": [change], "classes": [of_class], "few": {"Dermatofibroma": (25, 7)},
+        "absent": ["Nevus"], "fewest": 20,
+    }  # fmt: skip
+    text = text_of(release.changes, release_figures() | {"elsewhere": found})
+    assert (
+        "| AUROC, mean of classes | 0.900 [0.850, 0.950] | 0.700 [0.650, 0.750] | "
+        "−0.200 [−0.250, −0.150] |" in text
+    )
+    assert "| 20.0 % [15.0, 25.0] | −70.0 [−75.0, −65.0] |" in text
+    assert "| Melanoma: found (40 and 30 images) | 90.0 % [85.0, 95.0] | 20.0 % [15.0" in text
+    assert "Under 20 images here or there: Dermatofibroma 25 and 7. Without an image there" in text
 
 
 def test_a_page_of_two_bundles_is_refused() -> None:
