@@ -257,7 +257,9 @@ class EvaluationReport:
     """With report.html, metrics.json, predictions.csv and predictions.npz."""
     scores: "Evaluation"
     digest: str | None
-    """Of the bundle, which now holds these figures; None: they are not of its test split."""
+    """Of the bundle that these figures now lie beside; None: they are not of its test split."""
+    evaluation_digest: str | None = None
+    """Of the evaluation beside the bundle, its SHA-256 of evaluation.json."""
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -286,7 +288,7 @@ def evaluate(
 
     `out` is by default evaluation/ beside the bundle, or external/; `split` test, or all of an
     `external` dataset; `pictures` of mistakes are `licensed`, `local` or `none`. Figures of the
-    test split are also written into the bundle's model card.
+    test split and the model card with them are put beside the bundle, whose digest stays.
     Raises UserError for bad input.
     """
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
@@ -313,7 +315,8 @@ def evaluate(
     )
     report = EvaluationReport(folder, scores, None)
     if part == "test" and scores.external is None and not external:
-        return replace(report, digest=add_metrics(path, report.metrics, digest).digest)
+        beside = add_metrics(path, report.metrics, digest)
+        return replace(report, digest=beside.digest, evaluation_digest=beside.evaluation)
     return report
 
 

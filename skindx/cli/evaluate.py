@@ -48,10 +48,11 @@ def evaluate(
     """Evaluate a bundle on a dataset and write an HTML report.
 
     It uses the same predictor that serves the page. Intervals are 95 % intervals over groups
-    (patients, lesions, duplicates). The figures of the test split are also written into the
-    bundle's model card. On a dataset with another taxonomy (external validation), classes are
-    matched by key, name or code; images of other classes are left out. So are images that the
-    bundle was made from, and copies of them in other bytes.
+    (patients, lesions, duplicates). The figures of the test split and the model card with them are
+    put beside the bundle, whose digest stays; they have an evaluation digest of their own. On a
+    dataset with another taxonomy (external validation), classes are matched by key, name or code;
+    images of other classes are left out. So are images that the bundle was made from, and copies
+    of them in other bytes.
 
     Example: skindx evaluate runs/mine/bundle runs/mine/data
 
@@ -83,7 +84,8 @@ def evaluate(
     if checklist:
         print(f"checklists: {write_checklists(folder)}")
     if report.digest:
-        print(f"the bundle now holds these figures; its new digest is {report.digest}")
+        print(f"bundle: digest {report.digest}, unchanged")
+        print(f"these figures lie beside it: evaluation digest {report.evaluation_digest}")
 
 
 def recompute(

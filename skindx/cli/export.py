@@ -58,8 +58,8 @@ def export(
     console().print(table)
     for line in _coarser(done):
         print(line)
-    digest = open_bundle(bundle).digest
-    print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")
+    digests = open_bundle(bundle).digests
+    print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digests}")
 
 
 def _coarser(done: "ExportSpec") -> list[str]:

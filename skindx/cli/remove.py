@@ -90,7 +90,7 @@ def _take_down(
 
         forget(path, gone)
         record_removal(path, uses)
-        print(f"bundle {path}: its new digest is {open_bundle(path).digest}")
+        print(f"bundle {path}: its new digest is {open_bundle(path).digests}")
     lists = ", ".join(str(dataset / BLOCKLIST) for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 

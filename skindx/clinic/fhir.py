@@ -354,6 +354,7 @@ def _device(diagnosis: Diagnosis) -> Plain:
         ("skindx", __version__),
         ("bundle version, SHA-256", source.version),
         ("bundle digest, SHA-256", source.digest),
+        ("evaluation digest, SHA-256", source.evaluation),
         ("runtime", source.backend),
     ]
     calibrated = "" if source.calibrated else "Its probabilities were not calibrated."

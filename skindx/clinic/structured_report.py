@@ -192,6 +192,7 @@ def _groups(
                     f"bundle {_short(source.name)}",
                     f"bundle version SHA-256 {source.version}",
                     f"bundle digest SHA-256 {source.digest or 'unknown'}",
+                    f"evaluation digest SHA-256 {source.evaluation or 'none'}",
                     f"runtime {source.backend}",
                 ],
             ),

@@ -171,7 +171,7 @@ def basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
     hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
     sentences = (
         f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
-        f"digest {source.digest[:16] or 'unknown'}; "
+        f"{source.digests}; "
         f"taxonomy {source.taxonomy}, {source.review}.",
         source.expects,
         source.adapted,
@@ -275,7 +275,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, "
-            f"digest {source.digest[:16] or 'unknown'}, {source.created}; "
+            f"{source.digests}, {source.created}; "
             f"taxonomy {source.taxonomy}: {source.review}.",
             style="dim",
         )

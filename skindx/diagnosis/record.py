@@ -268,6 +268,8 @@ class Source(_Part):
     """SHA-256 over everything that decides an answer."""
     digest: str = ""
     """SHA-256 of the bundle's index, as --expect takes it; empty in records of older versions."""
+    evaluation: str = ""
+    """SHA-256 of the evaluation that lies beside the bundle, with its figures; empty: none does."""
     backend: str = "eager"
     """The runtime of the networks, such as `openvino bf16`; rounding differs between runtimes."""
     calibrated: bool
@@ -285,6 +287,12 @@ class Source(_Part):
     """Which photos the model is for, in a sentence; empty: not stated."""
     adapted: str = ""
     """To which local images its probabilities and thresholds were fitted, and when; empty: none."""
+
+    @property
+    def digests(self) -> str:
+        """The first digits of both digests, as a page or a report names them."""
+        evaluation = f", evaluation {self.evaluation[:16]}" if self.evaluation else ""
+        return f"digest {self.digest[:16] or 'unknown'}{evaluation}"
 
     @property
     def limits(self) -> str:

@@ -30,8 +30,8 @@ from skindx.diagnosis.record import (
 )
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.imaging.cut_lesions import Edges, cut_by
-from skindx.models.bundle.bundle import CARD, METRICS, Bundle
-from skindx.models.bundle.bundle_index import EXPORTS, shown_frame
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle_index import CARD, EXPORTS, METRICS, shown_frame
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import TIERS, Question
 from skindx.taxonomy import unknown_to
@@ -282,6 +282,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         created=bundle.spec.created,
         version=bundle_version(bundle),
         digest=bundle.digest,
+        evaluation=bundle.evaluation,
         backend=backend,
         calibrated=bool(bundle.spec.class_calibration) or any(t != 1 for t in temperatures),
         by_class=bundle.spec.class_calibration is not None,

@@ -22,6 +22,7 @@ from skindx.data.layout import LEDGER, MANIFEST, SUMMARY
 RECIPE, CONFIG = "recipe.yaml", "config.yaml"
 """What `skindx new` writes into a run."""
 DATA, BUNDLE, EVALUATION = "data", "bundle", "evaluation"
+_EVALUATED = "evaluation.json"
 _INDEX, _METRICS, _SETTINGS, _CARD = "bundle.json", "metrics.json", "train.yaml", "member.json"
 PORT = 7860
 """Where `skindx serve` listens if it is not told otherwise."""
@@ -81,6 +82,8 @@ def standing_of(run: Path, here: Path, port: int = PORT) -> list[str]:
         served = _serves(digest, port)
         page = f"answers at http://127.0.0.1:{port}" if served else f"not served on port {port}"
         judged = _judged(metrics) if evaluated else "none of this bundle yet"
+        if (beside := bundle / _EVALUATED).is_file():
+            judged += f", digest {hashlib.sha256(beside.read_bytes()).hexdigest()[:16]}"
         rows += [("bundle", f"digest {digest[:16]}"), ("evaluation", judged), ("page", page)]
     width = max(len(name) for name, _ in rows)
     lines = [

@@ -123,7 +123,7 @@ def _greeting(host: str, port: int, bundle: Bundle, *, logged_in: bool) -> str:
         reach = f" Everyone {who} can use it."
         if logged_in:
             reach += " Put a proxy with TLS before it: passwords travel in the clear otherwise."
-    answers = f" It answers by {printable(bundle.spec.name)}, digest {bundle.digest}."
+    answers = f" It answers by {printable(bundle.spec.name)}, digest {bundle.digests}."
     if bundle.warning:
         answers += f" {bundle.warning}"
     return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}{answers}"

@@ -10,7 +10,7 @@ from tiny_bundle import measured, pack_tiny, pack_whole
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
-from skindx.models.bundle.bundle import CARD, open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import (
     Forgotten,
     add_metrics,
@@ -22,6 +22,7 @@ from skindx.models.bundle.bundle_changes import (
     would_forget,
 )
 from skindx.models.bundle.bundle_index import (
+    CARD,
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
     OLD_KEYS,

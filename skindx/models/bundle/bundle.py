@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from skindx.imaging.stored_colours import SRGB, Decoding
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
+    CARD,
+    EVALUATED,
     EXPORTS,
     INDEX,
+    METRICS,
     SEEN,
     BundleSpec,
     MemberSpec,
@@ -38,6 +41,7 @@ from skindx.models.bundle.bundle_index import (
     origin_of_bundle,
     origin_of_detector,
     provenance_value,
+    read_evaluation,
     read_index,
     read_seen,
     verify_files,
@@ -75,25 +79,12 @@ from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import Taxonomy
 
-TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
+TAXONOMY, TRUNKS = "taxonomy.yaml", "trunks"
 
-BUNDLE = FolderKind(
-    "a bundle",
-    INDEX,
-    (
-        TAXONOMY,
-        METRICS,
-        CARD,
-        TRUNKS,
-        SEEN,
-        "*.safetensors",
-        "members",
-        "detector",
-        "gallery",
-        "ood",
-        EXPORTS,
-    ),
-)
+BUNDLE = FolderKind("a bundle", INDEX, (
+    TAXONOMY, METRICS, CARD, EVALUATED, TRUNKS, SEEN, "*.safetensors", "members", "detector",
+    "gallery", "ood", EXPORTS,
+))  # fmt: skip
 """A folder that is one may be replaced by another."""
 
 _LONGEST_METRICS = 64 * MEGABYTE
@@ -107,7 +98,19 @@ class Bundle:
     spec: BundleSpec
     taxonomy: Taxonomy
     digest: str
-    """SHA-256 of the index, which holds the hash of every other file."""
+    """SHA-256 of the index, which holds the hash of every file but those of its evaluation."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """The files of its evaluation with their SHA-256; none before the first."""
+
+    @property
+    def evaluation(self) -> str:
+        """The digest of its evaluation, the SHA-256 of evaluation.json; "" where it has none."""
+        return self.beside.get(EVALUATED, "")
+
+    @property
+    def digests(self) -> str:
+        """Both digests in words."""
+        return self.digest + (f", evaluation {self.evaluation}" if self.evaluation else "")
 
     @property
     def images(self) -> ImageOrigin:
@@ -236,7 +239,7 @@ class Bundle:
 
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
-        if METRICS not in self.spec.files:
+        if METRICS not in {**self.spec.files, **self.beside}:  # older ones list it in the index
             return None
         return read_json(self.path / METRICS, _LONGEST_METRICS, finite=False)
 
@@ -333,7 +336,8 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
 
     The hashes stand in the bundle itself: they say that it is whole, not who made it. `expect` is
     the digest from a trusted source, or its first digits. Raises UserError for a folder
-    that is no bundle, for another digest, and for a missing, altered or additional file.
+    that is no bundle, for another digest, for an evaluation of another bundle, and for a missing,
+    altered or additional file.
     """
     content = read_index(path, expect)
     origin = str(path / INDEX)
@@ -354,7 +358,8 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     )
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
-    verify_files(path, spec.files)
+    beside = read_evaluation(path, digest_of(content))
+    verify_files(path, {**spec.files, **beside})
     taxonomy = Taxonomy.load(path / TAXONOMY)
     _check_columns(path, spec, len(taxonomy.classes))
     if spec.adapted and len(spec.adapted.log_shifts) != len(taxonomy.classes):
@@ -362,7 +367,7 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
             f"bundle {path} was adapted for {len(spec.adapted.log_shifts)} classes and has "
             f"{len(taxonomy.classes)}; adapt its parent again."
         )
-    return Bundle(path, spec, taxonomy, digest_of(content))
+    return Bundle(path, spec, taxonomy, digest_of(content), beside)
 
 
 def _weights(member: str) -> str:
@@ -384,7 +389,7 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
     files = {
         file.relative_to(folder).as_posix(): sha256_file(file)
         for file in below(folder)
-        if file.is_file() and file.name != INDEX
+        if file.is_file() and file.name not in (INDEX, EVALUATED)
     }
     write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))
 

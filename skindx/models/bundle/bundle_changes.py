@@ -1,5 +1,9 @@
 """Changes of a packed bundle, each in one step, and the removal of images from it.
 
+An evaluation lies beside the index and leaves the bundle's digest as it is. A change of the digest
+that leaves the networks' answers (exports, facts, removed images) binds the evaluation to the new
+one; metrics.json names the digest that was measured. A change of the answers drops it.
+
 The embedding index and the out-of-distribution check lose removed images. Weights cannot, so the
 provenance lists the removed images that the members were trained on.
 """
@@ -9,27 +13,32 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from skindx.core.atomic_files import (
     atomic_folder,
     entries,
     finish_folder,
     is_unfinished,
+    sha256_file,
     write_json,
     write_text,
 )
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Split
-from skindx.models.bundle.bundle import BUNDLE, CARD, METRICS, Bundle, open_bundle, write_index
+from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, write_index
 from skindx.models.bundle.bundle_index import (
+    CARD,
+    EVALUATED,
     FOLD_TRAINED_IMAGES,
     INDEX,
     MANIFEST_SHA256,
+    METRICS,
     REMOVED_MAYBE_TRAINED_ON,
     REMOVED_TRAINED_ON,
     SEEN,
+    BoundEvaluation,
     BundleSpec,
     provenance_value,
     without_old_keys,
@@ -49,13 +58,27 @@ GALLERY, OOD = "gallery", "ood"
 LearnedPart = EmbeddingIndex | OodPart | Fingerprints
 
 
-def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
-    """Put what an evaluation measured into the bundle and its model card, in one step.
+class _Part(Protocol):
+    def save(self, folder: Path) -> None: ...
 
-    Returns the bundle as it is then, with another digest. Raises UserError where the one that is
-    there does not have the digest that is expected.
+
+def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
+    """Put what an evaluation measured beside the bundle, with its model card, in one step.
+
+    Returns the bundle as it is then, with the same digest. Raises UserError where the one that is
+    there does not have the digest that is expected, and for figures of another one.
     """
-    _rewrite(open_bundle(path, expect), {}, metrics)
+    bundle = open_bundle(path, expect)
+    measured = (metrics.get("origin") or {}).get("bundle_digest") or bundle.digest
+    if measured != bundle.digest:
+        raise UserError(
+            f"these figures are of a bundle with the digest {measured}, and bundle {path} has "
+            f"{bundle.digest}; evaluate it again."
+        )
+    with atomic_folder(path, BUNDLE) as folder:
+        for name in {INDEX, *bundle.spec.files} - {METRICS, CARD}:
+            _put(path / name, folder / name)
+        _bind(folder, bundle, bundle.spec, metrics)
     return open_bundle(path)
 
 
@@ -74,7 +97,8 @@ def set_fusion(
     """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 
     Those that begin with `whole_` are for serving the bundle without its detector. `metadata` has
-    the rules for answers with age, sex and place; None: what is there.
+    the rules for answers with age, sex and place; None: what is there. An evaluation goes: it
+    measured other answers.
     """
     bundle = open_bundle(path)
     change = {
@@ -87,7 +111,7 @@ def set_fusion(
         "soon_risk": soon_risk,
         "whole_soon_risk": whole_soon_risk,
     }
-    _rewrite(_changed(bundle, change), {}, bundle.metrics())
+    _rewrite(_changed(bundle, change), {}, None)
     return open_bundle(path)
 
 
@@ -138,52 +162,63 @@ def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
 def put_folder(path: Path, name: str, source: Path) -> None:
     """Put the files of a folder into the bundle under `name`, in the place of what is there."""
     bundle = open_bundle(path)
-    with atomic_folder(path, BUNDLE) as folder:
-        kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
-        files = [(path / file, folder / file) for file in kept]
-        files += [(file, folder / name / file.name) for file in entries(source)]
-        for old, new in files:
-            new.parent.mkdir(parents=True, exist_ok=True)
-            _link(old, new)
-        write_index(folder, bundle.spec)
+    _rewrite(bundle, {}, bundle.metrics(), {name: _Files(name, source)})
+
+
+@dataclass(frozen=True)
+class _Files:
+    name: str
+    source: Path
+
+    def save(self, folder: Path) -> None:
+        for file in entries(self.source):
+            _put(file, folder / self.name / file.name)
 
 
 def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
-    parts: Mapping[str, LearnedPart | None] | None = None,
+    parts: Mapping[str, _Part | None] | None = None,
     *,
     out: Path | None = None,
     seen: Mapping[str, Split] | None = None,
 ) -> None:
     """Write the bundle again; `parts` take the place of all files in the folders they name.
 
-    `out` is another folder than its own; `seen` are other images than it knows.
+    `metrics` lie beside the index, which is the same without them. `out` is another folder than
+    its own; `seen` are other images than it knows.
     """
     parts = parts or {}
     provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
     with atomic_folder(out or bundle.path, BUNDLE) as folder:
-        for name in spec.files:
-            if (
-                name not in (METRICS, CARD, *([SEEN] if seen else []))
-                and name.split("/")[0] not in parts
-            ):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(bundle.path / name, folder / name)
+        for name in {*spec.files} - {METRICS, CARD, *([SEEN] if seen else [])}:
+            if not any(f"{name}/".startswith(f"{part}/") for part in parts):
+                _put(bundle.path / name, folder / name)
         for part in parts.values():
             if part is not None:
                 part.save(folder)
         if seen:
             write_seen_splits(folder / SEEN, seen)
-        if metrics is not None:
-            write_json(folder / METRICS, metrics)
-        write_text(folder / CARD, _card(spec, bundle, metrics))
+        write_text(folder / CARD, model_card(spec, bundle.taxonomy, None))
         write_index(folder, spec)
+        if metrics is not None:
+            _bind(folder, bundle, spec, metrics)
 
 
-def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any] | None) -> str:
+def _bind(folder: Path, bundle: Bundle, spec: BundleSpec, metrics: dict[str, Any]) -> None:
+    """Write figures, card and what binds them to the index that lies in the folder."""
+    write_json(folder / METRICS, metrics)
+    write_text(folder / CARD, _card(spec, bundle, metrics))
+    digest, metrics_sha256, card_sha256 = (
+        sha256_file(folder / name) for name in (INDEX, METRICS, CARD)
+    )
+    bound = BoundEvaluation(bundle=digest, metrics_sha256=metrics_sha256, card_sha256=card_sha256)
+    write_json(folder / EVALUATED, bound.model_dump(mode="json"))
+
+
+def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any]) -> str:
     try:
         return model_card(spec, bundle.taxonomy, metrics)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -193,7 +228,8 @@ def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any] | None) -> s
         ) from None
 
 
-def _link(source: Path, target: Path) -> None:
+def _put(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
         target.hardlink_to(source)
     except OSError:  # another file system, or one without hard links

@@ -285,6 +285,8 @@ def least_side(spec: BundleSpec) -> int:
 
 INDEX, EXPORTS = "bundle.json", "exports"
 """The index, and the folder of the members' bodies for other runtimes."""
+METRICS, CARD, EVALUATED = "metrics.json", "MODEL_CARD.md", "evaluation.json"
+"""What was measured, the model card, and what binds both to the index that they lie beside."""
 
 _LONGEST_INDEX = 32 * MEGABYTE
 """It names each image that was taken down after it was learned from."""
@@ -295,8 +297,8 @@ _FEWEST_DIGITS = 16
 def read_index(path: Path, expect: str | None = None) -> bytes:
     """Return the bytes of a bundle's index, whose SHA-256 is the bundle's digest.
 
-    Raises UserError for a folder that is no bundle, and for one that does not begin with the
-    digest that a user expects.
+    Raises UserError for a folder that is no bundle, and for one whose digest, and that of its
+    evaluation, do not begin with what a user expects.
     """
     index = path / INDEX
     if not path.exists():
@@ -308,8 +310,10 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
         raise UserError(f"{path} is no bundle (it has no {INDEX}); {advice}.")
     wanted = None if expect is None else _parsed(expect)
     content = read_plain(index, _LONGEST_INDEX)
-    digest = digest_of(content)
-    if wanted is not None and not digest.startswith(wanted):
+    digest, beside = digest_of(content), path / EVALUATED
+    # That of its evaluation names the digest of the bundle, so it binds both.
+    digests = [digest, *([digest_of(read_plain(beside))] if beside.is_file() else [])]
+    if wanted is not None and not any(one.startswith(wanted) for one in digests):
         raise UserError(
             f"bundle {path} has the digest {digest}, not {wanted}; it is another bundle, or was "
             "changed since: ask who gave you the digest for the bundle that it belongs to."
@@ -330,6 +334,39 @@ def _parsed(expect: str) -> str:
             "first hexadecimal digits, as `skindx train` prints them."
         )
     return wanted
+
+
+class BoundEvaluation(Settings):
+    """`evaluation.json`: figures and card that lie beside an index, and of which bundle they are.
+
+    Its SHA-256 is the evaluation's digest. The index does not list it, so that a bundle keeps its
+    digest when it is evaluated.
+    """
+
+    format: Literal[1] = 1
+    bundle: str = Field(pattern="^[0-9a-f]{64}$")
+    """The digest of the bundle."""
+    metrics_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    card_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+def read_evaluation(path: Path, digest: str) -> dict[str, str]:
+    """Return the files of a bundle's evaluation with their SHA-256; none where it has none.
+
+    Raises UserError for an evaluation of a bundle with another digest.
+    """
+    file = path / EVALUATED
+    if not os.path.lexists(file):
+        return {}
+    content = read_plain(file)
+    bound = BoundEvaluation.parse(parse_json(content, str(file)), str(file), expand=False)
+    if bound.bundle != digest:
+        raise UserError(
+            f"{file} is of a bundle with the digest {bound.bundle}, and bundle {path} has "
+            f"{digest}; copy the bundle again, whole."
+        )
+    own = digest_of(content)
+    return {METRICS: bound.metrics_sha256, CARD: bound.card_sha256, EVALUATED: own}
 
 
 def verify_files(path: Path, files: Mapping[str, str]) -> None:

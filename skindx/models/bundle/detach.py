@@ -17,7 +17,15 @@ from skindx.core.errors import UserError, instead_of
 from skindx.core.untrusted import MALFORMED, MEGABYTE, parse_json
 from skindx.models.bounded_files import MOST_BYTES, save_tensors
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
-from skindx.models.bundle.bundle_index import EXPORTS, INDEX, BundleSpec, MemberSpec
+from skindx.models.bundle.bundle_index import (
+    CARD,
+    EVALUATED,
+    EXPORTS,
+    INDEX,
+    METRICS,
+    BundleSpec,
+    MemberSpec,
+)
 from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
 from skindx.models.towers import HUB, resolve_tower
 
@@ -54,7 +62,7 @@ def detach(path: Path, out: Path, expect: str | None = None) -> list[str]:
     with atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.write(path / INDEX, INDEX)
         archive.writestr(NOTE, json.dumps({"trunks": note}, indent=2) + "\n")
-        for name in bundle.spec.files:
+        for name in {**bundle.spec.files, **bundle.beside}:
             if name not in left_out:
                 archive.write(path / name, name)
     return [_name(member) for member in trunks.values()]
@@ -163,7 +171,8 @@ def _index(opened: zipfile.ZipFile, archive: Path) -> BundleSpec:
 def _contained(opened: zipfile.ZipFile, spec: BundleSpec, archive: Path) -> Iterator[str]:
     """Yield the names of the bundle's files. Raises UserError for others, and for packed ones."""
     missing = {trunk_file(trunk) for trunk in _trunks(spec)}
-    names = set(spec.files) - missing
+    beside = {EVALUATED, METRICS, CARD} if EVALUATED in opened.namelist() else set()
+    names = {*spec.files, *beside} - missing
     if set(opened.namelist()) != {INDEX, NOTE, *names}:
         raise UserError(f"{archive} does not hold the files that it lists; copy it again.")
     entries = [opened.getinfo(name) for name in names]

@@ -291,8 +291,8 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     sheet.text(threshold_sentence(result))
     sheet.text(result.scope.text)
     sheet.text(
-        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, digest "
-        f"{source.digest[:16] or 'unknown'}; taxonomy {source.taxonomy}, {source.review}."
+        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
+        f"{source.digests}; taxonomy {source.taxonomy}, {source.review}."
     )
     hashes = ", ".join(photo.sha256[:16] for photo in result.photos)
     sheet.text(f"The SHA-256 hashes of the photo files begin with {hashes}.", faint=True)

@@ -227,6 +227,7 @@ def routes(
             bundle=bundle.spec.name,
             version=version,
             digest=bundle.digest,
+            evaluation=bundle.evaluation,
             **asdict(now),
         )
         return JSONResponse(body.model_dump(), 200 if now.ready else 503)

@@ -101,6 +101,7 @@ class Health(BaseModel):
                     "bundle": "skindx-demo",
                     "version": "9f2c1e0b7a55",
                     "digest": "1b6453892473a467",
+                    "evaluation": "5c1f7a3e90d2b864",
                     "workers": 2,
                     "ready": 2,
                     "waiting": 0,
@@ -115,6 +116,7 @@ class Health(BaseModel):
     bundle: str
     version: str = Field(description="SHA-256 over everything that decides an answer.")
     digest: str = Field(description="SHA-256 of the bundle's index, as `--expect` takes it.")
+    evaluation: str = Field(description="SHA-256 of the evaluation beside it; empty: none.")
     workers: int
     ready: int = Field(description="Workers that are running.")
     waiting: int = Field(description="Cases that wait for a worker.")
