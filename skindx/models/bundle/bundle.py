@@ -87,8 +87,6 @@ BUNDLE = FolderKind("a bundle", INDEX, (
 ))  # fmt: skip
 """A folder that is one may be replaced by another."""
 
-_LONGEST_METRICS = 64 * MEGABYTE
-
 
 @dataclass(frozen=True)
 class Bundle:
@@ -109,7 +107,7 @@ class Bundle:
 
     @property
     def digests(self) -> str:
-        """Both digests in words."""
+        """Return both digests."""
         return self.digest + (f", evaluation {self.evaluation}" if self.evaluation else "")
 
     @property
@@ -239,9 +237,9 @@ class Bundle:
 
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
-        if METRICS not in {**self.spec.files, **self.beside}:  # older ones list it in the index
-            return None
-        return read_json(self.path / METRICS, _LONGEST_METRICS, finite=False)
+        listed = {**self.spec.files, **self.beside}  # an older bundle's index lists the figures
+        file = self.path / METRICS
+        return read_json(file, 64 * MEGABYTE, finite=False) if METRICS in listed else None
 
 
 @dataclass(frozen=True)
@@ -335,9 +333,8 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     """Verify every file's hash and return the bundle.
 
     The hashes stand in the bundle itself: they say that it is whole, not who made it. `expect` is
-    the digest from a trusted source, or its first digits. Raises UserError for a folder
-    that is no bundle, for another digest, for an evaluation of another bundle, and for a missing,
-    altered or additional file.
+    the digest from a trusted source, or its first digits. Raises UserError for no bundle, another
+    digest, an evaluation of another bundle, and a missing, altered or additional file.
     """
     content = read_index(path, expect)
     origin = str(path / INDEX)
@@ -353,9 +350,8 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     needed |= {ROWS, TENSORS} if spec.gallery else set()
     needed |= {CHECK, OOD_ROWS, FEATURES} if spec.ood else set()
     needed |= {STATISTICS} if spec.novelty else set()
-    needed |= (
-        {f"detector/{name}" for name in (MODEL_YAML, MODEL_WEIGHTS)} if spec.detector else set()
-    )
+    detector = {f"detector/{name}" for name in (MODEL_YAML, MODEL_WEIGHTS)}
+    needed |= detector if spec.detector else set()
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
     beside = read_evaluation(path, digest_of(content))
