@@ -1,5 +1,6 @@
 """Processes that diagnose: cases wait in one line, each process has one thread and one bundle."""
 
+import json
 import logging
 import socket
 import sys
@@ -160,11 +161,10 @@ def worker_command(
     monitor: Path | None = None,
 ) -> tuple[str, ...]:
     """Return what starts a worker; `worker.started` adds a connection and a folder."""
-    level = "" if miss_rate is None else str(miss_rate)
-    mix = "" if prevalence is None else str(prevalence.resolve())
-    file = "" if monitor is None else str(monitor.resolve())
-    words = (str(bundle.resolve()), version, expect or "", level, mix, file)
-    return module_command("skindx.ui.diagnosis_pool", *words)
+    files = (path and str(path.resolve()) for path in (bundle, prevalence, monitor))
+    return module_command(
+        "skindx.ui.diagnosis_pool", json.dumps([version, expect, miss_rate, *files])
+    )
 
 
 def load_bundle(
@@ -215,19 +215,16 @@ def load_bundle(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a worker; an empty argument is not given.
-
-    BUNDLE VERSION EXPECT MISS_RATE PREVALENCE MONITOR DESCRIPTOR FOLDER
-    """
+    """Run a worker: what `worker_command` gives it, DESCRIPTOR FOLDER."""
     go_offline()
     collect_rarely()
     hide_messages()
-    bundle, version, expect, level, mix, file, descriptor, folder = arguments
-    miss_rate = float(level) if level else None
+    served, descriptor, folder = arguments
+    version, expect, miss_rate, bundle, *others = json.loads(served)
+    prevalence, monitor = (path and Path(path) for path in others)
+    given = (Path(bundle), version, expect, miss_rate, prevalence)
     with socket.socket(fileno=int(descriptor)) as connection:
-        prevalence, monitor = (Path(name) if name else None for name in (mix, file))
-        given = (expect or None, miss_rate, prevalence)
-        load = partial(load_bundle, Path(bundle), version, *given, monitor=monitor)
+        load = partial(load_bundle, *given, monitor=monitor)
         serve_cases(connection, Path(folder), load)
 
 

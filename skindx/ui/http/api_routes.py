@@ -29,7 +29,7 @@ from skindx.ui.http.answer_forms import (
     made_pdf,
     wants_fhir,
 )
-from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
+from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, form_schema, problem, problems
 from skindx.ui.http.forms import read_case
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
@@ -148,15 +148,16 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "prefers that.",
         "content": {MEDIA_TYPE: {"schema": {"type": "object"}}},
     },
-    400: {"model": Problem, "description": "The form is invalid."},
-    406: {"model": Problem, "description": "`Accept` takes only FHIR that is not made here."},
-    413: {"model": Problem, "description": "The request is too large."},
-    422: {"model": Problem, "description": "A photo was refused."},
-    500: {"model": Problem, "description": "The server failed on this case."},
-    503: {
-        "model": Problem,
-        "description": "Too many cases wait; `Retry-After` says when to try again.",
-    },
+    **problems(
+        {
+            400: "The form is invalid.",
+            406: "`Accept` takes only FHIR that is not made here.",
+            413: "The request is too large.",
+            422: "A photo was refused.",
+            500: "The server failed on this case.",
+            503: "Too many cases wait; `Retry-After` says when to try again.",
+        }
+    ),
 }
 
 

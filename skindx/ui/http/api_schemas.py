@@ -1,6 +1,6 @@
 """The bodies of the interface's answers and errors, with examples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -51,6 +51,11 @@ class Answered(BaseModel):
     wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
+def _example(**values: Any) -> ConfigDict:
+    """Return the configuration of a body of which documentation shows these values."""
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
 class RefusedPhoto(BaseModel):
     """Why one photo of the case is not judged."""
 
@@ -67,17 +72,11 @@ _BLURRED = f"The photo is too blurred to be judged; hold still and take it again
 class Problem(BaseModel):
     """Why there is no answer."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "error": _BLURRED,
-                    "gate": "blur",
-                    "photo": 0,
-                    "refusals": [{"photo": 0, "gate": "blur", "error": _BLURRED}],
-                }
-            ]
-        }
+    model_config = _example(
+        error=_BLURRED,
+        gate="blur",
+        photo=0,
+        refusals=[{"photo": 0, "gate": "blur", "error": _BLURRED}],
     )
     error: str = Field(description="What is wrong and what to do, in one sentence.")
     gate: Gate | None = Field(
@@ -90,27 +89,28 @@ class Problem(BaseModel):
     wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
+def problems(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Return the description of each status at which a route answers with a problem."""
+    return {
+        status: {"model": Problem, "description": meaning} for status, meaning in meanings.items()
+    }
+
+
 class Health(BaseModel):
     """The state of the server."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "status": "ok",
-                    "bundle": "skindx-demo",
-                    "version": "9f2c1e0b7a55",
-                    "digest": "1b6453892473a467",
-                    "evaluation": "5c1f7a3e90d2b864",
-                    "workers": 2,
-                    "ready": 2,
-                    "waiting": 0,
-                    "capacity": 128,
-                    "restarts": 0,
-                    "problem": "",
-                }
-            ]
-        }
+    model_config = _example(
+        status="ok",
+        bundle="skindx-demo",
+        version="9f2c1e0b7a55",
+        digest="1b6453892473a467",
+        evaluation="5c1f7a3e90d2b864",
+        workers=2,
+        ready=2,
+        waiting=0,
+        capacity=128,
+        restarts=0,
+        problem="",
     )
     status: str = Field(description="`ok`, or `unavailable` while no worker is ready.")
     bundle: str
@@ -128,23 +128,17 @@ class Health(BaseModel):
 class ScanStatus(BaseModel):
     """A scan that was taken: how far it is, and what it found."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
-                    "url": "/v1/scan/kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
-                    "status": "running",
-                    "stage": "searching",
-                    "scans_before": 0,
-                    "tiles_done": 48,
-                    "tiles_known": 182,
-                    "error": "",
-                    "expires_at": None,
-                    "result": None,
-                }
-            ]
-        }
+    model_config = _example(
+        id="kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
+        url="/v1/scan/kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
+        status="running",
+        stage="searching",
+        scans_before=0,
+        tiles_done=48,
+        tiles_known=182,
+        error="",
+        expires_at=None,
+        result=None,
     )
     id: str = Field(description="Who knows it can read the scan; it cannot be guessed.")
     url: str = Field(description="Where to ask for it.")

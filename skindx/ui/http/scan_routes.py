@@ -14,9 +14,9 @@ from skindx.core.errors import JobError, UserError
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.ui.http.api_schemas import (
-    Problem,
     ScanStatus,
     problem,
+    problems,
     ruler_form_schema,
     scan_form_schema,
 )
@@ -34,20 +34,19 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-_MEANINGS = {
-    400: "The form is invalid.",
-    409: "The server's bundle has no detector.",
-    413: "The request is too large.",
-    422: "The photo shows no ruler that can be read.",
-    429: "Your last photo is still searched for a ruler; see `Retry-After`.",
-    500: "The search failed.",
-    501: "The server lacks packages that scans need.",
-    503: "Too many photos wait; see `Retry-After`.",
-    507: "The server's disk is full.",
-}
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": body} for status, body in _MEANINGS.items()
-}
+_PROBLEMS = problems(
+    {
+        400: "The form is invalid.",
+        409: "The server's bundle has no detector.",
+        413: "The request is too large.",
+        422: "The photo shows no ruler that can be read.",
+        429: "Your last photo is still searched for a ruler; see `Retry-After`.",
+        500: "The search failed.",
+        501: "The server lacks packages that scans need.",
+        503: "Too many photos wait; see `Retry-After`.",
+        507: "The server's disk is full.",
+    }
+)
 
 
 def add_ruler_route(router: "APIRouter", jobs: ScanJobs | None, unable: NoScans | None) -> None:
@@ -105,20 +104,21 @@ _GONE = (
     "or the server was started again since; send the photos again."
 )
 _NOT_YET = "the scan is not done; ask for its status until it is."
-_PROBLEM: dict[str, Any] = {"model": Problem}
 _TAKEN: dict[int | str, dict[str, Any]] = {
     202: {"model": ScanStatus, "description": "The scan was taken; `Location` is where to ask."},
-    400: _PROBLEM | {"description": "The form is invalid."},
-    409: _PROBLEM | {"description": "The server's bundle has no detector."},
-    413: _PROBLEM | {"description": "The request is too large."},
-    429: _PROBLEM | {"description": "You have scans at work; see `Retry-After`."},
-    501: _PROBLEM | {"description": "The server lacks packages that scans need."},
-    503: _PROBLEM | {"description": "Too many scans wait; see `Retry-After`."},
-    507: _PROBLEM | {"description": "The server's disk is full."},
+    **problems(
+        {
+            400: "The form is invalid.",
+            409: "The server's bundle has no detector.",
+            413: "The request is too large.",
+            429: "You have scans at work; see `Retry-After`.",
+            501: "The server lacks packages that scans need.",
+            503: "Too many scans wait; see `Retry-After`.",
+            507: "The server's disk is full.",
+        }
+    ),
 }
-_MISSING: dict[int | str, dict[str, Any]] = {
-    404: _PROBLEM | {"description": "There is no such scan, or no more."}
-}
+_MISSING = problems({404: "There is no such scan, or no more."})
 
 
 def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics) -> "APIRouter":
@@ -187,7 +187,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
     @router.get(
         "/{scan}/page",
         response_class=HTMLResponse,
-        responses=_MISSING | {409: _PROBLEM | {"description": "The scan is not done."}},
+        responses=_MISSING | problems({409: "The scan is not done."}),
         summary="Get the result as one page that needs nothing else",
     )
     def read_page(scan: str, request: Request) -> Response:

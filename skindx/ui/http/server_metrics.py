@@ -24,6 +24,8 @@ from skindx.workers.worker_pool import PoolStatus
 log = logging.getLogger(__name__)
 
 P_VALUE_EDGES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+P_VALUE_SHARES = {high: high - low for low, high in pairwise((0.0, *P_VALUE_EDGES))}
+"""Upper edge -> share; the OOD check's p-value is uniform."""
 
 
 def class_shares(metrics: dict[str, Any] | None) -> dict[str, float]:
@@ -48,11 +50,6 @@ def score_shares(metrics: dict[str, Any] | None) -> dict[float, float]:
         return {}
 
 
-def p_value_shares() -> dict[float, float]:
-    """Return upper edge -> share; the OOD check's p-value is uniform."""
-    return {high: high - low for low, high in pairwise((0.0, *P_VALUE_EDGES))}
-
-
 def shift(seen: Sequence[float], expected: Sequence[float]) -> float:
     """Return the population stability index of two lists of shares; 0: the same, > 0.25: another.
 
@@ -72,6 +69,11 @@ LEAST = 100
 """With fewer answers the index would be noise and is not given."""
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
 _OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
+_ENDINGS: dict[type[Exception], str] = {
+    **{Refused: "refused", Busy: "busy", Unanswered: "failed"},
+    **{UserError: "bad-input", Exception: "failed"},
+}
+"""Outcome of a case by the first kind that its error is of."""
 _SCAN_OUTCOMES = ("done", "failed", "bad-input", "busy", "deleted")
 _SCAN_SECONDS = (5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
 
@@ -113,12 +115,8 @@ class Metrics:
         Info("skindx_bundle", "The bundle that answers.", **here).info(
             {"name": bundle.spec.name, "version": version}
         )
-        self._cases = Counter(
-            "skindx_cases", "Cases by way and outcome.", ["way", "outcome"], **here
-        )
-        for way in ("page", "api"):
-            for outcome in _OUTCOMES:
-                self._cases.labels(way, outcome)
+        both = ["way", "outcome"]
+        self._cases = Counter("skindx_cases", "Cases by way and outcome.", both, **here)
         self._seconds = Histogram(
             "skindx_case_seconds",
             "From the case to its answer, waiting included.",
@@ -127,11 +125,12 @@ class Metrics:
             **here,
         )
         self._scans = Counter(
-            "skindx_scans", "Scans of wide photos by way and outcome.", ["way", "outcome"], **here
+            "skindx_scans", "Scans of wide photos by way and outcome.", both, **here
         )
         for way in ("page", "api"):
-            for outcome in _SCAN_OUTCOMES:
-                self._scans.labels(way, outcome)
+            for counter, outcomes in ((self._cases, _OUTCOMES), (self._scans, _SCAN_OUTCOMES)):
+                for outcome in outcomes:
+                    counter.labels(way, outcome)
         self._scan_seconds = Histogram(
             "skindx_scan_seconds",
             "From a scan's photos to its result, waiting included.",
@@ -171,7 +170,7 @@ class Metrics:
         self._drift = {
             "class": _Drift("class_first", list(first), list(first.values()), here),
             "score": _Drift("top_probability", *_bins(score_shares(measured)), here),
-            "familiarity": _Drift("familiarity", *_bins(p_value_shares()), here),
+            "familiarity": _Drift("familiarity", *_bins(P_VALUE_SHARES), here),
         }
 
     def scan_ended(self, way: str, outcome: str, seconds: float) -> None:
@@ -236,22 +235,10 @@ class CountingDiagnoser:
             outcome = "abstained" if answer.diagnosis.abstained else "answered"
             self._metrics.answered(answer.diagnosis)
             return answer
-        except Refused as error:
-            outcome = "refused"
-            for refusal in error.refusals:
+        except Exception as error:
+            outcome = next(name for kind, name in _ENDINGS.items() if isinstance(error, kind))
+            for refusal in error.refusals if isinstance(error, Refused) else ():
                 self._metrics.refused(refusal.gate)
-            raise
-        except Busy:
-            outcome = "busy"
-            raise
-        except Unanswered:
-            outcome = "failed"
-            raise
-        except UserError:
-            outcome = "bad-input"
-            raise
-        except Exception:
-            outcome = "failed"
             raise
         finally:
             self._metrics.ended(self._way, outcome, time.perf_counter() - start)
