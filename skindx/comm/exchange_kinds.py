@@ -31,5 +31,4 @@ else:
 
 def build_exchange(settings: ExchangeSettings) -> "Exchange | None":
     """Return the exchange of these settings, or None for the engine's own."""
-    exchange: Exchange | None = load_object(settings.code)(settings) if settings.code else None
-    return exchange
+    return load_object(settings.code)(settings) if settings.code else None

@@ -137,8 +137,7 @@ def iou(first: Sequence[Box], second: Sequence[Box]) -> "Floats":
     sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
     shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
     union_AB = _area(a_A4) + _area(b_B4) - shared_AB
-    both_AB: Floats = shared_AB / union_AB
-    return both_AB
+    return shared_AB / union_AB
 
 
 def _area(boxes: "Floats") -> "Floats":

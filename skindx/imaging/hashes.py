@@ -135,16 +135,14 @@ def _wavelet(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
     # The low-pass band of the Haar transform is the block sum up to a factor.
     sums = _blocks(thumbs_NSS, GRID, GRID)
     grids = _turned(sums, sums.swapaxes(1, 2))
-    bits: NDArray[np.bool_] = grids > np.median(grids, axis=(2, 3), keepdims=True)
-    return bits
+    return grids > np.median(grids, axis=(2, 3), keepdims=True)
 
 
 def _difference(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
     wide = _blocks(thumbs_NSS, GRID, GRID + 1)
     tall = _blocks(thumbs_NSS, GRID + 1, GRID)
     grids = _turned(wide, tall.swapaxes(1, 2))
-    bits: NDArray[np.bool_] = grids[..., 1:] > grids[..., :-1]
-    return bits
+    return grids[..., 1:] > grids[..., :-1]
 
 
 def _perceptual(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -168,8 +166,7 @@ def _signs(thumbs_NSS: NDArray[np.float32], grid: int) -> NDArray[np.bool_]:
         for v in (0, 1)
         for h in (0, 1)
     ]
-    bits: NDArray[np.bool_] = np.stack(turned, axis=1) > 0
-    return bits
+    return np.stack(turned, axis=1) > 0
 
 
 FINE = 16

@@ -320,8 +320,7 @@ class ModalityCheck(Settings):
     def refused(self, features_NF: Floats, network: ModalityNetwork | None = None) -> Bools:
         """Tell which images seem to be of the other kind, N."""
         scores_N = (network or shipped()).score(features_NF)
-        out_N: Bools = _SIGNS[self.kind] * scores_N >= self.threshold
-        return out_N
+        return _SIGNS[self.kind] * scores_N >= self.threshold
 
     def refuses(self, pixels_HW3: NDArray[np.uint8]) -> bool:
         """Tell whether an image seems to be of the other kind."""

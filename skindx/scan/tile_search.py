@@ -183,8 +183,7 @@ def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> Fl
     kept_K = (sides_K2.max(axis=1) >= grid.least) & (sides_K2.min(axis=1) > 0) & ~thin_K
     tile_K = np.full(len(boxes_K4), float(grid.level * TILES_A_LEVEL + number))
     columns = (detected.scores_K, detected.labels_K, tile_K, parts_K)
-    rows_K8: Floats = np.concatenate([full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1)
-    return rows_K8
+    return np.concatenate([full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1)
 
 
 SAME_TILE_IOU, OTHER_TILE_IOU = 0.5, 0.3
@@ -347,16 +346,14 @@ def _best(boxes_K4: Floats) -> Ints:
 def _nested(box_4: Floats, boxes_N4: Floats) -> Bools:
     """Return which of others lie in a box or hold it, N."""
     least_N = np.minimum(_area(box_4), _areas(boxes_N4))
-    nested_N: Bools = _shared(box_4, boxes_N4) >= INSIDE * np.maximum(least_N, 1e-12)
-    return nested_N
+    return _shared(box_4, boxes_N4) >= INSIDE * np.maximum(least_N, 1e-12)
 
 
 def held(box_4: Floats, boxes_N4: Floats) -> Bools:
     """Return which of others lie in a box and are not the same lesion outlined again, N."""
     inside_N = _shared(box_4, boxes_N4) >= INSIDE * np.maximum(_areas(boxes_N4), 1e-12)
     smaller_N = _areas(boxes_N4) < _area(box_4)
-    held_N: Bools = inside_N & smaller_N & (iou(box_4, boxes_N4) < SAME_TILE_IOU)
-    return held_N
+    return inside_N & smaller_N & (iou(box_4, boxes_N4) < SAME_TILE_IOU)
 
 
 def iou(box_4: Floats, boxes_N4: Floats) -> Floats:

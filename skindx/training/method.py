@@ -136,8 +136,7 @@ PLAIN = Method()
 
 def method_of(module: nn.Module) -> Method:
     """Return the method that has changed a network; the plain one for any other network."""
-    result: Method = getattr(module, METHOD, PLAIN)
-    return result
+    return getattr(module, METHOD, PLAIN)
 
 
 class RunMethod:

@@ -179,8 +179,7 @@ def now(engine: Engine) -> ColumnElement[float]:
     """Return the database's own clock, in seconds since 1970: workers' clocks may differ."""
     if engine.dialect.name == "sqlite":
         return (func.julianday("now") - _UNIX_EPOCH_JULIAN) * _DAY_S
-    seconds: ColumnElement[float] = func.date_part("epoch", func.clock_timestamp())
-    return seconds
+    return func.date_part("epoch", func.clock_timestamp())
 
 
 class ConflictError(UserError):

@@ -54,14 +54,12 @@ class Codebook:
     @property
     def signs(self) -> NDArray[np.int8]:
         """Return what turns a code into that of the mirrored point."""
-        signs_C: NDArray[np.int8] = np.where(self.odd_C, -1, 1).astype(np.int8)
-        return signs_C
+        return np.where(self.odd_C, -1, 1).astype(np.int8)
 
     def encode(self, descriptors_PD: NDArray[np.float32]) -> NDArray[np.int8]:
         """Return codes_PC of RootSIFT descriptors of length 1."""
         exact_PC = (descriptors_PD - self.mean_D) @ self.components_CD.T
-        codes_PC: NDArray[np.int8] = np.rint(exact_PC * SCALE).clip(-127, 127).astype(np.int8)
-        return codes_PC
+        return np.rint(exact_PC * SCALE).clip(-127, 127).astype(np.int8)
 
     def nearest(self, codes_PC: NDArray[np.int8]) -> NDArray[np.uint8]:
         """Return nearest_PHR, the words of each half that are nearest to each point."""

@@ -297,8 +297,7 @@ def _unique(pairs_P2: NDArray[np.int64]) -> NDArray[np.int64]:
     ordered_P2 = ordered_P2[ordered_P2[:, 0] < ordered_P2[:, 1]]
     if not len(ordered_P2):
         return np.empty((0, 2), np.int64)
-    unique_P2: NDArray[np.int64] = np.unique(ordered_P2, axis=0)
-    return unique_P2
+    return np.unique(ordered_P2, axis=0)
 
 
 def _copy(values: NDArray[np.float64], sha256s: Sequence[str], position: dict[str, int]) -> Copy:

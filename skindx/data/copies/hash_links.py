@@ -233,8 +233,7 @@ def centres(near: NearGraph, order_N: NDArray[np.int64]) -> NDArray[np.int64]:
             around = around[free_N[around]]
             centre_N[around] = node
             free_N[around] = free_N[node] = False
-    chosen: NDArray[np.int64] = best_N[centre_N[near.node_N]]
-    return chosen
+    return best_N[centre_N[near.node_N]]
 
 
 def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
@@ -244,8 +243,7 @@ def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
 
     ones_L = np.ones(len(links_L2), bool)
     joined = coo_matrix((ones_L, (links_L2[:, 0], links_L2[:, 1])), shape=(count, count))
-    labels: list[int] = connected_components(joined, directed=False)[1].tolist()
-    return labels
+    return connected_components(joined, directed=False)[1].tolist()
 
 
 Join = Callable[[NDArray[np.uint64], int], HashPairs]

@@ -123,8 +123,7 @@ def sample_seeds(prefix: Sequence[int], numbers: Sequence[int]) -> list[int]:
     entropy_TK[:, -1] = numbers
     seeds_T = np.empty(len(numbers), np.uint32)
     library.first_words(*entropy_TK.shape, entropy_TK.ctypes.data, seeds_T.ctypes.data)
-    seeds: list[int] = seeds_T.tolist()
-    return seeds
+    return seeds_T.tolist()
 
 
 def draw_windows(

@@ -185,5 +185,4 @@ def memory_for(device: "torch.device") -> Allocate:
 def _pinned(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
     import torch
 
-    pinned: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
-    return pinned
+    return torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()

@@ -102,8 +102,7 @@ def _assigned(before: ScanView, after: ScanView, warp: Warp) -> Ints:
     whole[count_before:, :count_after] = np.where(np.eye(count_after), _UNMATCHED, impossible)
     rows, columns = linear_sum_assignment(whole)
     real = (rows < count_before) & (columns < count_after)
-    pairs_N2: Ints = np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
-    return pairs_N2
+    return np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
 
 
 # N = matched pairs
@@ -149,15 +148,13 @@ def growth_of(before: ScanView, after: ScanView, matched: Matched) -> tuple[Floa
 def _edge(size_N: Floats, view: ScanView) -> Floats:
     """Return the standard deviation of a diameter's logarithm, by the jitter of its box."""
     pixel = view.size_wh[0] / view.photo.width
-    edge_N: Floats = np.hypot(_EDGE_PX * pixel, _EDGE_SHARE * size_N) / size_N
-    return edge_N
+    return np.hypot(_EDGE_PX * pixel, _EDGE_SHARE * size_N) / size_N
 
 
 def two_sided(z_N: Floats) -> Floats:
     from scipy.stats import norm
 
-    p_N: Floats = 2 * norm.sf(np.abs(z_N))
-    return p_N
+    return 2 * norm.sf(np.abs(z_N))
 
 
 def discoveries(p_N: Floats) -> Bools:

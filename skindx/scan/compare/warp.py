@@ -154,8 +154,7 @@ def _spline(from_M2: Floats, rest_M2: Floats, places_N2: Floats, smoothing: floa
     spline = RBFInterpolator(
         from_M2, rest_M2, kernel="thin_plate_spline", degree=1, smoothing=smoothing
     )
-    values_N2: Floats = spline(places_N2)
-    return values_N2
+    return spline(places_N2)
 
 
 def _left_out(from_M2: Floats, rest_M2: Floats, smoothing: float) -> Floats:

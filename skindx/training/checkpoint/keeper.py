@@ -94,10 +94,7 @@ class RankStates(Sequence[State]):
             return [self[number] for number in range(*rank.indices(self._ranks))]
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
-        state: State = part_of(
-            read_state(self._checkpoint / rank_folder(rank % self._ranks)), self._part
-        )
-        return state
+        return part_of(read_state(self._checkpoint / rank_folder(rank % self._ranks)), self._part)
 
 
 def saved_in(folder: Path) -> list[At]:

@@ -372,8 +372,7 @@ class MovingAverage:
         self._average.update_parameters(module.net)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._average.state_dict()
-        return state
+        return self._average.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_like(state, self._average.state_dict(), "average")

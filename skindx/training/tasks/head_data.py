@@ -162,10 +162,7 @@ def predict_rows(head: HeadData, state: dict[str, Tensor]) -> NDArray[np.float64
         for view_PD in head.features:
             features_ND = torch.from_numpy(view_PD[head.val_N].astype(np.float32))
             seen.append(torch.log_softmax(made(features_ND).double(), dim=1))
-    log_NC: NDArray[np.float64] = (
-        torch.stack(seen).logsumexp(0) - np.log(len(seen)) if seen[1:] else seen[0]
-    ).numpy()
-    return log_NC
+    return (torch.stack(seen).logsumexp(0) - np.log(len(seen)) if seen[1:] else seen[0]).numpy()
 
 
 def accuracy(finished: FinishedMember) -> tuple[float, float]:

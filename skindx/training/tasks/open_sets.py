@@ -81,8 +81,7 @@ def _known(member: MemberSettings, mesh: Mesh) -> dict[str, NDArray[np.uint8]] |
     kept = mesh.kept.get(_KEPT)
     if kept is None or kept[0] != member.preprocess:
         mesh.kept[_KEPT] = kept = member.preprocess, {}
-    known: dict[str, NDArray[np.uint8]] = kept[1]
-    return known
+    return kept[1]
 
 
 def class_numbers(records: Sequence[Record], classes: Sequence[str]) -> NDArray[np.int64]:

@@ -185,8 +185,7 @@ class Metrics:
 
         if self.monitor is not None:
             self._read_monitor(self.monitor)
-        text: bytes = generate_latest(self.registry)
-        return text
+        return generate_latest(self.registry)
 
     def _read_monitor(self, monitor: MonitorFile) -> None:
         """Set the gauges of the monitor; they stay as they are where its file cannot be read."""
