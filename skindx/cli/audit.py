@@ -10,6 +10,7 @@ import typer
 
 from skindx.cli.options import Sets
 from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
@@ -91,7 +92,6 @@ def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) 
 
 
 def _labels(dataset: Path, embeddings: Path | None, seed: int) -> list[str]:
-    from skindx.core.machine import require_extra
     from skindx.data.embedding_files import label_table, read_embeddings
     from skindx.data.manifest import read_manifest
     from skindx.review.label_doubts import TABLE, review_labels, write_review

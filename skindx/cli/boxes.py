@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from skindx.cli.options import Split, console
+from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.core.text import cell, printable
 from skindx.data.boxes.box_file import BoxFormat, Unannotated, WrittenFormat, YoloColumns
@@ -230,7 +231,6 @@ def review(
 
         serve(dataset, by, reason=reason or "", port=port)
         return
-    from skindx.core.atomic_files import write_csv
     from skindx.review.dataset_review import EXPORTED, exported
 
     if export.is_dir() or export.resolve().parent == dataset.resolve():

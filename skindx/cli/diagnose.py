@@ -10,6 +10,7 @@ import typer
 
 from skindx.cli.options import Expect, MissRate, Prevalence, console
 from skindx.core.errors import UserError
+from skindx.core.private_files import write_private
 from skindx.core.text import printable
 from skindx.diagnosis.intake import INTAKE, OPTION_USES
 
@@ -140,7 +141,6 @@ def diagnose(
     from skindx.api.predictions import patient_of
     from skindx.clinic.source_photos import Named
     from skindx.clinic.structured_report import ReportFiles
-    from skindx.core.private_files import write_private
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 

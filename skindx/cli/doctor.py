@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from skindx.core.errors import deprecated
+from skindx.core.text import printable, without_password
+
 
 def doctor(
     prebuild: Annotated[
@@ -23,7 +26,6 @@ def doctor(
 
     Example: skindx doctor --upgrade runs/mine
     """
-    from skindx.core.errors import deprecated
     from skindx.doctor import examine, render
 
     if prebuild is not None:  # scripts of earlier versions give it
@@ -38,7 +40,6 @@ def doctor(
 
 
 def _upgrade(where: str) -> None:
-    from skindx.core.text import printable, without_password
     from skindx.upgrade import upgrade
 
     failed = False

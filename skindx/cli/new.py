@@ -4,11 +4,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from skindx.cli.train import NEEDS
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
+from skindx.core.text import size
 
 if TYPE_CHECKING:
     from skindx.start.first_files import FirstAnswers
@@ -73,10 +76,7 @@ def new(
 
     Example: skindx new my/images --out runs/mine --yes
     """
-    from skindx.core.errors import UserError
-    from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
     from skindx.core.progress import progress_bars
-    from skindx.core.text import size
     from skindx.data.recipe import urgency_of
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
     from skindx.start.first_files import batch_of, check_out, commands, write_first_files
@@ -166,8 +166,6 @@ def _answers(  # noqa: PLR0917
     effort: str | None,
 ) -> "FirstAnswers":
     """Ask what no option has answered. Raises UserError for options that do not fit the folder."""
-    from typing import cast
-
     from skindx.data.labels import map_labels
     from skindx.data.origin import Modality
     from skindx.start.first_files import EFFORTS, MODALITIES, TIERS, Effort, FirstAnswers, effort_of

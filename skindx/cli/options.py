@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from skindx.core.errors import UserError
-from skindx.core.kinds import LAB, METHODS, entry_of, load_entry, missing
+from skindx.core.kinds import LAB, METHODS, entry_of, load_entry, load_object, missing
 from skindx.core.removed_names import (
     refuse_removed_key,
     refuse_removed_options,
@@ -153,8 +153,6 @@ def _heed_sets(verb: str, words: Sequence[str]) -> None:
         root, settings = _SETTINGS[verb]
         key, _, chosen = assignment.partition("=")
         if key == "help":
-            from skindx.core.kinds import load_object
-
             keys = load_object(settings).model_fields
             raise UserError(
                 f"--set help=1 lists the keys. Valid: {', '.join(keys)}. With --set KEY.help=1 it "

@@ -200,7 +200,6 @@ def compare(
 
     Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
     """
-    from skindx.core.text import printable
     from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
     from skindx.scan.compare.scan_comparison import compare as compare_scans
 

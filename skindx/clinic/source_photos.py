@@ -5,6 +5,7 @@ so most of its header is empty.
 """
 
 import hashlib
+import io
 import re
 import uuid
 from collections.abc import Sequence
@@ -175,8 +176,6 @@ def wrap_photo(
 
 def dicom_file(dataset: "Dataset", syntax: str) -> bytes:
     """Return a dataset as a DICOM file of a transfer syntax."""
-    import io
-
     from pydicom.dataset import FileMetaDataset
     from pydicom.uid import UID
 

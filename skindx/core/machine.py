@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from skindx import __version__
 from skindx.core.errors import UserError
 
 _VARIABLE = "PYTHONSAFEPATH"
@@ -201,8 +202,6 @@ def how_to_install(extra: str) -> str:
         return f"`{pip} -e {shlex.quote(f'{checkout}[{extra}]')}`"
     source, place = _installed_from(), ""
     if source is None:
-        from skindx import __version__
-
         source, place = Path(f"skindx-{__version__}-py3-none-any.whl"), " where its wheel lies"
     return f"`{pip} {shlex.quote(f'{source}[{extra}]')}`{place}"
 
@@ -372,8 +371,6 @@ def cpu_fact(name: str) -> str:
 
 def processor_facts() -> list[object]:
     """Return the facts on which the speed of a machine depends, without its instruction sets."""
-    from importlib import metadata
-
     text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]
     try:

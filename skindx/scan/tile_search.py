@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -389,7 +390,5 @@ _FLAGS = {"avx512_bf16", "amx_bf16"}
 def fast_precision(device: str) -> Precision:
     """Return bf16 where this machine computes it natively, else fp32."""
     if device != "cpu":
-        import torch
-
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     return "bf16" if cpu_flags() & _FLAGS else "fp32"

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,8 +120,6 @@ class Mlflow:
 
     def epoch(self, history: Sequence[Row]) -> None:
         """Log the epochs that were not logged yet."""
-        import time
-
         from mlflow.entities import Metric
 
         assert self._id.value is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Match, Mount
 
 from skindx import __version__
@@ -20,7 +21,7 @@ from skindx.ui.http.answer_forms import SEALED_BYTES, Reports, report_routes
 from skindx.ui.http.answer_rows import PATH as ROW
 from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.api_routes import docs_html, monitor_html, routes
-from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.guard import Guard
@@ -31,7 +32,7 @@ from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
 from skindx.ui.http.users import Users
 from skindx.ui.page.answer_html import PageScans
-from skindx.ui.page_basics import sentence
+from skindx.ui.page_basics import gradio_options, sentence
 from skindx.ui.scans.scan_job import ScanServing, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
@@ -211,8 +212,6 @@ def most_bytes(path: str) -> int:
 
 
 def _add_docs(app: "FastAPI") -> None:
-    from starlette.responses import HTMLResponse, PlainTextResponse
-
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
         return HTMLResponse(docs_html(app.openapi()))
@@ -223,8 +222,6 @@ def _add_docs(app: "FastAPI") -> None:
 
 
 def _add_monitor(app: "FastAPI", monitor: MonitorFile) -> None:
-    from starlette.responses import HTMLResponse, PlainTextResponse
-
     @app.get("/v1/monitor", include_in_schema=False, response_model=None)
     def show_monitor() -> HTMLResponse | PlainTextResponse:
         try:
@@ -235,9 +232,6 @@ def _add_monitor(app: "FastAPI", monitor: MonitorFile) -> None:
 
 def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
-
-    from skindx.ui.http.asgi import USER
-    from skindx.ui.page_basics import gradio_options
 
     def user(request: Any) -> str | None:
         return request.scope.get(USER) or None

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from skindx.core.atomic_files import below, write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
@@ -310,8 +312,6 @@ def write_yolo(
                 for box in image.boxes
             ]
             (folder / "labels" / split / f"{Path(name).stem}.txt").write_text("".join(lines))
-    import yaml
-
     # Without `path` the folders are looked for beside data.yaml: the whole can be moved.
     data["names"] = list(labels)
     write_text(folder / DATA, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))

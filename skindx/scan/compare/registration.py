@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import read_parquet
 from skindx.core.errors import UserError
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.scan.compare.warp import (
     LEAST_MATCHES,
     Warp,
@@ -100,8 +101,6 @@ def read_scan(folder: Path) -> StoredScan:
 
 
 def _view(folder: Path, photo: PhotoSummary, rows: list[dict[str, Any]]) -> ScanView:
-    from skindx.imaging.sandboxed_images import decode_limited
-
     path = (folder / photo.overview).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise ValueError(f"{photo.overview} leads out of the folder")

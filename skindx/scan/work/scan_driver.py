@@ -22,7 +22,7 @@ from skindx.scan.patches import blend, create_map
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto, read_lesions
-from skindx.scan.tile_search import ScanSettings, TileDetections, join
+from skindx.scan.tile_search import ScanSettings, TileDetections, fast_precision, join
 from skindx.scan.work.scan_worker import (
     DATABASE,
     PLAN,
@@ -288,7 +288,6 @@ def prepared(
     require_extra("scan", "pyvips", "zarr", purpose="a scan")
     require_extra("detect", "ultralytics", purpose="finding lesions")
     from skindx.models.bundle.bundle import open_bundle
-    from skindx.scan.tile_search import fast_precision
 
     opened = open_bundle(bundle, expect)
     if opened.spec.detector is None:

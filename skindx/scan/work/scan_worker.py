@@ -24,10 +24,11 @@ from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import Box
+from skindx.models.detector import BatchDetector
 from skindx.scan.patches import save_patch
 from skindx.scan.pixel_store import PixelStore
-from skindx.scan.scanned_lesions import ScannedLesion, write_lesions
-from skindx.scan.tile_search import Grid, ScanSettings, grids
+from skindx.scan.scanned_lesions import ScannedLesion, diagnose_lesions, write_lesions
+from skindx.scan.tile_search import Grid, ScanSettings, find_in_tiles, grids
 from skindx.workers.lease_queue import QUEUES, LeaseQueue, LeaseTask, database_errors
 from skindx.workers.leases import Heartbeat, Leases
 
@@ -209,8 +210,6 @@ class ScanTaskRunner:
         return self._load(plan.bundle, plan.digest, self._device, plan.settings)
 
     def _tiles(self, task: ScanTask) -> dict[str, Any]:
-        from skindx.scan.tile_search import find_in_tiles
-
         store = self.folder.store(task.photo)
         grid = self.folder.grid(self.plan, task.photo, task.level)
         numbers = range(task.first, task.last)
@@ -224,8 +223,6 @@ class ScanTaskRunner:
         return {"skipped": tiles_answer.skipped, "rows": tiles_answer.rows_R8.tolist()}
 
     def _lesions(self, task: ScanTask) -> list[ScannedLesion]:
-        from skindx.scan.scanned_lesions import diagnose_lesions
-
         predictor = self._networks()[0]
         boxes = self.folder.read_boxes()[task.photo]["boxes"][task.first : task.last]
         store, batch = self.folder.store(task.photo), self.plan.settings.batch
@@ -253,7 +250,6 @@ def load_networks(
 ) -> "tuple[Predictor, BatchDetector]":
     """Load a bundle once for all tasks of a scan. Raises UserError for one without a detector."""
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.detector import BatchDetector
 
     predictor = Predictor.load(bundle, device, expect=digest, miss_rate=settings.miss_rate)
     if predictor.detector is None:

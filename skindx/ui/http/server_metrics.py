@@ -56,11 +56,9 @@ def shift(seen: Sequence[float], expected: Sequence[float]) -> float:
     PSI = sum (s - e) ln(s / e), the symmetric Kullback-Leibler divergence (Jeffreys 1946); an
     empty bin counts as a thousandth, so that no logarithm is infinite.
     """
-    from math import log
-
     floor = 1e-3
     pairs = [(max(s, floor), max(e, floor)) for s, e in zip(seen, expected, strict=True)]
-    return sum((s - e) * log(s / e) for s, e in pairs)
+    return sum((s - e) * math.log(s / e) for s, e in pairs)
 
 
 WINDOW = 1000

@@ -25,6 +25,7 @@ from skindx.core.errors import JobError, UserError
 from skindx.core.machine import cpu_count, go_offline
 from skindx.core.private_files import make_private, write_private
 from skindx.core.startup import collect_rarely
+from skindx.scan.pixel_store import LevelledPhoto
 from skindx.ui.page_basics import FAILED, hide_messages
 from skindx.ui.scans.scan_job import PHOTOS, ScanRefused, photo_paths
 from skindx.ui.scans.scan_process import outcome_of
@@ -164,7 +165,6 @@ def _find(photo: bytes, work: Path, most_pixels: int) -> dict[str, Any]:
     from PIL import Image
 
     from skindx.scan.photo_store import photo_store
-    from skindx.scan.pixel_store import LevelledPhoto
     from skindx.scan.ruler import confirmation_image, find_ruler
 
     (path,) = photo_paths(work, 1)

@@ -22,6 +22,8 @@ from skindx.core.errors import JobError, UserError, is_full, no_room
 from skindx.core.machine import go_offline
 from skindx.core.private_files import write_private
 from skindx.core.startup import collect_rarely
+from skindx.scan.outputs.scan_result import SUMMARY
+from skindx.taxonomy import Taxonomy
 from skindx.ui.page_basics import hide_messages, log_fault, stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
 from skindx.ui.scans.scan_job import (
@@ -135,11 +137,9 @@ def _sender() -> Send:
 
 def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -> None:
     from skindx.models.bundle.bundle import TAXONOMY
-    from skindx.scan.outputs.scan_result import SUMMARY
     from skindx.scan.scan_run import run_scan
     from skindx.scan.tile_search import ScanSettings
     from skindx.scan.work.scan_worker import WORK
-    from skindx.taxonomy import Taxonomy
 
     order, results = Order.of(folder), folder / RESULTS
     if not (results / SUMMARY).is_file() or (results / WORK).exists():
