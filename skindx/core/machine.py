@@ -25,7 +25,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from skindx import __version__
 from skindx.core.errors import UserError
 
 _VARIABLE = "PYTHONSAFEPATH"
@@ -202,6 +201,8 @@ def how_to_install(extra: str) -> str:
         return f"`{pip} -e {shlex.quote(f'{checkout}[{extra}]')}`"
     source, place = _installed_from(), ""
     if source is None:
+        from skindx import __version__
+
         source, place = Path(f"skindx-{__version__}-py3-none-any.whl"), " where its wheel lies"
     return f"`{pip} {shlex.quote(f'{source}[{extra}]')}`{place}"
 

@@ -373,19 +373,18 @@ def orientation_of(data: bytes, kind: str) -> int:
         if not has_metadata(data):
             return 1  # nine times as fast as asking Pillow
         data = data[:_NOTES_BYTES]
+    from PIL import Image
+
     # Broken metadata beside sound pixels says nothing about which way is up; long notes may hide
     # what does: then a PNG is asked once more without them.
     for readable in (data, without_text(data)) if kind == "PNG" else (data,):
-        with suppress(Exception):
-            return _read_orientation(readable, kind)
+        with (
+            suppress(Exception),
+            hushed(),
+            Image.open(io.BytesIO(readable), formats=(kind,)) as image,
+        ):
+            return exif_orientation(image)
     return 1
-
-
-def _read_orientation(data: bytes, kind: str) -> int:
-    from PIL import Image
-
-    with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
-        return exif_orientation(image)
 
 
 def exif_orientation(image: "Image.Image") -> int:

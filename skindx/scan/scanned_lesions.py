@@ -272,10 +272,12 @@ def rank(photos: Sequence[ScannedPhoto]) -> tuple[RankedLesion, ...]:
     compared = differences(lesions, _comparable_sizes(photos, placed))
     scored = list(zip(placed, compared, strict=True))
     scored.sort(key=lambda item: _urgency(item[0][1], item[1]))
-    return tuple(
-        RankedLesion(number, place, lesion, difference, _millimetres(photos[place], lesion))
-        for number, ((place, lesion), difference) in enumerate(scored, 1)
-    )
+    ranked = []
+    for number, ((place, lesion), difference) in enumerate(scored, 1):
+        scale = photos[place].mm_per_pixel
+        millimetres = None if scale is None else diameter(lesion) * scale
+        ranked.append(RankedLesion(number, place, lesion, difference, millimetres))
+    return tuple(ranked)
 
 
 def diameter(lesion: ScannedLesion) -> float:
@@ -306,10 +308,6 @@ def _urgency(lesion: ScannedLesion, difference: LesionDifference | None) -> tupl
 def _canonical(lesion: ScannedLesion) -> tuple[float, ...]:
     box = lesion.box
     return (box.y1, box.x1, box.y2, box.x2, lesion.urgent_risk or 0.0, *lesion.colour_lab)
-
-
-def _millimetres(photo: ScannedPhoto, lesion: ScannedLesion) -> float | None:
-    return None if photo.mm_per_pixel is None else diameter(lesion) * photo.mm_per_pixel
 
 
 def _comparable_sizes(

@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.taxonomy import Taxonomy
 from skindx.training import loop
 from skindx.training.callbacks import CallbackList
-from skindx.training.checkpoint.keeper import CHECKPOINTS, checkpoint_folder, remove_all, saved_in
+from skindx.training.checkpoint.keeper import CHECKPOINTS, checkpoint_folder, saved_in
 from skindx.training.checkpoint.rank_parts import CANNOT_WRITE
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.engine import CheckpointSettings
@@ -207,7 +208,7 @@ def _save(job: Job, result: Any, history: list[Row]) -> None:
             f"{job.label} is trained, but {job.run} cannot be written ({reason}); make room on the "
             f"disk and run the same command again: {_then(checkpoints)}."
         ) from None
-    remove_all(checkpoints)
+    shutil.rmtree(checkpoints, ignore_errors=True)
 
 
 def _then(checkpoints: Path) -> str:

@@ -47,15 +47,13 @@ _RULES = BoxRules()
 def holds_masks(folder: Path) -> bool:
     """Tell whether the first PNG of a folder is grey, as masks are; photos have colours."""
     first = next(iter(below(folder, "*.png")), None)
+    if first is None:
+        return False
     try:
-        return first is not None and _is_grey(first)
+        with first.open("rb") as file:
+            return file.read(26)[25:] == b"\0"  # the colour type in IHDR
     except OSError:
         return False
-
-
-def _is_grey(png: Path) -> bool:
-    with png.open("rb") as file:
-        return file.read(26)[25:] == b"\0"  # the colour type in IHDR
 
 
 def read_masks(path: Path, rules: BoxRules = _RULES) -> BoxFile:

@@ -134,11 +134,6 @@ def verified_copies(
     return {name: root for name, root in root_of.items() if name not in roots}, uncertain
 
 
-def looked_for_copies(dataset: Path) -> bool:
-    """Whether the dataset's last build compared images beyond their hashes."""
-    return (dataset / COPIES).exists()
-
-
 _REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"
 
 

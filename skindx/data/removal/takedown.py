@@ -19,12 +19,12 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
+from skindx.data.copies.verified import COPIES
 from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import MOST_SUMMARY, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.exclusions import (
-    looked_for_copies,
     near_copies,
     upright_codes,
     verified_copies,
@@ -120,7 +120,8 @@ def plan(
     mine = {entry.sha256 for entry in entries}
     blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
     going, staying = _sort(known, requested, mine, uncertain)
-    left = tuple(dataset for dataset in datasets if not looked_for_copies(dataset))
+    # Those whose last build did not compare images beyond their hashes.
+    left = tuple(dataset for dataset in datasets if not (dataset / COPIES).exists())
     return RemovalPlan(tuple(datasets), blocked, going, staying, left if near else ())
 
 

@@ -41,7 +41,6 @@ from skindx.scan.outputs.scan_result import (
     ScanResult,
     read_summary,
     summary_of,
-    write_summary,
 )
 from skindx.scan.pixel_store import ReadRegion, overview
 from skindx.scan.scanned_lesions import RankedLesion, ScannedLesion, ScannedPhoto
@@ -306,4 +305,5 @@ def _write(new: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
     write_private(new / PAGE, render_scan(result, reads))
     if not missing_modules("fpdf"):
         write_private(new / PDF, pdf_bytes(result, reads))
-    write_summary(new, summary_of(result, overviews, threshold_sentence(result)))
+    summary = summary_of(result, overviews, threshold_sentence(result))
+    write_private_json(new / SUMMARY, summary.model_dump(mode="json"))

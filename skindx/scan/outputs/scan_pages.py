@@ -71,7 +71,7 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
     sizes_px = [ranked.diameter_px for ranked in result.ranked]
     html = environment.get_template("scan.html.jinja").render(
         result=result,
-        title=_title(result),
+        title=f"{counted(len(result.ranked), 'lesion')} on {counted(len(result.photos), 'photo')}",
         not_a_diagnosis=NOT_A_DIAGNOSIS,
         summary=summary(result),
         missed_sentence=missed_sentence(result.recall, sizes_px, result.measured_on),
@@ -149,11 +149,6 @@ def threshold_sentence(result: ScanResult) -> str:
         f"fitted on, at most {percent(result.miss_rate)} lie below it.{called_urgent} They were "
         f"photographed close up; for crops of a wide photo this is not shown."
     )
-
-
-def _title(result: ScanResult) -> str:
-    ranked, photos = len(result.ranked), len(result.photos)
-    return f"{counted(ranked, 'lesion')} on {counted(photos, 'photo')}"
 
 
 def _has_sets(result: ScanResult) -> bool:

@@ -15,7 +15,6 @@ from typing import Literal
 from pydantic import ValidationError
 
 from skindx.core.errors import UserError
-from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
@@ -287,10 +286,6 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
         warning=result.scope.warning,
         source=result.source,
     )
-
-
-def write_summary(folder: Path, summary: Summary) -> None:
-    write_private_json(folder / SUMMARY, summary.model_dump(mode="json"))
 
 
 def read_summary(folder: Path) -> Summary:

@@ -1,5 +1,6 @@
 """The driver of a scan: opens photos, queues tasks, waits, joins; a kill loses nothing."""
 
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,6 @@ from skindx.scan.work.scan_worker import (
     ScanTask,
     WorkFolder,
     lesion_tasks,
-    new_token,
     tile_tasks,
 )
 from skindx.scan.work.worker_processes import ScanStages, ScanWorkers
@@ -302,7 +302,7 @@ def prepared(
         check_level(rule, settings.miss_rate, opened.taxonomy.classes)
     hashes = tuple(_sha256(path) for path in photos)
     plan = ScanPlan(
-        token=new_token(),
+        token=secrets.token_hex(8),  # a name that no other scan has
         bundle=bundle.absolute(),
         digest=opened.digest,
         tile=settings.tile or opened.spec.detector.size,
@@ -310,7 +310,8 @@ def prepared(
         settings=settings,
     )
     work = out / WORK
-    _refuse_other_results(out)
+    if out.exists() and not work.is_dir() and entries(out):
+        raise UserError(f"{out} is not empty and holds no scan at work; give another --out.")
     begun = not out.exists()
     make_private(work)
     where: Path | str = queue or work / DATABASE
@@ -344,11 +345,6 @@ def prepared(
             if begun:
                 out.rmdir()
         raise
-
-
-def _refuse_other_results(out: Path) -> None:
-    if out.exists() and not (out / WORK).is_dir() and entries(out):
-        raise UserError(f"{out} is not empty and holds no scan at work; give another --out.")
 
 
 def _resumed(plan: ScanPlan, work: Path) -> ScanPlan:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from skindx.scan.patches import save_patch
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scanned_lesions import ScannedLesion, diagnose_lesions, write_lesions
 from skindx.scan.tile_search import Grid, ScanSettings, find_in_tiles, grids
-from skindx.workers.lease_queue import QUEUES, LeaseQueue, LeaseTask, database_errors
+from skindx.workers.lease_queue import QUEUES, LeaseQueue, database_errors
 from skindx.workers.leases import Heartbeat, Leases
 
 if TYPE_CHECKING:
@@ -85,11 +84,6 @@ class ScanPlan(Settings):
                 "go on with that version, or remove the folder to begin again."
             )
         return cls.parse(raw, str(folder / PLAN), expand=False)
-
-
-def new_token() -> str:
-    """Return a name that no other scan has."""
-    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
@@ -184,10 +178,6 @@ def tile_tasks(photo: int, photo_grids: Sequence[Grid]) -> Iterator[ScanTask]:
 def lesion_tasks(photo: int, lesions: int) -> Iterator[ScanTask]:
     for first in range(0, lesions, LESIONS_A_TASK):
         yield ScanTask("lesions", photo, 0, first, min(first + LESIONS_A_TASK, lesions))
-
-
-def leased(tasks: Sequence[ScanTask]) -> list[LeaseTask]:
-    return [LeaseTask(task.key, weight=len(task)) for task in tasks]
 
 
 class ScanTaskRunner:

@@ -20,8 +20,15 @@ from sqlalchemy import select
 from skindx import __version__
 from skindx.core.errors import JobError, UserError
 from skindx.core.progress import Progress
-from skindx.scan.work.scan_worker import ScanPlan, ScanTask, leased, queue_name
-from skindx.workers.lease_queue import DONE, TASKS, LeaseQueue, TaskState, database_errors
+from skindx.scan.work.scan_worker import ScanPlan, ScanTask, queue_name
+from skindx.workers.lease_queue import (
+    DONE,
+    TASKS,
+    LeaseQueue,
+    LeaseTask,
+    TaskState,
+    database_errors,
+)
 from skindx.workers.leases import Leases
 from skindx.workers.worker_process import module_command, start
 
@@ -171,7 +178,10 @@ class ScanStages:
         with LeaseQueue(self.where, queue_name(self.plan.token, stage)) as queue:
             facts = {"folder": str(self.folder.absolute()), "lease_s": self.lease_s}
             queue.put(
-                leased(tasks), fingerprint=self.plan.fingerprint, version=__version__, facts=facts
+                [LeaseTask(task.key, weight=len(task)) for task in tasks],
+                fingerprint=self.plan.fingerprint,
+                version=__version__,
+                facts=facts,
             )
             leases = Leases(queue, self.lease_s)
             forget_ended(leases)

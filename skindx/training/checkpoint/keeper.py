@@ -131,11 +131,6 @@ def finish(folder: Path, at: At, head: State, files: State, keep: int, *, number
         shutil.rmtree(path_of(folder, other))
 
 
-def remove_all(folder: Path) -> None:
-    """Remove a member's checkpoints: it is finished."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _seal(body: dict[str, Any]) -> str:
     return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 

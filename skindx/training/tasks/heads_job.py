@@ -223,9 +223,9 @@ class HeadsJob:
     def callbacks(self, *, shown: bool) -> CallbackList:
         """Return the bar; one head alone has its history and the trackers as well."""
         recipe = self.settings.recipe_of(self.members[0])
-        images = len(self.train_rows(self.members[0]))
+        member = self.members[0]
+        images = len(_rows(self.records, member, self.settings.folds)[0])
         if len(self.members) == 1:
-            member = self.members[0]
             return member_callbacks(self.run, self.settings, member, images, shown=shown)
         steps = steps_of(images, recipe.batch)
         values = {"members": [member.name for member in self.members]}
@@ -237,10 +237,6 @@ class HeadsJob:
     def trunk(self) -> Trunk:
         """The trunk that all of them stand on."""
         return load_trunk(self.members[0])
-
-    def train_rows(self, member: MemberSettings) -> list[int]:
-        """Return which images of train and val a member learns from."""
-        return _rows(self.records, member, self.settings.folds)[0]
 
     def data(self, mesh: Mesh, say: Callable[[str], None]) -> list[HeadData]:
         """Return what each head learns from; the features are computed if they are not there."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from skindx.data.loader.batches import epoch_plan, steps_of
 from skindx.training.checkpoint.finished import FinishedMember
-from skindx.training.config.recipe import Mix, Recipe
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row, Training, setup
@@ -89,10 +89,11 @@ class HeadsTask:
         step: int,
     ) -> tuple[Tensor, Tensor]:
         """Return features B x D and targets of a head's part of a step."""
-        rank, mix = self.mesh.data.rank, _of_features(self.recipe.mix_at(epoch))
-        mixture = None
+        rank, mixture = self.mesh.data.rank, None
         numbers_L = shares[rank]
-        if mix:
+        if mix := self.recipe.mix_at(epoch):
+            # Features are blended as wholes: a rectangle of them means nothing.
+            mix = mix.model_copy(update={"cutmix": 0.0})
             seeds = (head.member.seed, epoch, step)
             mixture = draw_mixture(mix, shares, rank, seeds, sharded=False)
             numbers_L = np.concatenate([numbers_L, mixture.borrowed])
@@ -171,11 +172,6 @@ class HeadsTask:
         self, network: nn.Module, stop_requested: Callable[[], bool]
     ) -> list[FinishedMember]:
         return self._finished or self._validated(network)
-
-
-def _of_features(mix: Mix | None) -> Mix | None:
-    """Return how features are mixed: blended as wholes, since a rectangle of them means nothing."""
-    return mix.model_copy(update={"cutmix": 0.0}) if mix else None
 
 
 def _views(head: HeadData, epoch: int) -> NDArray[np.int64]:

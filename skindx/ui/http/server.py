@@ -163,7 +163,11 @@ class Forwarding:
             names = ",".join(headers(scope, b"x-forwarded-host"))
             named = [name.strip() for name in names.split(",") if name.strip()]
             root = root or _folder(header(scope, b"x-forwarded-prefix"))
-        kept = [pair for pair in scope["headers"] if not _is_forwarded(pair[0])]
+        kept = [
+            (name, value)
+            for name, value in scope["headers"]
+            if not name.startswith(b"x-forwarded-") and name not in _FORWARDED
+        ]
         path = scope["path"]
         if root and path == root:
             query = scope.get("query_string", b"").decode("latin-1")
@@ -200,10 +204,6 @@ def _folder(value: str) -> str:
     """Return a folder that may be written into pages and headers; "" for anything else."""
     ours = value.strip().rstrip("/")
     return ours if len(ours) <= _LONGEST and _FOLDER.fullmatch(ours) else ""
-
-
-def _is_forwarded(name: bytes) -> bool:
-    return name.startswith(b"x-forwarded-") or name in _FORWARDED
 
 
 _GRACE_S = 3

@@ -96,13 +96,11 @@ def read_users(path: Path) -> dict[str, str]:
         if isinstance(error, UserError):
             raise
         raise _damaged(path) from None
-    if not isinstance(known, dict) or not all(map(_is_hash, known.values())):
+    if not isinstance(known, dict) or not all(
+        isinstance(value, str) and re.fullmatch(_HASH, value) for value in known.values()
+    ):
         raise _damaged(path)
     return known
-
-
-def _is_hash(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(_HASH, value) is not None
 
 
 def _damaged(path: Path) -> UserError:

@@ -56,12 +56,6 @@ class ScannedView:
     scans: tuple[KeptScan, ...]
 
 
-def delete_scan(book: "ScanBook", owner: str, scan: str) -> str:
-    """Delete a scan and return what to say. Raises UserError."""
-    book.delete(owner, scan)
-    return "The scan, its photos and its lesions are deleted."
-
-
 def scans_shown(book: "ScanBook", owner: str, sent: Mapping[str, str]) -> dict[str, Any]:
     """Return what the template needs of scans: all views, and of the chosen one what is asked for.
 
@@ -165,7 +159,8 @@ def act_on(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str,
             casebook.delete(owner, sent.get("case", ""))
             done = "The case and its photos are deleted."
         elif sent.get("action") == "delete-scan":
-            done = delete_scan(casebook.scans, owner, sent.get("scan", ""))
+            casebook.scans.delete(owner, sent.get("scan", ""))
+            done = "The scan, its photos and its lesions are deleted."
     except UserError as error:
         problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
     return casebook_html(
@@ -226,7 +221,11 @@ def casebook_html(
         chosen=chosen,
         cases=cases,
         names=names_apart(cases),
-        shown=[shown_case(case) for case in (before, after) if case],
+        shown=[
+            {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
+            for case in (before, after)
+            if case
+        ],
         alone=[case for case in cases if "compare" not in case.purposes],
         conditions=known_conditions(),
         consents=CASE_CONSENTS,
@@ -258,11 +257,6 @@ def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
             seen[name] += 1
             names[key] = f"{name} ({seen[name]})"
     return names
-
-
-def shown_case(case: KeptCase) -> dict[str, Any]:
-    """Return a case and its photos as a template shows them."""
-    return {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
 
 
 def _version(text: str) -> int:

@@ -348,7 +348,8 @@ def _answering(
             yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
             message = _message_of(error)
-            if _has_answer(sent):  # which stays: the form says what went wrong
+            # The answer before which the form stands stays: the form says what went wrong.
+            if isinstance(sent, Mapping) and sent.get("answered"):
                 yield {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}
             else:
                 problem = {parts.result: problem_html(message, bundle.images)}
@@ -387,11 +388,6 @@ def _question(sent: object) -> int | None:
     """Return the number that the form gave its question, which the answer bears."""
     number = sent.get("question") if isinstance(sent, Mapping) else None
     return number if isinstance(number, int) else None
-
-
-def _has_answer(sent: object) -> bool:
-    """Tell whether the form that sent this stands before an answer of its case."""
-    return isinstance(sent, Mapping) and bool(sent.get("answered"))
 
 
 def _message_of(error: Exception) -> str:
