@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.core.atomic_files import only_writer
+from skindx.core.atomic_files import flush, only_writer
 from skindx.core.errors import UserError
 from skindx.core.private_files import make_private, new_private, open_private
 from skindx.core.untrusted import MALFORMED
@@ -53,15 +53,6 @@ def zero(descriptor: int) -> None:
     while left > 0:
         left -= os.write(descriptor, piece[:left])
     os.fsync(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring a renaming in a folder to the medium."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _FORMAT = 1
@@ -268,7 +259,7 @@ class KeyFile:
                 overwrite(self._new)
                 self._new.unlink(missing_ok=True)
                 raise
-            sync_folder(self.path.parent)
+            flush(self.path.parent)
             if old is not None:
                 zero(old)
 

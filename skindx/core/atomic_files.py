@@ -33,8 +33,7 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        flush(temporary)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -362,6 +361,15 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys in the order given, with a final newline."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sha256_file(path: Path) -> str:

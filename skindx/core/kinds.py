@@ -82,8 +82,8 @@ def load_entry(entry: "EntryPoint", what: str) -> Any:
         distribution = entry.dist.name if entry.dist else entry.value
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
-            f"{what} cannot be loaded from {distribution} ({reason}); reinstall or remove "
-            f"{distribution}."
+            f"{what} comes from {distribution}, which cannot be imported ({reason}); update or "
+            f"uninstall {distribution}."
         ) from error
 
 
@@ -139,23 +139,11 @@ class Family:
         if kind in self._kinds:
             result = load_object(self._kinds[kind])
         elif kind in self.added:
-            result = self._of_entry_point(self.added[kind])
+            result = load_entry(self.added[kind], f"{self.noun} {kind!r}")
         else:
             raise UserError(self._unknown(kind))
         self._loaded[kind] = result
         return result
-
-    def _of_entry_point(self, point: "EntryPoint") -> Any:
-        check_version(point)
-        try:
-            return point.load()
-        except Exception as error:
-            distribution = point.dist.name if point.dist else "another distribution"
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(
-                f"{self.noun} {point.name!r} comes from {distribution}, which cannot be imported "
-                f"({reason}); update or uninstall {distribution}."
-            ) from error
 
     def _unknown(self, kind: str) -> str:
         if kind in self._elsewhere:

@@ -28,9 +28,16 @@ def column_types(row_type: type) -> dict[str, Any]:
     return {field.name: _column_type(hints[field.name]) for field in dataclasses.fields(row_type)}
 
 
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return a hint but for None, and whether a value may be None."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    (inner,) = (part for part in get_args(hint) if part is not type(None))
+    return inner, True
+
+
 def _column_type(hint: Any) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        (hint,) = (part for part in get_args(hint) if part is not type(None))
+    hint, _ = _without_none(hint)
     if get_origin(hint) is tuple:
         return [_column_type(get_args(hint)[0])]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -61,17 +68,6 @@ def arrow_type(kind: Any) -> Any:
     return pa.list_(arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What a column must hold."""
-
-    kind: type
-    """str, int, float, bool, or tuple for a list."""
-    may_lack: bool
-    items: Any = None
-    """Of a list: a dataclass, or a plain type."""
-
-
 _WORDS = {str: "text", int: "whole numbers", float: "numbers", bool: "truth values"}
 
 
@@ -86,7 +82,7 @@ def rows_of(path: Any, row_type: type) -> list[dict[str, Any]]:
     names = checked(table.schema.names, row_type)
     columns: dict[str, list[Any]] = {}
     for name in names:
-        columns[name] = _values(name, table[name].combine_chunks(), _wanted(row_type)[name])
+        columns[name] = _values(name, table[name].combine_chunks(), _hints(row_type)[name])
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -103,43 +99,28 @@ def checked(there: list[str], row_type: type) -> list[str]:
     return [field.name for field in fields if field.name in there]
 
 
-@cache
-def _wanted(row_type: type) -> dict[str, _Wanted]:
-    return {name: _kind(hint) for name, hint in get_type_hints(row_type).items()}
+_hints = cache(get_type_hints)
 
 
-def _kind(hint: Any) -> _Wanted:
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (part for part in get_args(hint) if part is not type(None))
-        return dataclasses.replace(_kind(inner), may_lack=True)
-    if get_origin(hint) is Literal:
-        return _Wanted(type(get_args(hint)[0]), may_lack=False)
-    if get_origin(hint) is tuple:
-        return _Wanted(tuple, may_lack=False, items=get_args(hint)[0])
-    return _Wanted(hint, may_lack=False)
-
-
-def _values(name: str, column: Any, wanted: _Wanted) -> list[Any]:
-    """Return a column's values, each of the kind that is wanted. Raises ValueError."""
-    if column.null_count and not wanted.may_lack:
+def _values(name: str, column: Any, hint: Any) -> list[Any]:
+    """Return a column's values, each as a type hint wants it. Raises ValueError."""
+    hint, may_lack = _without_none(hint)
+    if column.null_count and not may_lack:
         raise ValueError(f"its column {name} has rows without a value")
     if column.null_count == len(column):
         return [None] * len(column)
-    if wanted.kind is tuple:
-        return _lists(name, column, wanted)
-    if not _fits(column.type, wanted.kind):
-        raise ValueError(f"its column {name} holds {column.type}, not {_WORDS[wanted.kind]}")
-    if wanted.kind is float:
-        _check_finite(name, column)
+    if get_origin(hint) is tuple:
+        return _lists(name, column, get_args(hint)[0])
+    kind = type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
+    if not _fits(column.type, kind):
+        raise ValueError(f"its column {name} holds {column.type}, not {_WORDS[kind]}")
+    if kind is float:
+        import pyarrow.compute as pc
+
+        if pc.all(pc.is_finite(column)).as_py() is False:
+            raise ValueError(f"its column {name} holds a number that is not finite")
     values: list[Any] = column.to_pylist()
     return values
-
-
-def _check_finite(name: str, column: Any) -> None:
-    import pyarrow.compute as pc
-
-    if pc.all(pc.is_finite(column)).as_py() is False:
-        raise ValueError(f"its column {name} holds a number that is not finite")
 
 
 def _fits(kind: Any, wanted: type) -> bool:
@@ -154,24 +135,23 @@ def _fits(kind: Any, wanted: type) -> bool:
     return bool(of.is_integer(kind) or (wanted is float and of.is_floating(kind)))
 
 
-def _lists(name: str, column: Any, wanted: _Wanted) -> list[Any]:
+def _lists(name: str, column: Any, item: Any) -> list[Any]:
+    """Return a column's lists as tuples; `item` is the dataclass or plain type in them."""
     from pyarrow import types as of
 
     if not any(test(column.type) for test in (of.is_list, of.is_large_list, of.is_fixed_size_list)):
         raise ValueError(f"its column {name} holds {column.type}, not lists")
     inner = column.flatten()
-    item: Any = wanted.items
-    structured = dataclasses.is_dataclass(wanted.items)
+    structured = dataclasses.is_dataclass(item)
     if not structured:
-        _values(name, inner, _Wanted(item, may_lack=False))
+        _values(name, inner, item)
     elif not of.is_struct(inner.type):
         raise ValueError(f"its column {name} holds lists of {inner.type}")
     else:
         names = checked([inner.type.field(n).name for n in range(inner.type.num_fields)],
                         item)  # fmt: skip
         parts = {
-            part: _values(f"{name}.{part}", inner.field(part), _wanted(item)[part])
-            for part in names
+            part: _values(f"{name}.{part}", inner.field(part), _hints(item)[part]) for part in names
         }
         made = iter([item(**dict(zip(parts, one, strict=True)))
                      for one in zip(*parts.values(), strict=True)])  # fmt: skip

@@ -10,7 +10,8 @@ import json
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Self
 
@@ -330,28 +331,18 @@ class Leases:
         mine: ColumnElement[bool] = table.c.queue == self.queue.name
         return mine
 
-    def _transaction(self) -> Any:
-        return _Transaction(self.queue)
-
-
-class _Transaction:
-    """A transaction whose failure is a UserError; a conflict goes to the caller."""
-
-    def __init__(self, queue: LeaseQueue) -> None:
-        self._queue = queue
-
-    def __enter__(self) -> Connection:
-        with database_errors(self._queue.where):
-            self._begun = self._queue.engine.begin()
-            return self._begun.__enter__()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, IntegrityError):
-            self._begun.__exit__(kind, error, trace)
-            return
-        with database_errors(self._queue.where):
-            if not self._begun.__exit__(kind, error, trace) and error is not None:
-                raise error
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A transaction whose failure is a UserError; a conflict goes to the caller."""
+        conflict: IntegrityError | None = None
+        with database_errors(self.queue.where):
+            try:
+                with self._engine.begin() as connection:
+                    yield connection
+            except IntegrityError as error:
+                conflict = error
+        if conflict:
+            raise conflict
 
 
 _BEATS = 4

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.atomic_files import flush, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import free_memory
 from skindx.core.state_checks import UnfitStateError
@@ -34,7 +34,6 @@ from skindx.training.checkpoint.rank_parts import (
     answer_with,
     begin,
     collect,
-    flush,
     rank_folder,
     words_of,
     write_part,

@@ -7,7 +7,6 @@ Threads write them, which must not take part in the collectives of their trainin
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.atomic_files import flush, sha256_file, write_json
 from skindx.training.checkpoint.saved_state import SplitState, write_state
 
 SHARED = "shared"
@@ -126,15 +125,6 @@ def abandon(folder: Path, number: int = 0) -> None:
 def words_of(error: Exception) -> str:
     """Return an error's text on one line."""
     return " ".join(str(error).split())
-
-
-def flush(path: Path) -> None:
-    """Bring a file or folder onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _answer(temporary: Path, rank: int) -> Path:

@@ -28,7 +28,7 @@ from skindx.training.checkpoint.saved_state import (
 from skindx.training.config.engine import CheckpointSettings
 from skindx.training.launching.supervise import Stop, StoppedError
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.position import Position, StepGuard
+from skindx.training.position import Counted, Position
 
 
 def share_weights(module: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> None:
@@ -101,25 +101,17 @@ class SavableEngine(Shared, Protocol):
     def exchange(self) -> PerRank | None: ...
 
 
-class Savable(Protocol):
+class Savable(Counted, Protocol):
     """A training as far as its checkpoints know it."""
 
     @property
-    def name(self) -> str: ...
-    @property
     def epochs(self) -> int: ...
-    @property
-    def mesh(self) -> Mesh: ...
     @property
     def engine(self) -> SavableEngine: ...
     @property
     def average(self) -> Shared | None: ...
     @property
     def statistics(self) -> Buffers: ...
-    @property
-    def guard(self) -> StepGuard: ...
-    @property
-    def position(self) -> Position: ...
 
 
 class _SharedPosition:
