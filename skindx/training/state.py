@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.data.loader.batches import steps_of
-from skindx.training.checkpoint.norm_statistics import Buffers
-from skindx.training.checkpoint.saved_state import Shared
+from skindx.training.checkpoint.saved_state import Buffers, Shared
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.method import Method, method_of

@@ -20,10 +20,10 @@ from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import keeper as store
 from skindx.training.checkpoint.keeper import At, Keeper, refuse_mismatch
-from skindx.training.checkpoint.norm_statistics import Buffers
 from skindx.training.checkpoint.resume import RandomNumbers, Remembered, _LossSum
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
+    Buffers,
     State,
     check_optimizer,
     load_named_state,

@@ -18,8 +18,8 @@ from ranks import forking
 from skindx.training.checkpoint import keeper as store
 from skindx.training.checkpoint import rank_parts
 from skindx.training.checkpoint.keeper import At, Keeper
-from skindx.training.checkpoint.norm_statistics import Buffers
 from skindx.training.checkpoint.rank_parts import NotSavedError
+from skindx.training.checkpoint.saved_state import Buffers
 from skindx.training.config.engine import CheckpointSettings
 
 

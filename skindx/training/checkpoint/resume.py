@@ -17,9 +17,9 @@ from torch import nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.keeper import LEAVING_S, At, Keeper
-from skindx.training.checkpoint.norm_statistics import Buffers
 from skindx.training.checkpoint.saved_state import (
     FALLBACK,
+    Buffers,
     PerRank,
     Shared,
     State,
