@@ -22,11 +22,12 @@ from skindx import __version__
 from skindx.cli import boxes, casebook, scan
 from skindx.cli.audit import audit, dedup
 from skindx.cli.boxes import review
+from skindx.cli.build import build
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import bench, completion, demo, doctor, plan
 from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recompute
 from skindx.cli.export import bundle, export
-from skindx.cli.new import build, new
+from skindx.cli.new import new
 from skindx.cli.options import VerbGroup, lay_out, refuse_special_files
 from skindx.cli.remove import publish, remove
 from skindx.cli.serve import monitor, serve, user

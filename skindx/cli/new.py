@@ -1,19 +1,14 @@
-"""`skindx new` and `skindx build`: what a training needs, from a folder of images or a recipe."""
+"""`skindx new`."""
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from skindx.cli.options import Sets, console
 from skindx.cli.train import NEEDS
-from skindx.core.errors import UserError
-from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
-from skindx.core.text import size
 
 if TYPE_CHECKING:
     from skindx.start.first_files import FirstAnswers
@@ -78,7 +73,10 @@ def new(
 
     Example: skindx new my/images --out runs/mine --yes
     """
+    from skindx.core.errors import UserError
+    from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
     from skindx.core.progress import progress_bars
+    from skindx.core.text import size
     from skindx.data.recipe import urgency_of
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
     from skindx.start.first_files import batch_of, check_out, commands, write_first_files
@@ -168,6 +166,8 @@ def _answers(  # noqa: PLR0917
     effort: str | None,
 ) -> "FirstAnswers":
     """Ask what no option has answered. Raises UserError for options that do not fit the folder."""
+    from typing import cast
+
     from skindx.data.labels import map_labels
     from skindx.data.origin import Modality
     from skindx.start.first_files import EFFORTS, MODALITIES, TIERS, Effort, FirstAnswers, effort_of
@@ -209,71 +209,3 @@ def _answers(  # noqa: PLR0917
         "" if group_pattern == "none" else group_pattern,
         cast(Effort, effort),
     )
-
-
-def build(
-    source: Annotated[
-        Path,
-        typer.Argument(help="A recipe (YAML), or a folder with one subfolder for each class."),
-    ],
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
-    taxonomy: Annotated[
-        str | None,
-        typer.Option(help="skin10, skin100, isic9, ham10000, fitzpatrick16 or a YAML file."),
-    ] = None,
-    urgency: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CLASS=TIER", help="urgent, soon or routine; repeatable."),
-    ] = None,
-    freeze: Annotated[
-        Path | None,
-        typer.Option(help="Dataset or splits.csv whose images keep their split here too."),
-    ] = None,
-    resplit: Annotated[
-        bool, typer.Option("--resplit", help="Split again; old results are then not comparable.")
-    ] = False,
-    join_copies: Annotated[
-        bool,
-        typer.Option(
-            "--join-copies", help="Join copies of different splits: keep those nearest to train."
-        ),
-    ] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
-    ] = None,
-    sets: Sets = None,
-) -> None:
-    """Build a dataset from images: fetch, screen, de-duplicate, split.
-
-    OUT/issues.parquet lists every image that was left out, with the reason. To resume an
-    interrupted build, run the same command again. A rebuilt dataset keeps the split of every
-    image, and images that `skindx remove` took down stay out.
-
-    Example: skindx build my/images --out runs/mine/data
-
-    On a cluster whose machines share OUT: skindx build recipe.yaml --out OUT --cluster auto
-    """
-    from skindx.core.progress import progress_bars
-    from skindx.data.build.build_dataset import build, load_build_settings
-    from skindx.data.summary import print_summary
-
-    if freeze:
-        sets = [*(sets or []), f"split.frozen={json.dumps(str(freeze))}"]
-    settings = load_build_settings(source, sets or [], taxonomy, urgency or [])
-    if settings.split.frozen and resplit:
-        raise UserError(
-            f"splits frozen by {settings.split.frozen} cannot be made again; leave out "
-            f"--resplit, or set split.frozen=null."
-        )
-    with progress_bars() as progress:
-        summary = build(
-            settings,
-            out,
-            resplit=resplit,
-            join_copies=join_copies,
-            progress=progress,
-            cluster=cluster,
-        )
-    print_summary(summary, console(), out)
