@@ -149,6 +149,9 @@ def test_an_evaluation_goes_into_the_bundle_where_it_is_of_the_test_split(
     def evaluated(path: Path, dataset: Path, folder: Path, **options: Any) -> SimpleNamespace:
         given.append(options)
         shutil.copytree(OLDER / "whole" / "evaluation", folder)
+        metrics = json.loads((folder / "metrics.json").read_text())
+        metrics["origin"]["bundle_digest"] = before
+        (folder / "metrics.json").write_text(json.dumps(metrics))
         options["progress"](3, 4)
         options["copies_progress"](1, 2)
         return SimpleNamespace(external=None)
@@ -160,14 +163,16 @@ def test_an_evaluation_goes_into_the_bundle_where_it_is_of_the_test_split(
     assert report.folder == tmp_path / "evaluation"
     assert report.metrics == json.loads((report.folder / "metrics.json").read_text())
     assert stages == [("evaluate", 3, 4), ("copies", 1, 2)]
-    assert report.digest == skindx.load(bundle).digest != before
+    assert report.digest == skindx.load(bundle).digest == before
     val = skindx.evaluate(bundle, DATA, tmp_path / "val", split="val", digest=report.digest)
     external = skindx.evaluate(bundle, DATA, external=True)
     assert (val.digest, external.digest) == (None, None)
     assert external.folder == tmp_path / "external"
     assert [one["split"] for one in given] == ["test", "val", "all"]
+    assert report.evaluation_digest is not None
+    assert skindx.load(bundle, report.evaluation_digest).digest == before
     with pytest.raises(skindx.UserError, match="digest"):
-        skindx.load(bundle, before)
+        skindx.load(bundle, "0" * 64)
 
 
 def test_a_bundle_is_opened_from_a_zip_of_its_folder(tmp_path: Path) -> None:

@@ -4,16 +4,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forged_bundle import forge
 from tiny_bundle import measured
 
+from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, DetectorParts, open_bundle, pack, write_index
-from skindx.models.bundle.bundle_changes import add_metrics
-from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.bundle.bundle_changes import (
+    add_metrics,
+    add_provenance,
+    put_folder,
+    set_fusion,
+)
+from skindx.models.bundle.bundle_index import EVALUATED, MemberSpec
 from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.combination import Combination
+from skindx.models.combination import Combination, FusionSpec
 from skindx.models.detector import DetectorSpec
 from skindx.taxonomy import SkinClass, Taxonomy
 
@@ -162,15 +169,81 @@ def test_what_is_no_bundle(tmp_path: Path, content: str | None, said: str) -> No
 def test_metrics_join_the_bundle(tmp_path: Path) -> None:
     bundle = _pack(tmp_path)
     assert bundle.metrics() is None
+    evaluations = set()
     for top1 in (0.5, 0.75):
         add_metrics(bundle.path, measured(top1))
-        assert open_bundle(bundle.path).metrics() == measured(top1)
+        evaluated = open_bundle(bundle.path)
+        assert evaluated.metrics() == measured(top1)
+        assert (evaluated.digest, evaluated.spec) == (bundle.digest, bundle.spec)
+        assert evaluated.evaluation == sha256_file(bundle.path / EVALUATED)
+        evaluations.add(evaluated.evaluation)
         card = (bundle.path / "MODEL_CARD.md").read_text()
         assert f"| ensemble | {top1:.3f} [0.250, –]" in card
     assert "\n## What could not be fitted\n\n- no conformal sets: " in card
     assert "\n- no threshold of the urgent risk: none of its classes is urgent" in card
     assert "\n- no check for photos unlike the training images" in card
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert len(evaluations) == 2
+    for digest in (evaluated.digest, evaluated.evaluation[:16]):
+        assert open_bundle(bundle.path, digest) == evaluated
+
+
+def test_an_evaluation_that_does_not_belong_to_the_bundle_is_refused(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    foreign = measured(0.5) | {"origin": {"bundle_digest": "ab" * 32}}
+    with pytest.raises(UserError, match=f"are of a bundle with the digest {'ab' * 32}"):
+        add_metrics(bundle.path, foreign)
+    assert open_bundle(bundle.path).metrics() is None
+    add_metrics(bundle.path, measured(0.5) | {"origin": {"bundle_digest": bundle.digest}})
+    card = (bundle.path / "MODEL_CARD.md").read_text()
+    assert f"Measured on the bundle with the digest {bundle.digest}." in card
+    for name, change, said in (
+        ("metrics.json", lambda text: text.replace("0.25", "0.35"), "metrics.json was altered"),
+        ("MODEL_CARD.md", lambda text: f"{text}\n", "MODEL_CARD.md was altered"),
+        (EVALUATED, lambda text: text.replace(bundle.digest, "ab" * 32), "of a bundle with the"),
+        (EVALUATED, lambda text: text.replace("format", "formats"), "formats"),
+        (EVALUATED, lambda text: "{", "not valid JSON"),
+        (EVALUATED, None, "does not list|was altered"),
+    ):
+        file = bundle.path / name
+        whole = file.read_text()
+        file.write_text(change(whole)) if change else file.unlink()
+        with pytest.raises(UserError, match=said) as caught:
+            open_bundle(bundle.path)
+        assert "\n" not in str(caught.value)
+        file.write_text(whole)
+    assert open_bundle(bundle.path).metrics()
+
+
+def test_what_changes_no_answer_keeps_the_evaluation(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    evaluated = add_metrics(bundle.path, measured(0.5))
+    exported = tmp_path / "export"
+    exported.mkdir()
+    (exported / "small.onnx").write_bytes(b"x")
+    put_folder(bundle.path, "exports/onnx", exported)
+    after = open_bundle(bundle.path)
+    assert after.metrics() == measured(0.5)
+    assert after.digest != evaluated.digest
+    assert after.evaluation != evaluated.evaluation
+    fused = set_fusion(bundle.path, FusionSpec(weight=0.5), None)
+    assert (fused.metrics(), fused.evaluation) == (None, "")
+    assert "Not yet: run `skindx evaluate`." in (bundle.path / "MODEL_CARD.md").read_text()
+
+
+def test_the_index_of_an_older_bundle_lists_its_figures(tmp_path: Path) -> None:
+    """It opens as it was; a new evaluation leaves its digest, a change takes them out."""
+    bundle = _pack(tmp_path).path
+    forge(bundle, "metrics.json", json.dumps(measured(0.5)).encode())
+    older = open_bundle(bundle)
+    assert (older.metrics(), older.evaluation) == (measured(0.5), "")
+    again = add_metrics(bundle, measured(0.75))
+    assert (again.digest, again.metrics()) == (older.digest, measured(0.75))
+    assert again.evaluation
+    add_provenance(bundle, {"fact": 1})
+    changed = open_bundle(bundle)
+    assert "metrics.json" not in changed.spec.files
+    assert changed.metrics() == measured(0.75)
 
 
 def test_a_bundle_without_views_and_combination_loads_as_before(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def test_a_diagnosis_names_the_digest(tmp_path: Path, skindx: Skindx) -> None:
     assert json.loads(out)["source"]["digest"] == DIGEST
 
 
-def test_an_evaluation_names_the_digest_before_and_after(tmp_path: Path, skindx: Skindx) -> None:
+def test_an_evaluation_leaves_the_digest_and_has_one_of_its_own(
+    tmp_path: Path, skindx: Skindx
+) -> None:
     bundle, out = copy_bundle(tmp_path), tmp_path / "out"
     code, said, err = skindx(
         "evaluate", str(bundle), str(DATASET), "--out", str(out), "--expect", DIGEST
@@ -73,7 +75,15 @@ def test_an_evaluation_names_the_digest_before_and_after(tmp_path: Path, skindx:
     assert code == 0, err
     assert json.loads((out / "metrics.json").read_text())["origin"]["bundle_digest"] == DIGEST
     assert DIGEST in (out / "report.html").read_text()
-    assert open_bundle(bundle).digest in said
+    evaluated = open_bundle(bundle)
+    assert evaluated.digest == DIGEST
+    assert f"bundle: digest {DIGEST}, unchanged" in said
+    assert f"evaluation digest {evaluated.evaluation}" in said
+    for expect in (DIGEST, evaluated.evaluation):
+        code, out, err = skindx("diagnose", str(bundle), str(PHOTO), "--json", "--expect", expect)
+        assert code == 0, err
+        source = json.loads(out)["source"]
+        assert (source["digest"], source["evaluation"]) == (DIGEST, evaluated.evaluation)
 
 
 def test_a_key_that_stands_twice_has_no_digest_for_two(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_bundle import measured
 from tower_folders import timm_folder
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
+from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.bundle.detach import attach, detach
 from skindx.models.classifier.head_kinds import MlpHead
@@ -62,11 +64,12 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def test_attached_it_is_the_same_to_the_byte(tmp_path: Path, skindx: Any) -> None:
     bundle, trunk = _packed(tmp_path)
+    bundle = add_metrics(bundle.path, measured(0.5))
     archive = tmp_path / "two.zip"
     code, said, _ = skindx("bundle", "detach", bundle.path, "--out", archive)
     assert (code, "without tower" in said) == (0, True)
     names = set(zipfile.ZipFile(archive).namelist())
-    assert names == {*bundle.spec.files, "bundle.json", "detached.json"} - {
+    assert names == {*bundle.spec.files, *bundle.beside, "bundle.json", "detached.json"} - {
         f"trunks/{trunk.key}.safetensors"
     }
     code, _, error = skindx("diagnose", archive, tmp_path / "photo.jpg")

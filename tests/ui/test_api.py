@@ -60,6 +60,7 @@ def painted() -> CaseAnswer:
 BUNDLE: Any = SimpleNamespace(
     spec=SimpleNamespace(name="fake", metadata=None),
     digest="1b64" * 16,
+    evaluation="",
     metrics=lambda: MEASURED,
     taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),
 )
