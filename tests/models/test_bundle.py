@@ -200,7 +200,7 @@ def test_an_evaluation_that_does_not_belong_to_the_bundle_is_refused(tmp_path: P
     for name, change, said in (
         ("metrics.json", lambda text: text.replace("0.25", "0.35"), "metrics.json was altered"),
         ("MODEL_CARD.md", lambda text: f"{text}\n", "MODEL_CARD.md was altered"),
-        (EVALUATED, lambda text: text.replace(bundle.digest, "ab" * 32), "of a bundle with the"),
+        (EVALUATED, lambda text: text.replace(bundle.digest, "ab" * 32), "is of bundle abab"),
         (EVALUATED, lambda text: text.replace("format", "formats"), "formats"),
         (EVALUATED, lambda text: "{", "not valid JSON"),
         (EVALUATED, None, "does not list|was altered"),

@@ -58,7 +58,7 @@ GALLERY, OOD = "gallery", "ood"
 LearnedPart = EmbeddingIndex | OodPart | Fingerprints
 
 
-class _Part(Protocol):
+class _Savable(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
@@ -179,7 +179,7 @@ def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
-    parts: Mapping[str, _Part | None] | None = None,
+    parts: Mapping[str, _Savable | None] | None = None,
     *,
     out: Path | None = None,
     seen: Mapping[str, Split] | None = None,

@@ -337,10 +337,9 @@ def _parsed(expect: str) -> str:
 
 
 class BoundEvaluation(Settings):
-    """`evaluation.json`: figures and card that lie beside an index, and of which bundle they are.
+    """`evaluation.json`: which figures and card lie beside the index of which bundle.
 
-    Its SHA-256 is the evaluation's digest. The index does not list it, so that a bundle keeps its
-    digest when it is evaluated.
+    Its SHA-256 is the evaluation's digest. No index lists it: an evaluation leaves the bundle's.
     """
 
     format: Literal[1] = 1
@@ -362,11 +361,10 @@ def read_evaluation(path: Path, digest: str) -> dict[str, str]:
     bound = BoundEvaluation.parse(parse_json(content, str(file)), str(file), expand=False)
     if bound.bundle != digest:
         raise UserError(
-            f"{file} is of a bundle with the digest {bound.bundle}, and bundle {path} has "
-            f"{digest}; copy the bundle again, whole."
+            f"{file} is of bundle {bound.bundle}, not {digest}; copy the bundle again, whole."
         )
-    own = digest_of(content)
-    return {METRICS: bound.metrics_sha256, CARD: bound.card_sha256, EVALUATED: own}
+    listed = {METRICS: bound.metrics_sha256, CARD: bound.card_sha256}
+    return listed | {EVALUATED: digest_of(content)}
 
 
 def verify_files(path: Path, files: Mapping[str, str]) -> None:
