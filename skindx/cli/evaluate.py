@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from skindx.cli.options import Expect, MissRate, Part, console
+from skindx.core.errors import UserError
 
 
 def evaluate(
@@ -42,6 +43,19 @@ def evaluate(
     checklist: Annotated[
         bool, typer.Option("--checklist", help="Fill in STARD-AI, TRIPOD+AI and CLEAR Derm.")
     ] = False,
+    release: Annotated[
+        bool,
+        typer.Option(
+            "--release",
+            help="Keep a row of each image of val, calibration and test; default folder: release/.",
+        ),
+    ] = False,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DATASET", help="For --release: an external dataset; repeatable."
+        ),
+    ] = None,
     expect: Expect = None,
     miss_rate: MissRate = None,
 ) -> None:
@@ -57,6 +71,8 @@ def evaluate(
     Example: skindx evaluate runs/mine/bundle runs/mine/data
 
     External: skindx evaluate runs/mine/bundle other/data --external
+
+    A release: skindx evaluate runs/mine/bundle runs/mine/data --release --also clinic=other/data
     """
     from skindx.api.verbs import evaluate as evaluate_bundle
     from skindx.core.progress import progress_bars
@@ -64,6 +80,16 @@ def evaluate(
     from skindx.evaluation.checklist import write_checklists
     from skindx.evaluation.evaluation_report import print_table
 
+    if release or also:
+        if not release or external or internal or split or checklist:
+            raise UserError(
+                "--release takes val, calibration and test of the dataset, and external datasets "
+                "as --also NAME=DATASET; leave out --split, --external, --internal, --checklist, "
+                "or leave out --also."
+            )
+        return _evaluate_release(
+            bundle, dataset, out, also or [], expect=expect, miss_rate=miss_rate
+        )
     external = external or internal is not None
     folder = out or bundle.resolve().parent / ("external" if external else "evaluation")
     with energy_reported("evaluate", folder), progress_bars() as progress:
@@ -86,6 +112,48 @@ def evaluate(
     if report.digest:
         print(f"bundle: digest {report.digest}, unchanged")
         print(f"these figures lie beside it: evaluation digest {report.evaluation_digest}")
+    return None
+
+
+def _evaluate_release(
+    bundle: Path,
+    dataset: Path,
+    out: Path | None,
+    also: list[str],
+    *,
+    expect: str | None,
+    miss_rate: float | None,
+) -> None:
+    from skindx.core.progress import progress_bars
+    from skindx.core.untrusted import read_json
+    from skindx.evaluation.evaluate import METRICS
+    from skindx.evaluation.evaluation_report import print_table
+    from skindx.evaluation.release import evaluate_release
+    from skindx.models.bundle.bundle_changes import add_metrics
+
+    named = dict(part.partition("=")[::2] for part in also)
+    if len(named) < len(also) or not all(named.values()):
+        raise UserError("give each external dataset a name of its own: --also clinic=other/data.")
+    folder = out or bundle.resolve().parent / "release"
+    words = ["skindx evaluate", str(bundle), str(dataset), "--release"]
+    words += [f"--also {part}" for part in also]
+    words += [] if miss_rate is None else [f"--miss-rate {miss_rate}"]
+    with progress_bars() as progress:
+        test = evaluate_release(
+            bundle,
+            dataset,
+            folder,
+            also={name: Path(path) for name, path in named.items()},
+            expect=expect,
+            miss_rate=miss_rate,
+            command=" ".join(words),
+            progress=partial(progress, "release"),
+        )
+    print_table(test, console())
+    print(f"report: {folder / 'report.html'}; `skindx recompute {folder}` makes its figures again")
+    beside = add_metrics(bundle, read_json(folder / METRICS, finite=False), expect)
+    print(f"bundle: digest {beside.digest}, unchanged")
+    print(f"these figures lie beside it: evaluation digest {beside.evaluation}")
 
 
 def recompute(
@@ -99,26 +167,35 @@ def recompute(
         bool, typer.Option("--checklist", help="If they agree, fill in the checklists again.")
     ] = False,
 ) -> None:
-    """Compute every figure of an evaluation again from its predictions.csv.
+    """Compute every figure of an evaluation again from its rows.
 
-    The table holds one row an image, and needs neither bundle nor dataset. Figures that do not
+    predictions.csv, or rows.parquet of a release, holds one row an image: neither bundle nor
+    dataset is needed. Figures that do not
     agree with metrics.json are named, and the exit status is then 1.
 
     Example: skindx recompute runs/mine/evaluation
     """
     from skindx.evaluation.image_table import NOT_IN_TABLE, TABLE
     from skindx.evaluation.image_table import recompute as recompute_figures
+    from skindx.evaluation.release import ROWS, is_release, recompute_release
 
-    result = recompute_figures(evaluation, internal)
+    if of_release := is_release(evaluation):
+        if internal or checklist:
+            raise UserError("a release holds all that it needs; leave out the other options.")
+        result = recompute_release(evaluation)
+    else:
+        result = recompute_figures(evaluation, internal)
+    rows = evaluation / (ROWS if of_release else TABLE)
     for place, (printed, again) in result.differing.items():
         print(f"{place}: printed {printed}, recomputed {again}")
     if result.differing:
         count = len(result.differing)
-        print(f"{count} of {result.figures} figures do not agree with {evaluation / TABLE}")
+        print(f"{count} of {result.figures} figures do not agree with {rows}")
         raise typer.Exit(1)
-    rest = [name for name in NOT_IN_TABLE if name != "elsewhere" or not internal]
+    other = internal or of_release
+    rest = [name for name in NOT_IN_TABLE if name != "elsewhere" or not other]
     print(
-        f"all {result.figures} figures agree with {evaluation / TABLE}; not in the table: "
+        f"all {result.figures} figures agree with {rows}; not in the table: "
         f"{', '.join(rest)} (images that were not scored, another evaluation)"
     )
     if checklist:

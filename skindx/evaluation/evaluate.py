@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -25,6 +25,7 @@ from skindx.diagnosis.scope import without_reassurance
 from skindx.evaluation.answers import (
     PREDICTIONS,
     Answers,
+    Contamination,
     MadeFrom,
     Part,
     leave_out,
@@ -43,7 +44,7 @@ from skindx.evaluation.image_table import (
     write_image_table,
 )
 from skindx.evaluation.input_effects import with_known_facts
-from skindx.evaluation.score import Evaluation, join_taxonomies, measure
+from skindx.evaluation.score import Evaluation, External, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec
 from skindx.taxonomy import Taxonomy
@@ -175,8 +176,88 @@ def evaluate_served(
     pictures: Pictures = "licensed",
 ) -> Evaluation:
     """Score a loaded predictor, of a bundle with this digest; write `out`. Raises UserError."""
+    answered = answer_images(
+        predictor,
+        records,
+        decode,
+        bundle=bundle,
+        dataset=dataset,
+        split=split,
+        external=internal is not None,
+        progress=progress,
+        copies_progress=copies_progress,
+    )
+    records, answers = answered.records, answered.answers
+    evaluation = answered.measured(draws=draws)
+    elsewhere = compare_elsewhere(internal, answers, draws=draws) if internal else None
+    evaluation = replace(evaluation, elsewhere=elsewhere)
+    origin = measured_now(predictor, bundle, digest, dataset, split)
+    mistakes = worst_mistakes(records, answers, dataset, answered.read, pictures)
+    with atomic_folder(out, EVALUATION) as folder:
+        write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
+        write_predictions(folder / PREDICTIONS, records, answers)
+        write_image_table(folder, records, answered.predictions, answers)
+        write_report(folder / REPORT, evaluation, origin, mistakes)
+    return evaluation
+
+
+def measured_now(
+    predictor: ServedPredictor, bundle: str, digest: str, dataset: Path, split: str
+) -> MeasurementOrigin:
+    """Return what is measured, on which images, and on which machine, at this moment."""
+    return MeasurementOrigin(
+        bundle=bundle,
+        dataset=str(dataset),
+        manifest_sha256=sha256_file(dataset / MANIFEST),
+        split=split,
+        seed=SEED,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        hardware=hardware(),
+        versions=versions(),
+        taxonomy_review=predictor.taxonomy.review_note,
+        bundle_digest=digest,
+    )
+
+
+@dataclass(frozen=True)
+class AnsweredImages:
+    """Some labelled images with what the product answers, before anything is measured."""
+
+    records: list[Record]
+    predictions: list[Prediction]
+    answers: Answers
+    external: External | None
+    contamination: Contamination
+    read: Callable[[Record], NDArray[np.uint8]]
+
+    def measured(self, *, draws: int) -> Evaluation:
+        """Return the figures of these images."""
+        evaluation = measure(
+            self.records,
+            self.predictions,
+            self.answers,
+            draws=draws,
+            external=self.external,
+            seen=self.contamination.same_bytes,
+        )
+        return replace(evaluation, contamination=self.contamination)
+
+
+def answer_images(
+    predictor: ServedPredictor,
+    records: Sequence[Record],
+    decode: Decode,
+    *,
+    bundle: str,
+    dataset: Path,
+    split: Part,
+    external: bool = False,
+    progress: Progress | None = None,
+    copies_progress: Progress | None = None,
+) -> AnsweredImages:
+    """Answer the images of a split of `dataset` as the page does. Raises UserError."""
     manifest = sha256_file(dataset / MANIFEST)
-    if (split == "all" or internal) and predictor.trained_on == manifest:
+    if (split == "all" or external) and predictor.trained_on == manifest:
         raise UserError(
             f"{bundle} was trained on images of {dataset}, so all of it measures nothing; "
             "evaluate on its split test, or on another dataset."
@@ -192,7 +273,7 @@ def evaluate_served(
     )
     path = dataset / TAXONOMY
     theirs = Taxonomy.load(path) if path.exists() else None
-    records, external = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
+    records, joined = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
 
     def read(record: Record) -> NDArray[np.uint8]:
         return _read(stored_file(dataset, record.path), decode)
@@ -217,30 +298,7 @@ def evaluate_served(
         mix_C=mix_of_classes(predictor.calibration_mix, classes),
         calibration_images=None if predictor.adapted else predictor.calibration_mix,
     )
-    evaluation = measure(
-        records, predictions, answers, draws=draws, external=external, seen=contamination.same_bytes
-    )
-    elsewhere = compare_elsewhere(internal, answers, draws=draws) if internal else None
-    evaluation = replace(evaluation, contamination=contamination, elsewhere=elsewhere)
-    origin = MeasurementOrigin(
-        bundle=bundle,
-        dataset=str(dataset),
-        manifest_sha256=manifest,
-        split=split,
-        seed=SEED,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        hardware=hardware(),
-        versions=versions(),
-        taxonomy_review=predictor.taxonomy.review_note,
-        bundle_digest=digest,
-    )
-    mistakes = worst_mistakes(records, answers, dataset, read, pictures)
-    with atomic_folder(out, EVALUATION) as folder:
-        write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
-        write_predictions(folder / PREDICTIONS, records, answers)
-        write_image_table(folder, records, predictions, answers)
-        write_report(folder / REPORT, evaluation, origin, mistakes)
-    return evaluation
+    return AnsweredImages(records, predictions, answers, joined, contamination, read)
 
 
 def split_records(dataset: Path, split: Part) -> list[Record]:

@@ -8,7 +8,7 @@ A report shows the wrong answers, with small pictures where their licence allows
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -52,6 +52,15 @@ def write_image_table(
     dermoscopic or clinical), and `boxes_drawn` and `boxes_detected` as JSON lists of x1, y1, x2,
     y2, score. An empty cell is not known, or not measured.
     """
+    columns = table_columns(records, predictions, answers)
+    write_csv(folder / TABLE, columns, zip(*columns.values(), strict=True))
+    write_json(folder / SETTINGS, settings_of(answers))
+
+
+def table_columns(
+    records: Sequence[Record], predictions: Sequence[Prediction], answers: Answers
+) -> dict[str, list[Any]]:
+    """Return the columns of the table as plain values, one an image."""
     keys = [skin_class.key for skin_class in answers.classes]
     facts = list(_OF_RECORDS)
     columns = {name: [no_formula(getattr(record, name)) for record in records] for name in facts}
@@ -73,8 +82,7 @@ def write_image_table(
         _boxes(prediction.boxes if record.boxes is not None or not prediction.boxes else ())
         for record, prediction in zip(records, predictions, strict=True)
     ]
-    write_csv(folder / TABLE, columns, zip(*columns.values(), strict=True))
-    write_json(folder / SETTINGS, settings_of(answers))
+    return columns
 
 
 def _by_class(name: str, keys: Sequence[str], values: Sequence[Any]) -> dict[str, list[Any]]:
@@ -99,20 +107,21 @@ def read_image_table(evaluation: Path) -> tuple[list[Record], list[Prediction], 
         settings = json.loads((evaluation / SETTINGS).read_text(encoding="utf-8"))
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        return _read(rows, settings)
+        return read_rows(rows, settings)
     except (OSError, csv.Error, *MALFORMED) as error:
         raise unusable(path, error) from None
 
 
-def _read(
-    rows: Sequence[dict[str, str]], settings: dict[str, Any]
+def read_rows(
+    rows: Sequence[Mapping[str, str]], settings: dict[str, Any]
 ) -> tuple[list[Record], list[Prediction], Answers]:
+    """Return what rows of text hold. Raises KeyError, TypeError and ValueError for others."""
     if not rows:
         raise ValueError("it has no rows")
     keys = [skin_class["key"] for skin_class in settings["classes"]]
     facts = {name: kind for name, kind in _OF_RECORDS.items() if name in rows[0]}
 
-    def numbers(row: dict[str, str], name: str) -> list[float]:
+    def numbers(row: Mapping[str, str], name: str) -> list[float]:
         return [float(row[f"{name}_{key}"]) for key in keys]
 
     columns: dict[str, list[Any]] = {
@@ -201,9 +210,16 @@ def recompute(evaluation: Path, internal: Path | None = None) -> Recomputation:
     if home:
         measured = replace(measured, elsewhere=compare_elsewhere(home, answers, draws=draws))
         without.remove("elsewhere")
+    return compared(metrics, measured.to_dict(), without)
+
+
+def compared(
+    metrics: Mapping[str, Any], again: Mapping[str, Any], without: Collection[str]
+) -> Recomputation:
+    """Compare printed figures with those that were made again, but for the keys `without`."""
     printed, computed = (
         dict(leaves({key: value for key, value in figures.items() if key not in without}))
-        for figures in (metrics, measured.to_dict())
+        for figures in (metrics, again)
     )
     differing = {
         place: (value, computed.get(place))
