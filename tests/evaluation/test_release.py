@@ -1,4 +1,4 @@
-"""The evaluation of a release: every figure follows from its rows, which are bound to the bundle."""
+"""The evaluation of a release: every figure follows from rows that are bound to the bundle."""
 
 import json
 import shutil
