@@ -135,6 +135,7 @@ class _TableColumns:
 
     wanted: tuple[str, ...] = (FILE, *FACTS)
     unused: tuple[str, ...] = ()
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self, path: Path, existing: object) -> None:
         """Take the columns of a table. Raises UserError for one without files."""

@@ -1,15 +1,19 @@
 """A table beside a folder of images: facts about the person, groups, and what is missing."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.recipe import load_build_settings
 from skindx.data.sources.columns import Columns, read_table
 from skindx.data.sources.files import FilesSource
+from skindx.data.splits.freeze import read_places
 from skindx.data.splits.groups import GroupKeys, GroupSettings
 
 PLAIN = {"licence": "", "attribution": "", "group": "", "skin_type": ""}
@@ -129,3 +133,112 @@ def test_a_column_twice_is_refused_in_every_kind_of_table(tmp_path: Path) -> Non
             list(read_table(tmp_path / name, Columns()))
     (tmp_path / "t.jsonl").write_text('{"LABEL": {"y": [{"z": 1}]}}\n')
     assert list(read_table(tmp_path / "t.jsonl", Columns())) == [{"label": {"y": [{"z": 1}]}}]
+
+
+RECIPE = Path(__file__).parents[2] / "data" / "ham10000.yaml"
+FROZEN = ["val", "val", "train"]
+"""By data/ham10000-splits.csv."""
+PARTS = ("HAM10000_images_part_1", "HAM10000_images_part_2")
+
+
+@pytest.fixture
+def ham(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FilesSource]:
+    """Make a look-alike of a download with three of HAM10000's images, and return its source."""
+    monkeypatch.setenv("SKINDX_REAL", str(tmp_path))
+    monkeypatch.chdir(RECIPE.parents[1])
+
+    def made(table: str, *places: str) -> FilesSource:
+        names = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
+        lines = [
+            names,
+            ["HAM_0000550", "ISIC_0024306", "nv", "follow_up", "45.0", "male", "trunk"],
+            ["HAM_0003577", "ISIC_0024307", "nv", "follow_up", "50.0", "male", "back"],
+            ["HAM_0001477", "ISIC_0024308", "mel", "histo", "", "unknown", "unknown"],
+        ]
+        if table == "index.csv":
+            lines[0] = ["image" if name == "image_id" else name for name in names]
+        sign = "\t" if table.endswith(".tab") else ","
+        for place in places:
+            file = tmp_path / "ham10000" / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 48), (200, 150, int(file.stem[-2:]))).save(file)
+        path = tmp_path / "ham10000" / table
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(map(sign.join, lines)))
+        (tmp_path / "ham10000" / "hmnist_8_8_L.csv").write_text("pixel0000,label\n1,2\n")
+        (files,) = load_build_settings(RECIPE).sources
+        assert isinstance(files, FilesSource)
+        return files
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("table", "folders"),
+    [
+        ("index.csv", ("images",) * 3),
+        ("HAM10000_metadata.csv", (PARTS[0], PARTS[0], PARTS[1])),
+        ("HAM10000_metadata.csv", tuple(name.lower() for name in (PARTS[0], *PARTS))),
+        ("HAM10000_metadata.tab", (PARTS[1], PARTS[0], PARTS[1])),
+        ("HAM10000_metadata", (".",) * 3),
+    ],
+)
+def test_ham10000_is_read_as_everyone_has_it(
+    ham: Callable[..., FilesSource], tmp_path: Path, table: str, folders: tuple[str, ...]
+) -> None:
+    files = ham(table, *(f"{at}/ISIC_002430{n}.jpg" for n, at in enumerate(folders, 6)))
+    rows = files.gather(tmp_path / "out")
+    assert [row.status for row in rows] == ["stored"] * 3
+    assert [row.label for row in rows] == ["nv", "nv", "mel"]
+    assert [row.confirmed_by for row in rows] == ["follow-up", "follow-up", "histopathology"]
+    assert [(row.age, row.sex, row.site) for row in rows][2] == (None, "", "")
+    assert {row.licence for row in rows} == {"CC BY-NC 4.0"}
+    settings = load_build_settings(RECIPE)
+    keys = GroupKeys(settings.groups)
+    groups = [keys.of(row) for row in rows]
+    assert groups == [["HAM_0000550"], ["HAM_0003577"], ["HAM_0001477"]]
+    assert settings.split.frozen
+    places = read_places(settings.split.frozen)
+    assert [places[group].split for [group] in groups] == FROZEN
+    assert settings.boxes
+    assert settings.boxes.optional
+    assert not settings.boxes.path.exists()
+
+
+def test_copies_and_a_partial_download_are_counted(
+    ham: Callable[..., FilesSource], tmp_path: Path
+) -> None:
+    names = [f"{PARTS[0]}/ISIC_0024306.jpg", f"{PARTS[0]}/ISIC_0024399.jpg"]
+    names += [f"{PARTS[0].lower()}/ISIC_0024306.jpg", f"{PARTS[0].lower()}/ISIC_0024307.jpg"]
+    files = ham("HAM10000_metadata.csv", *names)
+    rows = files.gather(tmp_path / "out")
+    assert [(row.url, row.status) for row in rows] == [
+        (names[0], "stored"),
+        (names[3], "stored"),
+        ("ISIC_0024308.jpg", "unreadable"),
+        (names[1], "no-line"),
+    ]
+    first, second = files.preview().notes
+    assert "1 of its lines name files that are not there, such as ISIC_0024308.jpg." in first
+    assert f"no line of it and are left out, such as {names[1]}." in second
+
+
+def test_a_download_without_images_says_what_to_do(
+    ham: Callable[..., FilesSource], tmp_path: Path
+) -> None:
+    files = ham("HAM10000_metadata.csv")
+    with pytest.raises(UserError, match=r"names 3 images, and none .* put the images there, or"):
+        files.preview()
+    (tmp_path / "ham10000" / f"{PARTS[0]}.zip").touch()
+    with pytest.raises(UserError, match=rf"unzip {PARTS[0]}.zip there, or correct files"):
+        files.gather(tmp_path / "out")
+    (tmp_path / "ham10000" / "HAM10000_metadata.csv").unlink()
+    with pytest.raises(UserError, match=r"no table at any of .*index.csv, .*metadata.csv"):
+        files.preview()
+
+
+def test_a_column_by_its_own_name_wins_over_its_other_names(folder: Path) -> None:
+    files = source(folder, "id,key,label", "a,b,mel", also={"id": ["key"]})
+    assert files.file_of(files.lines()[0]) == "images/a.jpg"
+    files = source(folder, "other,KEY,label", "c,b,mel", also={"id": ["key", "other"]})
+    assert files.file_of(files.lines()[0]) == "images/b.jpg"

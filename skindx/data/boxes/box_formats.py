@@ -204,6 +204,8 @@ class BoxSource(Settings):
     """Masks: a regular expression; its first group is the image's name in the name of a mask."""
     strict: bool = Field(False, exclude_if=lambda value: not value)
     """Refuse the file for a row that cannot be used; otherwise it is left out and counted."""
+    optional: bool = Field(False, exclude_if=lambda value: not value)
+    """Build without boxes where there is nothing at `path`."""
 
     @model_validator(mode="before")
     @classmethod

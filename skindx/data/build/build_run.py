@@ -70,6 +70,7 @@ def open_run(
     sources = tuple(source.for_taxonomy(taxonomy) for source in settings.sources)
     settings = with_modalities(settings.model_copy(update={"sources": sources}))
     settings, older = as_before(settings, out)
+    boxes = settings.boxes
     run = BuildRun(
         settings,
         out,
@@ -77,7 +78,7 @@ def open_run(
         runner,
         taxonomy,
         GroupKeys(settings.groups),
-        read_boxes(settings.boxes) if settings.boxes else None,
+        read_boxes(boxes) if boxes and (boxes.path.exists() or not boxes.optional) else None,
         accepted(read_annotations(out), wrong_boxes(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )

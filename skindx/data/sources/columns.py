@@ -21,6 +21,8 @@ from skindx.taxonomy.lexicon import plain_letters, site_of
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+_AS_CSV = ("", ".tab", ".tsv", ".txt")
+"""Of tables that are read as CSV, such as Dataverse's; the separator is that of the header."""
 ONE_ROW = 1
 """Rows of a Parquet file that are unpacked at once: a few kB may say one long text a million times.
 
@@ -97,6 +99,8 @@ class Columns(Settings):
     sex: str = Field("", exclude_if=lambda column: not column)
     site: str = Field("", exclude_if=lambda column: not column)
     """Place on the body."""
+    also: Mapping[str, tuple[str, ...]] = Field({}, exclude_if=lambda also: not also)
+    """Other names of a column, for tables that lack it: {image: [image_id]}."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -105,7 +109,7 @@ class Columns(Settings):
 
     def _named(self) -> Iterator[tuple[str, str]]:
         """Yield (field, column) of each column that is set."""
-        for field, value in self.model_dump().items():
+        for field, value in self.model_dump(exclude={"also"}).items():
             columns = (value,) if isinstance(value, str) else value
             yield from ((field, column) for column in columns if column)
 
@@ -231,18 +235,29 @@ class WantedColumns(Protocol):
     def wanted(self) -> tuple[str, ...]:
         """The columns that are read if they are there."""
 
+    @property
+    def also(self) -> Mapping[str, tuple[str, ...]]:
+        """Other names of a column."""
+
     def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a table without a column that is needed."""
 
 
-def _renamed(path: Path, existing: Sequence[Any], wanted: Sequence[str]) -> list[str]:
+def _renamed(path: Path, existing: Sequence[Any], columns: WantedColumns) -> list[str]:
     """Return a table's columns by the names that are wanted, where these fold alike.
 
     Raises UserError for a wanted column that stands there twice.
     """
     names = ["" if name is None else str(name) for name in existing]
-    alike = {folded_name(name): name for name in reversed(wanted)}
-    there = set(names)
+    wanted, there = columns.wanted, set(names)
+    folded = set(map(folded_name, names))
+    alike = {
+        folded_name(other): name
+        for name, others in columns.also.items()
+        if folded_name(name) not in folded
+        for other in [one for one in others if folded_name(one) in folded][:1]
+    }
+    alike |= {folded_name(name): name for name in reversed(wanted)}
     known = []
     for name in names:
         meant = alike.get(folded_name(name), name)
@@ -256,11 +271,17 @@ def _renamed(path: Path, existing: Sequence[Any], wanted: Sequence[str]) -> list
     return known
 
 
+def first_there(path: Path, others: Sequence[Path]) -> Path:
+    """Return the first of some paths that is there, else `path`."""
+    return next((one for one in (path, *others) if one.exists()), path)
+
+
 def read_table(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     """Yield the lines of a table. Raises UserError for what is no such table."""
     import pyarrow as pa
 
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    readers |= dict.fromkeys(_AS_CSV, _read_csv)
     if path.suffix.lower() not in readers:
         raise UserError(f"{path} is no table that can be read; give one of {', '.join(SUFFIXES)}.")
     try:
@@ -280,7 +301,7 @@ def _read_csv(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
             head = file.readline()
             file.seek(0)
             reader = csv.reader(file, delimiter=_delimiter(head, columns.wanted))
-            names = _renamed(path, next(reader, []), columns.wanted)
+            names = _renamed(path, next(reader, []), columns)
             columns.check(path, names)
             for cells in reader:
                 if any(cells[len(names) :]):
@@ -319,7 +340,7 @@ def _read_jsonl(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
             if text.strip() and not isinstance(pairs, _Pairs):
                 raise UserError(f"{path}, line {number}, is no JSON object; correct the table.")
             if pairs is not None:
-                names = _renamed(path, [name for name, _ in pairs], columns.wanted)
+                names = _renamed(path, [name for name, _ in pairs], columns)
                 columns.check(path, names)
                 yield dict(zip(names, (_plain(value) for _, value in pairs), strict=True))
 
@@ -339,7 +360,7 @@ def _read_parquet(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]
 
     with pq.ParquetFile(path) as file:
         there = file.schema_arrow.names
-        names = _renamed(path, there, columns.wanted)
+        names = _renamed(path, there, columns)
         columns.check(path, names)
         read = {old: new for old, new in zip(there, names, strict=True) if new in columns.wanted}
         for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(read)):

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from skindx.core.errors import UserError
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
+from skindx.data.sources.columns import Columns, cell, first_there, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview, WebSource
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
@@ -73,6 +73,10 @@ class TableOfFiles(LocalSource):
     def file_of(self, line: Mapping[str, Any]) -> str:
         """Return the path of a line's file, relative to `root`."""
         return cell(line.get(self.known_columns.file))
+
+    def files_of(self, line: Mapping[str, Any]) -> list[str]:
+        """Return all paths at which a line's file or a copy of it may be."""
+        return [self.file_of(line)]
 
     def known(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the ledger's row that a line gives."""
@@ -135,7 +139,7 @@ class TableOfFiles(LocalSource):
     def _unlisted(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Return the files that look like images, beside files of the table and not in it."""
         root = Path(os.path.realpath(self.root))
-        named = {Path(name) for name in map(self.file_of, lines)}
+        named = {Path(name) for line in lines for name in self.files_of(line)}
         return [
             (folder / entry.name).as_posix()
             for folder in sorted({name.parent for name in named})
@@ -165,6 +169,9 @@ class TableOfFiles(LocalSource):
         return "stored", "", data
 
 
+_Pattern = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]
+
+
 class FilesSource(TableOfFiles):
     """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes.
 
@@ -173,28 +180,62 @@ class FilesSource(TableOfFiles):
 
     kind: Literal["files"]
     columns: FileColumns = FileColumns()
-    files: str = Field("{}", pattern=r"^[^{}]*\{\}[^{}]*$", exclude_if=lambda files: files == "{}")
-    """Where a line's file is, with {} for its cell, such as images/{}.jpg."""
+    or_paths: tuple[Path, ...] = Field((), exclude_if=lambda paths: not paths)
+    """Where else the table may be; the first that is there counts."""
+    files: _Pattern | Annotated[tuple[_Pattern, ...], Field(min_length=1)] = Field(
+        "{}", exclude_if=lambda files: files == "{}"
+    )
+    """Where a line's file is, with {} for its cell, such as images/{}.jpg; of several patterns the
+    first that leads to a file counts, and the others may hold copies of it."""
 
     @property
     def name(self) -> str:
-        return f"files:{self.path.name}"
+        return f"files:{self.table.name}"
 
     @property
     def table(self) -> Path:
-        return self.path
+        return first_there(self.path, self.or_paths)
 
     @property
     def known_columns(self) -> FileColumns:
         return self.columns
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read the table. Raises UserError."""
-        return list(read_table(self.path, self.columns))
+        """Read the table. Raises UserError, also where not one of its files is there."""
+        if self.or_paths and not self.table.exists():
+            places = ", ".join(map(str, (self.path, *self.or_paths)))
+            raise UserError(f"there is no table at any of {places}; download it, or correct path.")
+        lines = list(read_table(self.table, self.columns))
+        taken = [line for line in lines if LEFT_OUT not in line]
+        if len(self._patterns) > 1 and taken and not any(map(self._found, taken)):
+            places = ", ".join(self._patterns)
+            packed = sorted(path.name for path in self.root.glob("*.zip"))
+            step = f"unzip {' and '.join(packed)} there" if packed else "put the images there"
+            raise UserError(
+                f"{self.table} names {len(taken):,} images, and none of them is beside it as "
+                f"{places}; {step}, or correct files."
+            )
+        return lines
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return (self.files,) if isinstance(self.files, str) else self.files
+
+    def files_of(self, line: Mapping[str, Any]) -> list[str]:
+        file = super().file_of(line)
+        return [pattern.replace("{}", file) for pattern in self._patterns]
+
+    def _found(self, line: Mapping[str, Any]) -> str:
+        return next((one for one in self.files_of(line) if _is_there(self.root / one)), "")
 
     def file_of(self, line: Mapping[str, Any]) -> str:
         """Return the path of a line's file, relative to the table."""
-        return self.files.replace("{}", super().file_of(line))
+        if isinstance(self.files, str):
+            return self.files_of(line)[0]
+        # A file that is not there has the name of its cell: no folder is wrongly named.
+        return self._found(line) or Path(self._patterns[0]).name.replace(
+            "{}", super().file_of(line)
+        )
 
 
 def _is_there(path: Path) -> bool:

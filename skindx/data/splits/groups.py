@@ -3,7 +3,6 @@
 Verified copies become one group too, unless earlier builds placed them in different splits.
 """
 
-import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from skindx.data.ledger import FROM, LedgerRow, file_name
 from skindx.data.manifest import SPLITS, Split
 from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import crowded_ids, is_placeholder, is_zero, placeholder_notes
+from skindx.data.sources.columns import cell, first_there, read_table
 
 # L = links
 
@@ -33,10 +33,26 @@ class GroupTable(Settings):
     """A CSV that says which images belong together, such as HAM10000's lesion ids."""
 
     path: Path
+    or_paths: tuple[Path, ...] = Field((), exclude_if=lambda paths: not paths)
+    """Where else the table may be; the first that is there counts."""
     key_column: str
     group_column: str
+    also: Mapping[str, tuple[str, ...]] = Field({}, exclude_if=lambda also: not also)
+    """Other names of a column, for tables that lack it: {image: [image_id]}."""
     key_pattern: NamePattern = r"^(.+?)(?:\.[^.]*)?$"
     """Finds the key in the file name of an image's URL; its first group is the key."""
+
+    @property
+    def wanted(self) -> tuple[str, str]:
+        """Both columns."""
+        return self.key_column, self.group_column
+
+    def check(self, path: Path, existing: object) -> None:
+        """Raise UserError for a table that lacks one of the columns."""
+        names = list(map(str, existing)) if isinstance(existing, list | tuple) else []
+        for column in self.wanted:
+            if column not in names:
+                raise UserError(f"{path} has no column {column!r}; it has {', '.join(names)}.")
 
 
 class GroupSettings(Settings):
@@ -150,27 +166,18 @@ def group_names(
 
 
 def _read_table(table: GroupTable) -> dict[str, str]:
-    try:
-        with table.path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            for column in (table.key_column, table.group_column):
-                if column not in columns:
-                    raise UserError(
-                        f"{table.path} has no column {column!r}; it has {', '.join(columns)}."
-                    )
-            rows = [(row[table.key_column] or "", row[table.group_column] or "") for row in reader]
-            counts = {len(group) for _, group in rows if _ONE.fullmatch(group)}
-            return {
-                folded_name(key): group
-                for key, group in rows
-                if key and not is_placeholder(group)
-                if not is_zero(group) or len(group) in counts
-            }
-    except FileNotFoundError:
-        raise UserError(f"{table.path} does not exist; correct groups.tables.") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{table.path} cannot be read as CSV ({error}).") from None
+    path = first_there(table.path, table.or_paths)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; correct groups.tables.")
+    lines = read_table(path, table)
+    rows = [tuple(cell(line.get(column)) for column in table.wanted) for line in lines]
+    counts = {len(group) for _, group in rows if _ONE.fullmatch(group)}
+    return {
+        folded_name(key): group
+        for key, group in rows
+        if key and not is_placeholder(group)
+        if not is_zero(group) or len(group) in counts
+    }
 
 
 Pair = tuple[str, str]
