@@ -177,7 +177,8 @@ def _answers(  # noqa: PLR0917
         taxonomy = "own"
         if known := seen.known_by():
             question = "Classes: your folders, or a shipped list that knows all of them"
-            taxonomy = questions.ask("--taxonomy", question, "own", ["own", *known])
+            default = "ham10000" if seen.table else "own"
+            taxonomy = questions.ask("--taxonomy", question, default, ["own", *known])
     if taxonomy == "own":
         missing = {key: kind for key, kind in seen.dangerous().items() if key not in given}
         if missing:
@@ -193,7 +194,9 @@ def _answers(  # noqa: PLR0917
     if modality is None:
         default = seen.modality or "mixed"
         modality = questions.ask("--modality", "The images are", default, MODALITIES)
-    if group_pattern is None:
+    if group_pattern is None and seen.table:
+        group_pattern = "none"  # the table names the lesions
+    elif group_pattern is None:
         default = seen.group_pattern or "none"
         group_pattern = questions.ask(
             "--group-pattern",

@@ -11,6 +11,7 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, write_text
 from skindx.core.errors import UserError
 from skindx.data.origin import Modality
 from skindx.data.recipe import load_build_settings
+from skindx.data.sources.files import FilesSource
 from skindx.start.image_folder import ImageFolder
 from skindx.start.standing import BUNDLE, CONFIG, DATA, RECIPE
 from skindx.taxonomy import Urgency
@@ -117,6 +118,17 @@ def recipe_text(name: str, folder: ImageFolder, answers: FirstAnswers) -> str:
     shipped = "each folder is a class; code and urgency come from the shipped lists that know it"
     if answers.taxonomy:
         shipped = "a shipped list of classes, or a file; images of other classes are left out"
+    source = f"""\
+  - kind: folder
+    path: {_plain(str(folder.path.resolve()))}
+    modality: {answers.modality} # dermoscopic, clinical or mixed: which photos a bundle is for
+    # The first (group) in a file name is the patient or lesion, which no split divides.
+    group_pattern: {pattern}
+    licence: "" # needed to publish, as are creator and attribution
+"""
+    shares = "split: {train: 0.6, val: 0.1, calibration: 0.1, test: 0.2}\n"
+    if folder.table:
+        source, shares = _of_table(folder.table, answers.modality)
     return f"""\
 # Recipe of `skindx build`, written by `skindx new` on {_today()}: {folder.images:,} images.
 # Change what is wrong, then run: skindx build THIS_FILE --out DATASET
@@ -125,17 +137,29 @@ taxonomy: {_plain(answers.taxonomy) if answers.taxonomy else "null"} # {shipped}
 # urgent, soon or routine for a class; what looks like a cancer or an emergency needs one.
 urgency: {urgency or "{}"}
 sources:
-  - kind: folder
-    path: {_plain(str(folder.path.resolve()))}
-    modality: {answers.modality} # dermoscopic, clinical or mixed: which photos a bundle is for
-    # The first (group) in a file name is the patient or lesion, which no split divides.
-    group_pattern: {pattern}
-    licence: "" # needed to publish, as are creator and attribution
-screen:
+{source}screen:
   not_skin: review # images that show no skin: review flags them, drop leaves them out, off
 # Shares of the images; the test split is for the report alone.
-split: {{train: 0.6, val: 0.1, calibration: 0.1, test: 0.2}}
-"""
+{shares}"""
+
+
+def _of_table(table: FilesSource, modality: str) -> tuple[str, str]:
+    """Return the source of HAM10000 and its splits, with the groups and masks, in YAML."""
+    raw = table.model_dump(mode="json", exclude_defaults=True) | {"modality": modality}
+    raw |= {"kind": "files", "columns": table.columns.model_dump(mode="json")}
+    source = "".join(f"    {key}: {_plain(value)}\n" for key, value in raw.items())
+    shares = "split: {train: 0.6, val: 0.09, calibration: 0.09, test: 0.22"
+    roots = (Path.cwd(), Path(__file__).resolve().parents[2])
+    frozen = [one for root in roots if (one := root / "data" / "ham10000-splits.csv").is_file()]
+    at = f", frozen: {_plain(str(frozen[0]))}}}" if frozen else "}"
+    about = "No split divides a lesion, and each lesion has its frozen place."
+    if not frozen:
+        about = "For the frozen splits add `frozen:` with data/ham10000-splits.csv of the sources."
+    group = {"path": str(table.path), "key_column": table.columns.file, "group_column": "lesion_id"}
+    text = f"# {about}\n{shares}{at}\ngroups: {{tables: [{_plain(group)}]}}\n"
+    if (masks := table.root / "masks").is_dir():
+        text += f"boxes: {{kind: masks, path: {_plain(str(masks))}}}\n"
+    return f"  - {source.lstrip()}", text
 
 
 def config_text(

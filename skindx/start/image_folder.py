@@ -22,7 +22,17 @@ from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources.folder import NOT_OPENED, FolderFile, FolderSource, look_at_folder
+from skindx.data.sources.columns import read_table
+from skindx.data.sources.files import FileColumns, FilesSource
+from skindx.data.sources.folder import (
+    NOT_OPENED,
+    FolderFile,
+    FolderLayout,
+    FolderSource,
+    look_at,
+    look_at_folder,
+    visible,
+)
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
@@ -40,6 +50,9 @@ _SURE = 0.8
 """Share of the sample from which it counts as of one modality."""
 _PATTERNS = (r"^([A-Za-z]*\d+)[_-]", r"^([A-Za-z]+[_-]?\d+)[_-]")
 """How patients or lesions are named in front of a file's own number."""
+_HAM10000, _IDS = {"lesion_id", "dx", "dx_type"}, ("image_id", "image")
+"""By these columns a table is that of HAM10000, whatever its name."""
+_HAM_IMAGES, _HEADER_BYTES = 10_015, 4096
 _DATE = re.compile(r"(19|20)\d{6}")
 
 
@@ -61,6 +74,9 @@ class ImageFolder:
     faces: int | None = None
     """Images with a face among `SEEN` of the sample; None: not looked for."""
     seen: int = 0
+    table: FilesSource | None = None
+    """Of HAM10000: its table and the folders of its images; None: each folder is a class."""
+    lesions: int = 0
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -115,6 +131,13 @@ class ImageFolder:
         if most > least:
             sizes = f"the largest is {largest} ({most:,}), the smallest {smallest} ({least:,})"
         lines = [f"{self.path}: {self.images:,} images in {len(counts)} class folders; {sizes}."]
+        if self.table:
+            found = f"{self.images:,} of {_HAM_IMAGES:,} images found"
+            lines = [
+                f"{self.path} is HAM10000 by the columns of {self.table.path.name}: {found}, of "
+                f"{counted(self.lesions, 'lesion')}, {self.table.licence}; {sizes}.",
+                *self.table.preview().notes,
+            ]
         if self.merged:
             lines.append(f"{' and '.join(self.merged)} are merged; the split is made again.")
         if closed := sum(file.detail == NOT_OPENED for file in self.files):
@@ -161,7 +184,11 @@ def look(folder: Path, progress: Progress = silent) -> ImageFolder:
 
     Raises UserError for a folder that no dataset can come from, as a build does.
     """
-    layout = look_at_folder(FolderSource(path=folder), OPENED)
+    table, lesions = ham10000_in(folder), 0
+    if table:
+        layout, lesions = _look_at_table(table)
+    else:
+        layout = look_at_folder(FolderSource(path=folder), OPENED)
     stored = [file for file in layout.files if file.status == "stored"]
     closed = {f.label for f in layout.files if f.status == "unreadable"} - {f.label for f in stored}
     if closed:
@@ -188,7 +215,64 @@ def look(folder: Path, progress: Progress = silent) -> ImageFolder:
         *(folder, layout.files, layout.merged, tuple(sample), tuple(screened), screen_s, modality),
         faces=faces,
         seen=len(pixels),
+        table=table,
+        lesions=lesions,
     )
+
+
+def ham10000_in(folder: Path) -> FilesSource | None:
+    """Return HAM10000's table in a folder with the folders of its images; None: there is none."""
+    for file in visible(folder) if folder.is_dir() else ():
+        if file.suffix.lower() not in (".csv", ".tab", ".tsv", ".txt", "") or not file.is_file():
+            continue
+        try:
+            with file.open("rb") as stream:
+                header = stream.readline(_HEADER_BYTES).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError):
+            continue
+        names = {name.strip().strip('"') for name in re.split("[,;\t]", header)}
+        column = next((one for one in _IDS if one in names), "")
+        if column and names >= _HAM10000:
+            return _ham10000(folder.resolve(), file.name, column)
+    return None
+
+
+def _ham10000(folder: Path, table: str, column: str) -> FilesSource:
+    facts = {"file": column, "label": "dx", "confirmed": "dx_type", "age": "age", "sex": "sex"}
+    none = dict.fromkeys(("licence", "attribution", "group", "skin_type"), "")
+    settings = {
+        "kind": "files",
+        "path": folder / table,
+        "files": ["HAM10000_images_part_1/{}.jpg", "HAM10000_images_part_2/{}.jpg"],
+        "modality": "dermoscopic",
+        "licence": "CC BY-NC 4.0",
+        "attribution": "HAM10000, Tschandl, Rosendahl and Kittler, Scientific Data 2018",
+        "creator": "ViDIR group, Medical University of Vienna, and Cliff Rosendahl",
+        "columns": {**facts, "site": "localization", **none},
+    }
+    known = {str(line[column]) for line in read_table(folder / table, FileColumns(**facts, **none))}
+    below = [folder, *(one for one in visible(folder) if one.is_dir())]
+    below += [one for top in below[1:] for one in visible(top) if one.is_dir()]
+    places = [
+        (one.relative_to(folder) / "{}.jpg").as_posix()
+        for one in below
+        if any(file.suffix == ".jpg" and file.stem in known for file in visible(one))
+    ]
+    return FilesSource.parse({**settings, "files": places or settings["files"]})
+
+
+def _look_at_table(table: FilesSource) -> tuple[FolderLayout, int]:
+    """Return the images that are there, with the class of each, and the number of lesions."""
+    files, lesions = [], set()
+    lines = table.lines()
+    every = max(1, len(lines) // OPENED)
+    for number, line in enumerate(lines):
+        path, label = table.root / table.file_of(line), str(line.get("dx"))
+        if path.is_file():
+            lesions.add(line.get("lesion_id"))
+            closed = FolderFile(path, label, "stored", NOT_OPENED)
+            files.append(closed if number % every else look_at(path, label, table.root))
+    return FolderLayout((), tuple(files)), len(lesions)
 
 
 def _spread(files: Sequence[FolderFile], most: int) -> list[FolderFile]:

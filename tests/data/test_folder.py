@@ -145,3 +145,27 @@ def test_a_file_that_goes_away_while_reading_is_an_issue(
     monkeypatch.setattr(Path, "read_bytes", failing)
     row = read(root, tmp_path / "out")["acne/1.jpg"]
     assert (row.status, row.detail) == ("unreadable", "the file cannot be read (Permission denied)")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("HAM10000_images_part_1", "HAM10000_images_part_2"),
+        ("train", "test"),
+        ("images", "masks"),
+        ("fold1", "fold-2", "acne"),
+        ("Batch 01", "split"),
+        ("train/images", "valid/images"),
+    ],
+)
+def test_folders_named_as_parts_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for seed, name in enumerate(names):
+        fill(tmp_path / name, seed=10 * seed)
+    with pytest.raises(UserError, match=r"named as parts of a dataset, not as classes.* a recipe"):
+        look_at_folder(FolderSource(path=tmp_path))
+
+
+def test_a_class_that_ends_like_a_part_stays_one_among_others(tmp_path: Path) -> None:
+    for seed, name in enumerate(("patch test", "acne", "wart", "contest", "valid2ation")):
+        fill(tmp_path / name, seed=10 * seed)
+    assert len({file.label for file in look_at_folder(FolderSource(path=tmp_path)).files}) == 5

@@ -1,8 +1,10 @@
 """`skindx new`: what it says of a folder, what it refuses, and that its commands work."""
 
+import csv
 import os
 import re
 import shlex
+import shutil
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -341,3 +343,69 @@ def test_a_network_is_timed_and_a_wrong_one_is_a_sentence() -> None:
     assert timed.networks[0].compute_s > 0
     with pytest.raises(UserError, match="no_such_net"):
         first_estimate._timed("no_such_net", 64, 8, 2, False, 0.1)
+
+
+@pytest.fixture(scope="module")
+def ham(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a look-alike of HAM10000: 12 lesions of two images, a file of part 1 twice."""
+    top = tmp_path_factory.mktemp("kaggle") / "skin cancer"
+    lines = ["lesion_id,image_id,dx,dx_type,age,sex,localization"]
+    for number in range(24):
+        lesion, label = number // 2, ("nv", "mel")[number // 2 % 2]
+        name = f"ISIC_00{number:05d}"
+        lines.append(f"HAM_00000{lesion:02d},{name},{label},histo,{20 + number}.0,female,back")
+        for part in (f"HAM10000_images_part_{1 + number % 2}", "ham10000_images_part_1"):
+            if part[:3] == "HAM" or number == 0:
+                (top / part).mkdir(parents=True, exist_ok=True)
+                (top / part / f"{name}.jpg").write_bytes(jpeg(skin(number)))
+    lines.append("HAM_0000099,ISIC_0099999,mel,histo,60.0,male,back")
+    (top / "hmnist_8_8_L.csv").write_text("pixel0000,label\n1,2\n")
+    (top / "table.csv").write_text("\n".join(lines))
+    return top
+
+
+def test_ham10000_is_recognised_by_its_table_and_its_recipe_builds(
+    skindx: Skindx, ham: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, err = skindx("new", ham, "--out", "run", "--yes")
+    assert code == 0, err
+    assert "is HAM10000 by the columns of table.csv: 24 of 10,015 images found, of 12" in printed
+    assert "lesions, CC BY-NC 4.0" in printed
+    assert "1 of its lines name files that are not there, such as ISIC_0099999.jpg." in printed
+    assert "--group-pattern" not in printed
+    code, _, err = skindx("build", "run/recipe.yaml", "--out", "run/data")
+    assert code == 0, err
+    with (Path(__file__).parents[2] / "data/ham10000-splits.csv").open() as file:
+        frozen = {row["group"]: row["split"] for row in csv.DictReader(file)}
+    records = read_manifest(tmp_path / "run/data")
+    assert {record.group for record in records} == {f"HAM_00000{n:02d}" for n in range(12)}
+    assert all(record.split == frozen[record.group] for record in records)
+    assert {record.label for record in records} == {"Nevus", "Melanoma"}
+    assert {record.confirmed_by for record in records} == {"histopathology"}
+    assert {(record.sex, record.site) for record in records} == {("female", records[0].site)}
+    assert {record.licence for record in records} == {"CC BY-NC 4.0"}
+
+
+def test_the_parts_of_ham10000_without_its_table_are_no_classes(
+    skindx: Skindx, ham: Path, tmp_path: Path
+) -> None:
+    top = tmp_path / "parts"
+    for part in ("HAM10000_images_part_1", "HAM10000_images_part_2"):
+        shutil.copytree(ham / part, top / part)
+    for verb in ("new", "build"):
+        code, _, err = skindx(verb, top, "--out", tmp_path / "out")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "are named as parts of a dataset, not as classes" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_archives_of_ham10000_are_to_be_unzipped(
+    skindx: Skindx, ham: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "HAM10000_metadata").write_bytes((ham / "table.csv").read_bytes())
+    (tmp_path / "HAM10000_images_part_1.zip").touch()
+    code, _, err = skindx("new", tmp_path, "--out", tmp_path.parent / "zipped")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "names 25 images" in err
+    assert "unzip HAM10000_images_part_1.zip there" in err

@@ -1,6 +1,7 @@
 """A folder of class folders, or a YOLO folder, as a source; links are followed only where asked."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -110,6 +111,12 @@ def _unreadable(error: OSError) -> str:
 
 MIN_PER_CLASS = 3
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
+_PART = re.compile(
+    r"(?:.*[\W_])?(?:part|train|training|test|testing|val|valid|validation|images?|masks?|split|fold"
+    r"|batch)[\W_]*\d*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Names of folders that divide images, such as HAM10000_images_part_1."""
 _ADVICE = "give a folder that holds one folder of images for each class"
 
 
@@ -208,6 +215,7 @@ def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLay
             loose = replace(file, status="no-class-folder", detail="it lies in no class folder")
             files.append(loose if file.status == "stored" else file)
     _check_links(root, classes, files)
+    _check_parts(root, classes)
     _check_classes(root, classes, files)
     return FolderLayout(merged, tuple(files))
 
@@ -276,6 +284,18 @@ def _check_links(root: Path, classes: list[str], files: list[FolderFile]) -> Non
             f"{links[0]} is a link to a folder, and links are not followed unless the source says "
             "so; set sources.0.follow_links=true if you trust where they lead, or give the folder "
             "that holds the images themselves."
+        )
+
+
+def _check_parts(root: Path, classes: list[str]) -> None:
+    """Raise UserError where half of the folders, or more, are named as parts and not as classes."""
+    names = list(dict.fromkeys(classes))
+    parts = [name for name in names if _PART.fullmatch(name)]
+    if parts and 2 * len(parts) >= len(names):
+        raise UserError(
+            f"the folders in {root} ({', '.join(names[:3])}) are named as parts of a dataset, not "
+            f"as classes, so they tell no image's class; {_ADVICE}, or a recipe with the table "
+            "that has the classes (kind: files)."
         )
 
 
