@@ -39,13 +39,16 @@ CLEAN, CLUSTERS, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
     for name in ("clean", "clusters", "hardware", "isic9", "real-skin", "refused", "speed")
 )
 
-RELEASE = "ham10000-evaluation.json"
-"""The evaluation of HAM10000's test split from which README and page are rendered."""
+RELEASE, AWAY = "release-ham10000/metrics.json", "release-ham10000/external-isic9.json"
+"""The release evaluation from which README and pages are rendered: test, and other cameras."""
 
 BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
-    "headline": ("README.md", partial(release.headline, file=RELEASE, other="external.json")),
+    "headline": ("README.md", partial(release.headline, file=RELEASE, other=AWAY)),
     "first hour": ("docs/start/images.md", speed.first_hour),
-    "urgent errors": ("docs/clinicians/answers.md", partial(safety.urgent_errors, file=RELEASE)),
+    "urgent errors": (
+        "docs/clinicians/answers.md",
+        partial(safety.urgent_errors, file=RELEASE, other=AWAY),
+    ),
     "isic9 table": (ISIC9, accuracy.isic9_table),
     "isic9 figures": (ISIC9, accuracy.isic9_text),
     "ensemble members": (ISIC9, ensemble.ensemble_members),
@@ -143,9 +146,10 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "classes": (REAL_SKIN, partial(release.classes, file=RELEASE)),
     "urgency": (REAL_SKIN, partial(safety.urgency, file=RELEASE)),
     "groups": (REAL_SKIN, partial(safety.groups, file=RELEASE)),
-    "crop": (REAL_SKIN, partial(safety.crop, file=RELEASE)),
+    "crop": ("docs/measured/crop.md", safety.crop),
     "hosts": (REAL_SKIN, real_skin.hosts),
-    "elsewhere": (REAL_SKIN, elsewhere.external),
+    "elsewhere": (REAL_SKIN, partial(release.changes, file=AWAY)),
+    "local images": ("docs/howto/evaluate.md", elsewhere.external),
     "coverage": ("docs/measured/intervals.md", statistics.coverage),
     "install": ("docs/project/licences.md", installation.sizes),
     "licences": ("docs/project/licences.md", installation.licences),

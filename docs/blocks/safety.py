@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.texts import Load, cell, number, origin_of, shown, table, whole
+from blocks.texts import Load, cell, number, origin_of, table, whole
 from skindx.evaluation.figures import p_equation
 from skindx.evaluation.questions import TARGET_MISSED, TARGET_OVER_TRIAGE
 
@@ -60,11 +60,11 @@ def urgency(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
     return "\n".join([table(headings, lines), "", target, "", origin_of(written["origin"])])
 
 
-def urgent_errors(
-    load: Load, *, file: str = "ham10000-evaluation.json", other: str = "external.json"
-) -> str:
+def urgent_errors(load: Load, *, file: str, other: str) -> str:
     """Return for clinicians what both errors of *urgent* are, at home and at other cameras."""
-    written, figures = load(file), load(other)["figures"]
+    written, elsewhere = load(file), load(other)
+    figures = {one["key"]: one["external"] for one in elsewhere["elsewhere"]["changes"]}
+    classes = {one["key"]: one for one in elsewhere["elsewhere"]["classes"]}
     rows, counted = [], []
     for key, name, text in (
         ("urgent_risk", "urgent", "urgent"),
@@ -73,9 +73,9 @@ def urgent_errors(
         risk = written[key]
         level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
         missed, alarms = level["misses"]["rate"], level["false_alarms"]["rate"]
-        away = (figures[f"{name}_{what}_external"] for what in ("sensitivity", "specificity"))
+        away = (figures[f"{name}_{what}"] for what in ("sensitivity", "specificity"))
         rows += [
-            [what, cell(home), shown(_rest(there))]
+            [what, cell(home), cell(_rest(there))]
             for what, home, there in zip(
                 (f"{text} images that it misses", f"other images that it calls {text}"),
                 (missed, alarms),
@@ -99,30 +99,29 @@ def urgent_errors(
         [
             "melanomas whose likeliest condition is melanoma",
             cell(melanoma["sensitivity"]),
-            shown(figures["sensitivity_Melanoma_external"]),
+            cell(classes["Melanoma"]["sensitivity"]["external"]),
         ],
         [
             f"sets for {whole(written['sets']['level'])} that hold the true condition",
             cell(written["sets"]["coverage"]),
-            shown(figures["coverage_external"]),
+            cell(figures["coverage"]),
         ],
         [
             "photos that it refuses as unlike the training images",
             cell(written["ood"]["refused"]),
-            shown(figures["refused_external"]),
+            cell(figures["refused"]),
         ],
     ]
     headings = [
         "95 % interval in brackets",
         f"the same camera, {written['pictures']} images",
-        f"other cameras, {figures['auroc_external']['n']} images",
+        f"other cameras, {elsewhere['pictures']} images",
     ]
     return "\n".join([table(headings, rows), "", *counted, "", origin_of(written["origin"])])
 
 
-def _rest(figure: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = figure["spread"]
-    return {**figure, "value": 100 - figure["value"], "spread": [100 - high, 100 - low]}
+def _rest(figure: Mapping[str, Any]) -> dict[str, float]:
+    return {"value": 1 - figure["value"], "low": 1 - figure["high"], "high": 1 - figure["low"]}
 
 
 def _target(risk: Mapping[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ from evaluation_fakes import CLASSES, records_of, simulate
 from guide_pages import ROOT
 
 from skindx.evaluation.answers import Answers
+from skindx.evaluation.release import recompute_release
 from skindx.evaluation.score import score
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -443,6 +444,13 @@ def readings() -> set[tuple[str, str]]:
 
 def test_every_committed_reading_of_a_test_split_has_a_line() -> None:
     assert readings() - {(look["file"], look["when"]) for look in LOOKS["looks"]} == set()
+
+
+def test_figures_of_the_release_are_those_of_its_rows() -> None:
+    """README and pages are rendered from files that the committed rows give again."""
+    result = recompute_release(MEASURED / "release-ham10000")
+    assert result.figures > 5000
+    assert not result.differing
 
 
 def test_lines_of_looks_are_whole_and_in_order() -> None:
