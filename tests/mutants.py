@@ -444,7 +444,7 @@ MUTANTS = {
         "tests/training/test_mixing.py",
     ),
     "losses: weights of classes without the root": Mutant(
-        "skindx/training/tasks/losses.py",
+        "skindx/training/config/recipe.py",
         '"sqrt": 0.5',
         '"sqrt": 1.0',
         "tests/training/test_losses.py",
@@ -571,8 +571,8 @@ MUTANTS = {
     ),
     "ensembles: the temperature of the mean is dropped": Mutant(
         "skindx/training/ensembles/ready_ensemble.py",
-        "soften(log_UNC, self.temperatures), self.temperature,",
-        "soften(log_UNC, self.temperatures), 1.0,",
+        "combine(soft_UNC, self.temperature, self.combination)",
+        "combine(soft_UNC, 1.0, self.combination)",
         "tests/training/test_combiners.py",
     ),
     "ensembles: units change their temperatures": Mutant(

@@ -7,6 +7,7 @@ from pathlib import Path
 from generators.command_line import command_line
 from generators.http import http_interface, prometheus_names
 from generators.kinds import kinds
+from generators.metric_keys import metric_keys
 from generators.peers import peers_page
 from generators.settings import Page
 from generators.systems import systems_page
@@ -65,6 +66,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "http": http_interface,
     "kinds": kinds,
     "prometheus": prometheus_names,
+    "metric-keys": metric_keys,
     "systems": systems_page,
     "peers": peers_page,
     "benches": _benches,

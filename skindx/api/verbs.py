@@ -1,6 +1,7 @@
 """The verbs as functions: `build`, `train`, `evaluate`, with the settings of the command line."""
 
 import json
+import math
 import os
 import threading
 from collections import Counter
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from skindx.api.model import Model
     from skindx.data.recipe import BuildSettings
     from skindx.evaluation.image_table import Pictures
-    from skindx.evaluation.score import Evaluation
+    from skindx.evaluation.score import ClassScore, Evaluation
+    from skindx.evaluation.served_scores import ServedScore
+    from skindx.metrics import Interval
     from skindx.training.config.run import TrainSettings
 
 
@@ -249,12 +253,12 @@ def train(
     return load(bundle.path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationReport:
     """What `evaluate` measured and where it wrote it."""
 
     folder: Path
-    """With report.html, metrics.json, predictions.csv and predictions.npz."""
+    """With report.html, metrics.json, predictions.csv and predictions.parquet."""
     scores: "Evaluation"
     digest: str | None
     """Of the bundle that these figures now lie beside; None: they are not of its test split."""
@@ -268,6 +272,65 @@ class EvaluationReport:
 
         figures: dict[str, Any] = json.loads((self.folder / METRICS).read_text(encoding="utf-8"))
         return figures
+
+    @property
+    def figures(self) -> "dict[str, Interval]":
+        """The ensemble's headline figures by their keys in metrics.json: value, low and high."""
+        return self.scores.ensemble.figures
+
+    @property
+    def top1(self) -> "Interval":
+        """The share of images whose likeliest class is the true one, with its 95 % interval."""
+        return self.scores.ensemble.top1
+
+    @property
+    def balanced_accuracy(self) -> "Interval":
+        """The share found of each class, averaged over classes."""
+        return self.scores.ensemble.balanced_accuracy
+
+    @property
+    def auroc(self) -> "Interval":
+        """One class against the rest, averaged over classes."""
+        return self.scores.ensemble.auroc
+
+    @property
+    def classes(self) -> "dict[str, ClassScore]":
+        """Each class by its key: images, groups, sensitivity, observed over expected."""
+        return {one.key: one for one in self.scores.classes}
+
+    @property
+    def served(self) -> "dict[str, ServedScore]":
+        """Next steps, refusals and abstentions of `urgent classes`, `other classes` and `all`."""
+        return {one.name: one for one in self.scores.served}
+
+    @property
+    def not_useful(self) -> tuple[str, ...]:
+        """Why the bundle is not useful yet, in sentences; empty where nothing says so."""
+        return self.scores.not_useful
+
+    def _rows(self) -> list[tuple[str, str]]:
+        from skindx.evaluation.figures import FIGURES, bounds, shown, title
+
+        scores = self.scores
+        own = {key: one for key, one in self.figures.items() if math.isfinite(one.value)}
+        return [("images (groups)", f"{scores.pictures} ({scores.groups})")] + [
+            (title(key, scores.k), f"{shown(one, key)} {bounds(one, FIGURES[key].unit)}")
+            for key, one in own.items()
+        ]
+
+    def __repr__(self) -> str:
+        """Show the folder and the headline figures, one a line."""
+        lines = [f"{name}: {text}" for name, text in self._rows()]
+        return "\n  ".join([f"<EvaluationReport {self.folder}", *self.not_useful, *lines]) + ">"
+
+    def _repr_html_(self) -> str:
+        """Show the same as a table in a notebook."""
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
+        notes = "".join(f"<p><b>{escape(reason)}</b></p>" for reason in self.not_useful)
+        return f"{notes}<table>{rows}</table>"
 
 
 @known_keywords

@@ -209,24 +209,34 @@ class Evaluation:
     majority: Majority
     """The commonest class, which a predictor that looks at nothing would name."""
     pictures: int
+    """Images."""
     groups: int
+    """Patients, lesions or sets of copies, over which intervals are taken."""
     draws: int
+    """Bootstrap draws of an interval."""
     level: float
+    """Level of the intervals, 0.95."""
     k: int
     ensemble: Scores
+    """Headline figures of the answers as they are served."""
     members: tuple[Scores, ...]
+    """The same of each member."""
     gains: tuple[FigureGain, ...]
     """What the ensemble gains over its members, a figure each; empty for one member."""
     classes: tuple[ClassScore, ...]
+    """Images, sensitivity, specificity and observed over expected of each class."""
     confusion: tuple[tuple[int, ...], ...]
     """Rows are true classes, columns predicted ones, in the order of `classes`."""
     confusions: tuple[Confusion, ...]
     """The commonest mistakes, at most eight."""
     reliability: tuple[ReliabilityBin, ...]
+    """Accuracy by confidence, in bins of equal width."""
     risk_curve: tuple[RiskPoint, ...]
+    """Error when only the more confident images are answered."""
     urgent: UrgentMisses | None
     """None when no image is of an urgent class."""
     cancers: tuple[CancerMisses, ...]
+    """Melanoma, squamous and basal cell carcinoma missed by the likeliest class."""
     sets: SetScores | None
     """None for a bundle without conformal sets."""
     urgent_risk: UrgentRiskScores | None
@@ -236,7 +246,9 @@ class Evaluation:
     questions: tuple[QuestionScore, ...]
     """Both questions of urgency and melanoma, where there are images of both kinds."""
     breakdowns: tuple[Breakdown, ...]
+    """Figures by skin type, age, sex, site, source and how the label was confirmed."""
     has_detector: bool
+    """Whether the bundle finds boxes."""
     detector: DetectionScore | None
     """None without a detector, or when no image has a drawn box."""
     external: External | None

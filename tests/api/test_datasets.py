@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from evaluation_fakes import records_of, scored, simulate
 from torch.utils.data import DataLoader
 
 import skindx
@@ -199,3 +201,18 @@ def test_a_bundle_is_opened_from_a_zip_of_its_folder(tmp_path: Path) -> None:
         with pytest.raises(skindx.UserError, match=why):
             skindx.load(tmp_path / f"{name}.zip")
     assert not (tmp_path.parent / "outside").exists()
+
+
+def test_a_report_has_its_figures_as_attributes() -> None:
+    labels, predictions = simulate(60, seed=3)
+    records = records_of(labels, [f"g{n}" for n in range(60)])
+    scores = scored(records, predictions, ("alpha", "beta"))
+    report = skindx.EvaluationReport(Path("<run>"), scores, None)
+    assert report.figures["top1"] == report.top1 == scores.ensemble.top1
+    assert report.auroc.low <= report.auroc.value <= report.auroc.high
+    assert report.classes["melanoma"].n == labels.count("melanoma")
+    assert report.served == {one.name: one for one in scores.served}
+    assert f"balanced accuracy: {100 * report.balanced_accuracy.value:.1f} %" in repr(report)
+    worse = replace(report, scores=replace(scores, not_useful=("It <b> calls all urgent.",)))
+    assert "It &lt;b&gt; calls all urgent." in worse._repr_html_()
+    assert "It <b> calls all urgent." in repr(worse)

@@ -47,7 +47,10 @@ MEMBERS = {
         *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "metrics", "pdf"),
         *("probabilities", "to_dict", "urgency"),
     },
-    "EvaluationReport": {"metrics"},
+    "EvaluationReport": {
+        *("auroc", "balanced_accuracy", "classes", "evaluation_digest", "figures", "metrics"),
+        *("not_useful", "served", "top1"),
+    },
 }
 
 
