@@ -1,4 +1,4 @@
-"""The page of metrics.json: each key with what its dataclass says of it."""
+"""The page of metrics.json: each key with a sentence, from its dataclass or metric_keys.yaml."""
 
 import ast
 import dataclasses
@@ -6,10 +6,13 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import yaml
+
 from generators.markdown import code, escape, prose, table
-from skindx.evaluation.figures import FIGURES
+from skindx.evaluation.figures import FIGURES, Scores
 from skindx.evaluation.score import Evaluation
 
 _LEAD = """# Figures of an evaluation
@@ -31,14 +34,27 @@ def metric_keys() -> str:
     ]
     parts = [_LEAD, "## Headline figures\n", table(("key", "name", "meaning"), headline)]
     for kind in _kinds(Evaluation):
-        docs = _docs(kind)
-        rows = [
-            (code(one.name), escape(docs.get(one.name, one.name.replace("_", " "))))
-            for one in dataclasses.fields(kind)
-        ]
+        rows = [(code(key), escape(text)) for key, text in sentences(kind).items()]
         about = prose(inspect.cleandoc(kind.__doc__ or ""))
         parts += [f"## {kind.__name__}\n", f"{about}\n", table(("key", "meaning"), rows)]
     return "\n".join(parts)
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """Return what each key of a dataclass means. Raises SystemExit for a key without a sentence."""
+    written = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    headline = {key: figure.meaning for key, figure in FIGURES.items()}
+    own = written.get(kind.__name__, {}) | _docs(kind)
+    if kind is Scores:
+        own |= headline
+    known = written["any"] | own
+    names = [one.name for one in dataclasses.fields(kind)]
+    if missing := [name for name in names if name not in known]:
+        raise SystemExit(
+            f"{kind.__name__} has no sentence for {', '.join(missing)}; write a docstring below "
+            "the field, or a line in docs/generators/metric_keys.yaml."
+        )
+    return {name: known[name] for name in names}
 
 
 def _kinds(root: type) -> Iterator[type]:

@@ -294,6 +294,11 @@ class EvaluationReport:
         return self.scores.ensemble.auroc
 
     @property
+    def log_loss(self) -> "Interval":
+        """The mean of minus the logarithm of the true class's probability; low is good."""
+        return self.scores.ensemble.log_loss
+
+    @property
     def classes(self) -> "dict[str, ClassScore]":
         """Each class by its key: images, groups, sensitivity, observed over expected."""
         return {one.key: one for one in self.scores.classes}

@@ -26,7 +26,7 @@ from skindx.core.atomic_files import (
     write_json,
 )
 from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
+from skindx.core.machine import missing_modules, require_extra
 from skindx.core.measurement import MeasurementOrigin
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MALFORMED
@@ -52,7 +52,9 @@ from skindx.evaluation.image_table import (
 )
 from skindx.evaluation.score import Evaluation, measure
 from skindx.models.combination import log
+from skindx.models.copy_recognition import CopyRecognition
 from skindx.models.ensemble import Ensemble, Prediction
+from skindx.models.fingerprints import Fingerprints, described
 
 # M = members, N = images, C = classes
 
@@ -160,6 +162,11 @@ def evaluate_release(
     }
     for folder, _, records in found.values():
         check_sample(folder, records)
+    copies: dict[str, int] = {}
+    for name in set(found) - {*OWN}:
+        folder, split, records = found[name]
+        rest = _not_tested(folder, records, dataset, found["test"][2], name)
+        found[name], copies[name] = (folder, split, rest), len(records) - len(rest)
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     decode = partial(decode_limited, decoding=predictor.decoding)
     answered: dict[str, AnsweredImages] = {}
@@ -188,7 +195,9 @@ def evaluate_release(
                 for one in members
             ),
             parts={
-                name: _about(found[name][0], found[name][1], one) for name, one in answered.items()
+                name: _about(found[name][0], found[name][1], one)
+                | ({"copies_of_test": copies[name]} if name in copies else {})
+                for name, one in answered.items()
             },
             rows_sha256=sha256_file(folder / ROWS),
         )
@@ -199,6 +208,27 @@ def evaluate_release(
         test = written.test()
         write_report(folder / REPORT, test, origin)
     return test
+
+
+def _not_tested(
+    folder: Path, records: Sequence[Record], dataset: Path, test: Sequence[Record], name: str
+) -> list[Record]:
+    """Return the images of an external dataset that are no copies of the bundle's test images.
+
+    They are neither external nor learned from, so nothing else leaves them out. Without numba only
+    the same bytes are found. Raises UserError where none is left.
+    """
+    known = {record.sha256 for record in test}
+    if not missing_modules("numba"):
+        recognition = CopyRecognition(Fingerprints.of(described(dataset, test)))
+        known |= {copy.sha256 for copy in recognition.recognise(described(folder, records))}
+    rest = [record for record in records if record.sha256 not in known]
+    if not rest:
+        raise UserError(
+            f"every image of {name}, {folder}, is a copy of a test image of {dataset}, so nothing "
+            "of it is external; give a dataset from elsewhere."
+        )
+    return rest
 
 
 def _has(dataset: Path, split: Split) -> bool:

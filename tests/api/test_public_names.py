@@ -48,8 +48,8 @@ MEMBERS = {
         *("probabilities", "to_dict", "urgency"),
     },
     "EvaluationReport": {
-        *("auroc", "balanced_accuracy", "classes", "evaluation_digest", "figures", "metrics"),
-        *("not_useful", "served", "top1"),
+        *("auroc", "balanced_accuracy", "classes", "evaluation_digest", "figures", "log_loss"),
+        *("metrics", "not_useful", "served", "top1"),
     },
 }
 

@@ -1,5 +1,6 @@
 """The reference that is generated from the code is complete, and its examples are right."""
 
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 from generators.command_line import command_line
 from generators.docstrings import models
 from generators.http import http_interface, prometheus_names
+from generators.metric_keys import metric_keys, sentences
 from generators.settings import Page
 
 
@@ -73,3 +75,14 @@ def test_the_http_pages_name_routes_and_counters() -> None:
     names = prometheus_names()
     for name in ("skindx_cases_total", "skindx_case_seconds", "skindx_queue_depth"):
         assert f"| `{name}` |" in names
+
+
+@dataclasses.dataclass
+class Bare:
+    unheard_of: int
+
+
+def test_every_key_of_metrics_has_a_sentence() -> None:
+    assert "| `abstained_rate` | The same as a share of all these images. |" in metric_keys()
+    with pytest.raises(SystemExit, match="Bare has no sentence for unheard_of"):
+        sentences(Bare)

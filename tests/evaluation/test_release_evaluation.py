@@ -38,13 +38,18 @@ DATA = OLDER / "dataset"
 
 
 def noise(folder: Path) -> Path:
-    """Return a dataset of other images with the same labels."""
+    """Return a dataset of other images with the same labels, and of one test image encoded anew."""
     shutil.copytree(DATA, folder)
     rng, records = np.random.default_rng(0), []
     for record in read_manifest(folder)[::3]:
         file = stored_file(folder, record.path)
         Image.fromarray(rng.integers(0, 256, (48, 48, 3), dtype=np.uint8)).save(file, format="PNG")
         records.append(replace(record, sha256=sha256_file(file), group=f"elsewhere-{record.group}"))
+    tested = next(record for record in read_manifest(DATA) if record.split == "test")
+    file = stored_file(folder, tested.path)
+    Image.open(stored_file(DATA, tested.path)).save(file, format="PNG")
+    records = [record for record in records if record.path != tested.path]
+    records.append(replace(tested, sha256=sha256_file(file), group="copy"))
     write_manifest(folder, records)
     return folder
 
@@ -86,9 +91,12 @@ def test_a_row_for_each_image_of_val_calibration_test_and_elsewhere(release: Pat
     table = pq.read_table(release / ROWS)
     counts = {row["values"]: row["counts"] for row in pc.value_counts(table["part"]).to_pylist()}
     splits = [record.split for record in read_manifest(DATA)]
-    assert counts.pop("clinic") == len(splits[::3])
-    assert counts == {name: splits.count(name) for name in ("val", "calibration", "test")}
     said = json.loads((release / RELEASE).read_text())
+    elsewhere = read_manifest(release.parent / "clinic")
+    assert said["parts"]["clinic"]["copies_of_test"] == 1
+    assert counts.pop("clinic") == len(elsewhere) - 1
+    assert "copy" not in table["group"].to_pylist()
+    assert counts == {name: splits.count(name) for name in ("val", "calibration", "test")}
     assert said["origin"]["bundle_digest"] == sha256_file(release.parent / "bundle/bundle.json")
     assert "--release --also clinic=" in said["command"]
     assert {"ood_p_value", "next_step", "abstained", "set", "crop"} <= set(table.column_names)
@@ -139,6 +147,16 @@ def test_a_class_that_the_bundle_lacks_is_named(copied: Path) -> None:
 def test_an_external_dataset_has_a_name_of_its_own(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="no name of an external dataset"):
         evaluate_release(OLDER / "whole/bundle", DATA, tmp_path / "out", also={name: DATA})
+    assert not (tmp_path / "out").exists()
+
+
+def test_copies_of_test_images_are_no_external_dataset(tmp_path: Path) -> None:
+    records = [record for record in read_manifest(DATA) if record.split == "test"]
+    write_manifest(shutil.copytree(DATA, tmp_path / "copies"), records)
+    with pytest.raises(UserError, match="is a copy of a test image"):
+        evaluate_release(
+            OLDER / "whole/bundle", DATA, tmp_path / "out", also={"copies": tmp_path / "copies"}
+        )
     assert not (tmp_path / "out").exists()
 
 
