@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -51,6 +51,7 @@ from skindx.evaluation.image_table import (
     table_columns,
 )
 from skindx.evaluation.score import Evaluation, measure
+from skindx.models.class_calibration import ClassCalibration
 from skindx.models.combination import log
 from skindx.models.copy_recognition import CopyRecognition
 from skindx.models.ensemble import Ensemble, Prediction
@@ -285,33 +286,35 @@ def _raw(
 ) -> dict[str, Floats]:
     """Return `logit_MEMBER_CLASS`, each member's log-probabilities, and `pooled_CLASS`.
 
-    Both are as before any calibration, and are made by undoing it. Where a crop was mixed in, or
-    members voted, nothing can be undone, and they are NaN.
+    Both are as before any calibration, and are made by undoing it. Where a crop was mixed in,
+    nothing can be undone, and they are NaN; a vote has no `pooled_CLASS`.
     """
     member_MNC = np.stack([one.member_probabilities_MC for one in predictions], axis=1)
     shown_NC = np.stack([one.probabilities_C for one in predictions])
     mixed_N = np.array([one.whole_C is not None for one in predictions])
+    calibration, votes = ensemble.class_calibration, ensemble.combination.votes
+    # Members of a vote are shown as they voted, without the classes' slope and biases.
+    of_members = None if votes else calibration
     logits = {
-        f"logit_{member.name}": _undone(ensemble, member_MNC[m]) * member.temperature
+        f"logit_{member.name}": member.temperature * _undone(of_members, log(member_MNC[m]))
         for m, member in enumerate(ensemble.members)
     }
-    shifts = np.array(ensemble.log_shifts) if ensemble.log_shifts else 0.0
-    logits["pooled"] = _undone(ensemble, shown_NC, shifts) * ensemble.temperature
+    if not votes:
+        shifts_C = np.array(ensemble.log_shifts or 0.0)
+        logits["pooled"] = ensemble.temperature * _undone(calibration, log(shown_NC) - shifts_C)
     columns: dict[str, Floats] = {}
     for name, scores_NC in logits.items():
         log_NC = scores_NC - np.logaddexp.reduce(scores_NC, axis=1, keepdims=True)
         log_NC[mixed_N] = np.nan
-        if not (ensemble.combination.votes and name == "pooled"):
-            columns |= {f"{name}_{key}": log_NC[:, c] for c, key in enumerate(keys)}
+        columns |= {f"{name}_{key}": log_NC[:, c] for c, key in enumerate(keys)}
     return columns
 
 
-def _undone(ensemble: Ensemble, p_NC: Floats, shifts: Floats | float = 0.0) -> Floats:
-    log_NC: Floats = log(p_NC) - shifts
-    calibration = ensemble.class_calibration
-    if calibration is None or (ensemble.combination.votes and isinstance(shifts, float)):
+def _undone(calibration: ClassCalibration | None, log_NC: Floats) -> Floats:
+    if calibration is None:
         return log_NC
-    return cast("Floats", (log_NC - np.array(calibration.biases)) / calibration.slope)
+    undone_NC: Floats = (log_NC - np.array(calibration.biases)) / calibration.slope
+    return undone_NC
 
 
 def is_release(folder: Path) -> bool:
