@@ -30,6 +30,7 @@ from skindx.core.machine import missing_modules, require_extra
 from skindx.core.measurement import MeasurementOrigin
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MALFORMED
+from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, Split, check_sample
 from skindx.evaluation.answers import Answers, Floats, settings_of, unusable
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere
@@ -196,8 +197,7 @@ def evaluate_release(
                 for one in members
             ),
             parts={
-                name: _about(found[name][0], found[name][1], one)
-                | ({"copies_of_test": copies[name]} if name in copies else {})
+                name: _about(*found[name][:2], one) | {"copies_of_test": copies.get(name, 0)}
                 for name, one in answered.items()
             },
             rows_sha256=sha256_file(folder / ROWS),
@@ -237,8 +237,6 @@ def _has(dataset: Path, split: Split) -> bool:
 
 
 def _about(dataset: Path, split: str, answered: AnsweredImages) -> dict[str, Any]:
-    from skindx.data.layout import MANIFEST
-
     return {
         "dataset": dataset.resolve().name,
         "manifest_sha256": sha256_file(dataset / MANIFEST),
