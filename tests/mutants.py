@@ -588,9 +588,9 @@ MUTANTS = {
         "tests/data/test_crop.py",
     ),
     "changes: sharpening is left out where images are changed at once": Mutant(
-        "skindx/data/loader/augment.py",
-        "if augment.blur or augment.sharpen or augment.holes else _kernel()",
-        "if augment.blur or augment.holes else _kernel()",
+        "skindx/data/loader/settings.py",
+        "self.blur, self.sharpen, self.holes))",
+        "self.blur, self.holes))",
         "tests/training/test_images.py -k change",
     ),
     "changes: one image of five is coloured": Mutant(

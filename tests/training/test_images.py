@@ -269,10 +269,11 @@ def test_the_seed_alone_decides_a_change() -> None:
     assert (still(square, 7) == square).all()
 
 
-@pytest.mark.parametrize("kind", ["blur", "sharpen", "holes"])
+@pytest.mark.parametrize("kind", ["rotate", "white", "blur", "sharpen", "holes"])
 def test_each_change_is_seeded_and_does_something(kind: str) -> None:
     square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    augment = Augment.parse({"flip": False, "colour": 0, kind: 1})
+    strength = {"rotate": 30, "white": 0.5}.get(kind, 1)
+    augment = Augment.parse({"flip": False, "colour": 0, kind: strength})
     first, second = changer(augment), changer(augment)
     for seed in range(5):
         second(square, seed + 100)

@@ -45,7 +45,7 @@ def squares_changer(augment: Augment) -> Callable[[NDArray[np.uint8], Sequence[i
     The pixels are those of `changer`. OpenCV takes the interpreter's lock ten times an image, so
     that 16 threads were slower than two; here a task takes it once.
     """
-    kernel = None if augment.blur or augment.sharpen or augment.holes else _kernel()
+    kernel = None if augment.composed else _kernel()
     change = changer(augment)
 
     def one_by_one(squares_TSS3: NDArray[np.uint8], seeds: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ def changer(augment: Augment) -> Change:
 
     The seed decides everything: neither the thread nor the order of calls does.
     """
-    if augment.blur or augment.sharpen or augment.holes:
+    if augment.composed:
         return composed_changer(augment)
     return lambda square_SS3, seed: _turned_and_coloured(square_SS3, seed, augment)
 
@@ -99,11 +99,18 @@ def composed_changer(augment: Augment) -> Change:
     """
     go_offline()
     import albumentations as A
+    import cv2
 
     strength = augment.colour
 
     def compose() -> A.Compose:
         steps: list[A.BasicTransform] = [turn()] if augment.flip else []
+        if augment.rotate:
+            border = cv2.BORDER_REFLECT_101  # no corner that says how far the image was turned
+            steps.append(A.Rotate(augment.rotate, border_mode=border, p=1))
+        if augment.white:
+            gains = (1 - augment.white, 1 + augment.white)
+            steps.append(A.MultiplicativeNoise(gains, per_channel=True, p=1))
         if strength:
             jitter = A.ColorJitter(strength, strength, strength, strength / 10, p=_COLOURED)
             steps.append(jitter)

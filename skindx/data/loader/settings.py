@@ -83,8 +83,12 @@ class Augment(Settings):
     """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""
     flip: bool = True
     """Mirror and quarter turns: skin has no upright."""
+    rotate: float = Field(0, ge=0, le=180)
+    """Largest angle of a further turn, in degrees; 180: any. The crop is mirrored at its edges."""
     colour: float = Field(0.15, ge=0, le=0.5)
     """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
+    white: float = Field(0, ge=0, le=0.5)
+    """Strength of a gain for each colour channel of its own: another camera's white balance."""
     blur: float = Field(0, ge=0, le=1)
     """How often an image is blurred: a photo out of focus."""
     sharpen: float = Field(0, ge=0, le=1)
@@ -98,3 +102,8 @@ class Augment(Settings):
         if not 0 < scale[0] <= scale[1] <= 1:
             raise ValueError("give [smallest, largest] share, both above 0 and at most 1")
         return scale
+
+    @property
+    def composed(self) -> bool:
+        """True when there is a change that only albumentations makes, one image after the other."""
+        return any((self.rotate, self.white, self.blur, self.sharpen, self.holes))
