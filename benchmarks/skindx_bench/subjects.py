@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
         "elastic": Subject("train.elastic", "What lost ranks cost, beside a start again."),
         "features": Subject("train.features", "A report from a file of embeddings."),
+        "folds": Subject("train.folds", "What an ensemble gains out of fold; goes on elsewhere."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
         "local": Subject("train.local", "Local steps: accuracy, bytes, time, beside exchanges."),

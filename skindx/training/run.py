@@ -13,7 +13,7 @@ from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
 from skindx.data.layout import RECIPE
 from skindx.data.loader.batches import learning
-from skindx.data.manifest import Record, check_sample, read_manifest
+from skindx.data.manifest import check_sample, read_manifest
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import check_urgencies
@@ -146,7 +146,7 @@ def train(
     with only_training(run) as there:
         with put_back_if_refused(run, there=there):
             begin()
-            _train_elsewhere(run, dataset, settings, records)
+            _train_elsewhere(run, dataset, settings)
             if "RANK" in os.environ:
                 if not _train_as_rank(run, dataset, settings):
                     return None
@@ -165,9 +165,7 @@ def join_training(dataset: Path, run: Path) -> None:
     run_method(TrainSettings.load(run / SETTINGS)).join(run, dataset)
 
 
-def _train_elsewhere(
-    run: Path, dataset: Path, settings: TrainSettings, records: list[Record]
-) -> None:
+def _train_elsewhere(run: Path, dataset: Path, settings: TrainSettings) -> None:
     """Let runs whose members are reused finish these first, by their own settings.
 
     Raises UserError for a member of another dataset, for one that would have to be trained
@@ -188,12 +186,15 @@ def _train_elsewhere(
                 f"member {name} of {ref.run} is not finished; train that run first, or start "
                 "this one without torchrun."
             )
-        if is_there(ref, dataset):  # finished along with another one
-            continue
-        check(ref.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), ref.run)
-        with only_training(ref.run):
-            missing = unfinished(ref.run, dataset, ref.settings)
-            _train_by_launcher(ref.run, dataset, ref.settings, missing)
+        if not is_there(ref, dataset):  # not finished along with another one
+            finish_members(ref.run, dataset, ref.settings)
+
+
+def finish_members(run: Path, dataset: Path, settings: TrainSettings) -> None:
+    """Train what is missing of a run, and pack nothing. Raises UserError as `train` does."""
+    check(settings, read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml"), run)
+    with only_training(run):
+        _train_by_launcher(run, dataset, settings, unfinished(run, dataset, settings))
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:

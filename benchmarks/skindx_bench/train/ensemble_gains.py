@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.evaluation.figures import FIGURES
 from skindx.evaluation.member_gains import GAINED, MemberChoice, choose_network
 from skindx.metrics import (
@@ -45,13 +46,16 @@ CALIBRATION = (
 class Fold:
     """The predictors of a fold, all calibrated alike on the images that choose."""
 
-    def __init__(self, passes: FoldPasses) -> None:
-        """Read what each member says; pools and calibrations are made when they are asked for."""
+    def __init__(self, passes: FoldPasses, members: Subset | None = None) -> None:
+        """Read what each member says; pools and calibrations are made when they are asked for.
+
+        `members` of the ensemble; none: forward selection on the images that choose takes them.
+        """
         self.passes = passes
         counts_C = np.bincount(passes.validation.truth_N, minlength=passes.test.members[1].shape[2])
         self.mix_C: Floats = counts_C / counts_C.sum()
         self.names = passes.names
-        self.members = choose_members(passes.validation)
+        self.members = choose_members(passes.validation) if members is None else members
         self._made: dict[tuple[Subset, int, bool], tuple[Floats, Floats]] = {}
 
     def says(
@@ -64,9 +68,9 @@ class Fold:
         """
         key = (members, views, by_class)
         if key not in self._made:
-            own = self.passes.validation, self.passes.test
-            scores = [log(pool(seen.members[views][list(members)], EQUAL)) for seen in own]
-            truth_N, groups = own[0].truth_N, own[0].groups_N.tolist()
+            scores = self.scores(members, views, by_class=by_class)
+            seen = self.passes.validation
+            truth_N, groups = seen.truth_N, seen.groups_N.tolist()
             kept = fit_class_calibration(scores[0], truth_N, groups).kept if by_class else None
             if kept:
                 parts = [kept.apply(score_NC) for score_NC in scores]
@@ -76,12 +80,31 @@ class Fold:
             self._made[key] = parts[0], parts[1]
         return self._made[key]
 
-    def choose(self, key: str, singles: Mapping[str, Single]) -> MemberChoice:
-        """Choose one of several single networks by a figure of the validation images."""
+    def scores(self, members: Subset, views: int, *, by_class: bool) -> tuple[Floats, Floats]:
+        """Return log-probabilities of validation and of judged images, not calibrated as one."""
+        validation, test = (
+            log(pool(seen.members[views][list(members)], EQUAL))
+            for seen in (self.passes.validation, self.passes.test)
+        )
+        return validation, test
+
+    def choose(
+        self, key: str, singles: Mapping[str, Single], some_N: Bools | None = None
+    ) -> MemberChoice:
+        """Choose one of several single networks by a figure of the validation images, or of some.
+
+        Raises UserError where the figure is not defined of them.
+        """
         seen = self.passes.validation
-        said = {name: self.says((m,), views)[0] for name, (m, views) in singles.items()}
-        choice = choose_network(key, said, seen.truth_N, seen.groups_N, mix_C=self.mix_C)
-        assert choice is not None, "every class has validation images"
+        own_N = np.ones(len(seen.truth_N), dtype=bool) if some_N is None else some_N
+        said = {name: self.says((m,), views)[0][own_N] for name, (m, views) in singles.items()}
+        truth_N, groups_N = seen.truth_N[own_N], seen.groups_N[own_N]
+        choice = choose_network(key, said, truth_N, groups_N, mix_C=self.mix_C)
+        if choice is None:
+            raise UserError(
+                f"{key} is not defined of the {len(truth_N)} images that choose a network; give "
+                "more images, or leave the subset out."
+            )
         return choice
 
 

@@ -49,6 +49,8 @@ class Kept:
     views: Mapping[int, Floats]
     """Number of views -> N x C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    confirmed_N: NDArray[np.str_] | None = None
+    """By what each label was confirmed, such as histopathology; None where it was not kept."""
 
     @classmethod
     def of(
@@ -60,8 +62,12 @@ class Kept:
         *,
         views: Mapping[int, Floats],
         facts: Mapping[str, Any],
+        confirmed: bool = False,
     ) -> Self:
-        """Join predictions with the images of a manifest, in the same order."""
+        """Join predictions with the images of a manifest, in the same order.
+
+        `confirmed`: keep too by what each label was confirmed.
+        """
         number = {key: place for place, key in enumerate(classes)}
         names_N = np.array([image_name(record) for record in records])
         order_N = np.argsort(names_N, kind="stable")
@@ -78,6 +84,7 @@ class Kept:
             np.array(folds, dtype=np.int64)[order_N],
             {count: own_NC[order_N] for count, own_NC in views.items()},
             facts,
+            np.array([record.confirmed_by for record in records])[order_N] if confirmed else None,
         )
 
     @property
@@ -110,8 +117,8 @@ def origin_of(dataset: Path) -> dict[str, Any]:
 
 
 def image_name(record: Record) -> str:
-    """Return an image's name in its source, such as ISIC_0024306."""
-    return Path(record.source_url).stem
+    """Return an image's name in its source, such as ISIC_0024306; its hash where there is none."""
+    return Path(record.source_url).stem or record.sha256
 
 
 def write_kept(path: Path, kept: Kept) -> None:
@@ -125,6 +132,8 @@ def write_kept(path: Path, kept: Kept) -> None:
         "label": pa.array(kept.truth_N, pa.int8()),
         "fold": pa.array(kept.fold_N, pa.int8()),
     }
+    if kept.confirmed_N is not None:
+        columns["confirmed"] = pa.array(kept.confirmed_N).dictionary_encode()
     for views, own_NC in kept.views.items():
         loss_NC = np.round(-np.log(np.maximum(own_NC, 1e-14)) * _STEPS)
         for place, key in enumerate(kept.classes):
@@ -134,7 +143,10 @@ def write_kept(path: Path, kept: Kept) -> None:
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", compression_level=19)
+        texts = [name for name in columns if not name.startswith("loss")]  # each loss is its own
+        pq.write_table(
+            table, temporary, compression="zstd", compression_level=19, use_dictionary=texts
+        )
 
 
 def read_kept(path: Path) -> Kept:
@@ -145,17 +157,20 @@ def read_kept(path: Path) -> Kept:
         table = read_parquet(path)
         metadata = json.loads((table.schema.metadata or {})[_KEY])
         classes = tuple(map(str, metadata["classes"]))
-        counts = sorted({int(name[4 : name.index("_")]) for name in table.column_names[4:]})
-        columns = {name: table.column(name).to_pylist() for name in ("image", "group")}
+        losses = [name for name in table.column_names if name.startswith("loss")]
+        counts = sorted({int(name[4 : name.index("_")]) for name in losses})
+        texts = {"image", "group", "confirmed"} & set(table.column_names)
+        columns = {name: np.array(table.column(name).to_pylist()) for name in texts}
         return Kept(
             str(metadata["name"]),
             classes,
-            np.array(columns["image"]),
-            np.array(columns["group"]),
+            columns["image"],
+            columns["group"],
             table.column("label").to_numpy().astype(np.intp),
             table.column("fold").to_numpy().astype(np.int64),
             {views: _probabilities(table, views, classes) for views in counts},
             metadata["facts"],
+            columns.get("confirmed"),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
