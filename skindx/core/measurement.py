@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import skindx
 
@@ -33,6 +33,12 @@ class MeasurementOrigin:
     taxonomy_review: str
     bundle_digest: str = ""
     """SHA-256 of the bundle's index as it was measured; empty for what is no bundle."""
+    use: str = ""
+    """What the bundle may be used for and what it is not for, in sentences; empty: not stated."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, without `use` where nothing is stated."""
+        return {key: value for key, value in asdict(self).items() if key != "use" or value}
 
 
 def hardware() -> str:

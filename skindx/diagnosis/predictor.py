@@ -21,6 +21,7 @@ from skindx.models.bundle.bundle_index import (
     least_side,
     provenance_value,
 )
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.combination import FusionSpec, Prevalence, assist, box_crops
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, NoUltralyticsError
@@ -131,6 +132,11 @@ class Predictor:
     def adapted(self) -> bool:
         """Whether the bundle was fitted to local images; `calibration_mix` is then their mix."""
         return self.bundle.spec.adapted is not None
+
+    @property
+    def use(self) -> UseLimits | None:
+        """What the bundle may be used for and what it is not for; None: it does not say."""
+        return self.bundle.spec.use
 
     @cached_property
     def calibration_mix(self) -> dict[str, int] | None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -45,6 +45,7 @@ from skindx.evaluation.image_table import (
 )
 from skindx.evaluation.input_effects import with_known_facts
 from skindx.evaluation.score import Evaluation, External, join_taxonomies, measure
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec
 from skindx.taxonomy import Taxonomy
@@ -96,6 +97,8 @@ class ServedPredictor(ConclusionRules, MadeFrom, Protocol):
     def adapted(self) -> bool: ...
     @property
     def metadata(self) -> MetadataSpec | None: ...
+    @property
+    def use(self) -> UseLimits | None: ...
     def predict(
         self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]: ...
@@ -194,7 +197,7 @@ def evaluate_served(
     origin = measured_now(predictor, bundle, digest, dataset, split)
     mistakes = worst_mistakes(records, answers, dataset, answered.read, pictures)
     with atomic_folder(out, EVALUATION) as folder:
-        write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
+        write_json(folder / METRICS, {"origin": origin.to_dict(), **evaluation.to_dict()})
         write_predictions(folder / PREDICTIONS, records, answers)
         write_image_table(folder, records, answered.predictions, answers)
         write_report(folder / REPORT, evaluation, origin, mistakes)
@@ -216,6 +219,7 @@ def measured_now(
         versions=versions(),
         taxonomy_review=predictor.taxonomy.review_note,
         bundle_digest=digest,
+        use=predictor.use.text if predictor.use else "",
     )
 
 

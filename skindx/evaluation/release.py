@@ -123,7 +123,7 @@ class Release:
     def _plain(self, part: str, evaluation: Evaluation) -> dict[str, Any]:
         about = self.about[part]
         own = {"dataset": about["dataset"], "manifest_sha256": about["manifest_sha256"]}
-        origin = {**asdict(self.origin), **own, "split": about["split"]}
+        origin = {**self.origin.to_dict(), **own, "split": about["split"]}
         return {"origin": origin, **evaluation.to_dict(), **about["left_out"]}
 
 
@@ -188,7 +188,7 @@ def evaluate_release(
     with atomic_folder(out, FOLDER) as folder:
         _write_rows(folder / ROWS, answered, predictor.ensemble, origin.bundle_digest)
         release = _Release(
-            origin=asdict(origin),
+            origin=origin.to_dict(),
             command=command,
             draws=draws,
             settings=settings_of(answered["test"].answers),

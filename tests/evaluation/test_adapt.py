@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forged_bundle import change_index
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import encode, paint
 from plain_measures import expected_calibration_error
 from small_dataset import SmallDataset
-from tiny_bundle import pack_tiny, pack_whole
+from tiny_bundle import USE, pack_tiny, pack_whole
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
@@ -167,7 +168,8 @@ def local_images(folder: Path, count: int, first: int = 500) -> Path:
 
 
 def test_an_adapted_bundle_is_another_bundle_that_serves(tmp_path: Path) -> None:
-    parent = pack_whole(tmp_path / "parent")
+    change_index(pack_whole(tmp_path / "parent").path, ("use",), USE.model_dump(mode="json"))
+    parent = open_bundle(tmp_path / "parent")
     keys = parent.taxonomy.keys
     add_provenance(parent.path, {CALIBRATION_CLASSES: dict.fromkeys(keys, 5)})
     digest = add_metrics(parent.path, json.loads(json.dumps(_figures()))).digest
@@ -178,6 +180,7 @@ def test_an_adapted_bundle_is_another_bundle_that_serves(tmp_path: Path) -> None
     assert adaptation is not None
     assert (adaptation.parent, adaptation.images) == (digest, 24)
     assert found.bundle.metrics() is None
+    assert found.bundle.spec.use == USE
     card = (found.bundle.path / "MODEL_CARD.md").read_text()
     assert "Adapted to local images" in card
     assert "- labels confirmed by: not known 24" in card

@@ -188,6 +188,14 @@ def test_few_images_still_make_a_page(n: int) -> None:
     ET.fromstring(render(simulated(n)))
 
 
+def test_the_first_page_says_what_the_bundle_may_be_used_for() -> None:
+    said = dataclasses.replace(ORIGIN, use=f"Research <b> only. {HOSTILE}")
+    text = " ".join(ET.fromstring(render(simulated(2), said)).itertext())
+    assert "Research <b> only." in text.partition("What was tested")[0]
+    assert said.to_dict()["use"] == said.use
+    assert "use" not in ORIGIN.to_dict()
+
+
 def test_one_member_and_no_mistake() -> None:
     records = records_of(["nevus", "wart"])
     table = [prediction((1.0, 0, 0, 0)), prediction((0, 0, 0, 1.0))]

@@ -14,6 +14,7 @@ from skindx.data.box import Box
 from skindx.data.manifest import Record, Split, write_manifest
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.score import Evaluation, score, score_boxes
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
 from skindx.models.fingerprints import Fingerprints
@@ -49,6 +50,7 @@ class FakePredictor:
     weights: tuple[float, ...] | None = None
     calibration_mix: dict[str, int] | None = None
     adapted: bool = False
+    use: UseLimits | None = None
     trained_on: str = ""
     seen: dict[str, Split] | None = None
     fingerprints: Fingerprints | None = None

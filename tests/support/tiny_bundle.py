@@ -12,6 +12,7 @@ from skindx.data.manifest import Record
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.conformal import Conformal, fit_conformal
@@ -24,6 +25,20 @@ from skindx.models.ood.ood_features import Features, OodDetectorSettings
 from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 from skindx.models.urgent_risk import UrgentRiskRule, fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
+
+USE = UseLimits(
+    licence="CC-BY-NC-4.0",
+    commercial=False,
+    learned_from="dermoscopic images of moles",
+    not_for=("children", "nails", "mucosa"),
+    citation="Painter A. Moles. 2018",
+)
+"""What a bundle says of its use in tests."""
+SAYS = (
+    "For research, not for commercial use. It learned from dermoscopic images of moles; it knows "
+    "nothing about children, nails or mucosa."
+)
+"""The sentence that each answer of such a bundle has."""
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}
 
@@ -56,6 +71,7 @@ def pack_tiny(
     ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,
     fingerprints: Fingerprints | None = None,
+    use: UseLimits | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
     torch.manual_seed(7)
@@ -86,6 +102,7 @@ def pack_tiny(
         ood=ood,
         seen=seen,
         fingerprints=fingerprints,
+        use=use,
     )
 
 

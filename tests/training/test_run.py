@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from network_guard import Guarded, run_guarded
 from nodes import two_nodes, wait_all
 from ranks import run_ranks
 from safetensors.torch import load_file
-from tiny_bundle import measured
+from tiny_bundle import USE, measured
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
@@ -26,7 +27,7 @@ from skindx.training.ensembles.member_refs import member_refs
 from skindx.training.ensembles.pack import fit_fusion, packed_bundle, packing_fingerprint
 from skindx.training.run import train
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "engine": {"accelerator": "cpu", "ranks": 2},
     "recipe": {"epochs": 2, "batch": 15},
     "members": [
@@ -35,6 +36,7 @@ SETTINGS = {
     ],
     "detector": {"size": 64, "epochs": 1, "batch": 16},
     "monitors": ["tensorboard"],
+    "use": USE.model_dump(mode="json"),
 }
 
 
@@ -171,14 +173,17 @@ def test_a_bundle_is_packed_again_when_what_it_is_packed_from_changes(
         return packing_fingerprint(own, small_dataset, settings, member_refs(own, settings))
 
     first = packed_from()
-    assert packed_bundle(tmp_path / "run", first)
+    packed = packed_bundle(tmp_path / "run", first)
+    assert packed
+    assert packed.spec.use == USE
     assert packed_from(engine={"accelerator": "cpu", "ranks": 3}, monitors=[]) == first
     changed = [packed_from(name="other"), packed_from(ensemble={"combine": {"kind": "vote"}})]
+    changed.append(packed_from(use={**SETTINGS["use"], "learned_from": "other images"}))
     weights = tmp_path / "run" / "members" / "a" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     changed.append(packed_from())
     assert first not in changed
-    assert len(set(changed)) == 3
+    assert len(set(changed)) == 4
     shutil.rmtree(tmp_path / "run" / "bundle" / "members")
     assert packed_bundle(tmp_path / "run", first) is None, "it is damaged"
 

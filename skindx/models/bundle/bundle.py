@@ -48,6 +48,7 @@ from skindx.models.bundle.bundle_index import (
     write_seen,
 )
 from skindx.models.bundle.model_card import model_card
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import load_classifier
 from skindx.models.combination import EQUAL, Combination, Prevalence, read_prevalence
@@ -190,9 +191,8 @@ class Bundle:
 
         ultralytics is AGPL-3.0 and optional.
         """
-        if self.spec.detector is None:
-            return None
-        return load_detector(self.path / "detector", self.spec.detector)
+        spec = self.spec.detector
+        return load_detector(self.path / "detector", spec) if spec else None
 
     def gallery(self) -> EmbeddingIndex | None:
         """Return what the bundle shows of the images that it learned from; None for none."""
@@ -276,6 +276,7 @@ def pack(
     seen: Iterable[Record] | None = None,
     fingerprints: Fingerprints | None = None,
     images: ImageOrigin | None = None,
+    use: UseLimits | None = None,
     embeddings: EmbeddingsSpec | None = None,
     trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
     decoding: Decoding = SRGB,
@@ -306,6 +307,7 @@ def pack(
         modality=modality,
         embeddings=embeddings,
         images=images,
+        use=use,
         decoding=decoding,
         provenance=provenance or {},
     )
@@ -418,11 +420,9 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
 def mix_of(bundle: Bundle) -> dict[str, int] | None:
     """Return how many calibration images each class has, by its key; None: the bundle has no word.
 
-    It is the mix that probabilities hold for: where another one is seen, a rare disease is rarer,
-    or more common, than they say.
-
-    Bundles of older versions name them in their out-of-distribution check alone. Of an adapted one
-    they are shares of 100,000, towards the local images.
+    Probabilities hold for this mix: where another one is seen, a rare disease is rarer, or more
+    common, than they say. Bundles of older versions name the counts in their out-of-distribution
+    check alone. Of an adapted one they are shares of 100,000, towards the local images.
     """
     if bundle.spec.adapted:
         return {key: round(1e5 * share) for key, share in bundle.spec.adapted.mix.items()}

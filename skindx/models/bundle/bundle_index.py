@@ -22,6 +22,7 @@ from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import AS_STORED, Decoding
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Preprocess, Views
@@ -107,6 +108,8 @@ class BundleSpec(Settings):
     detector_images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """Those that its detector learned from and was measured on, which another run may have had;
     None for an older bundle."""
+    use: UseLimits | None = Field(None, exclude_if=lambda use: use is None)
+    """What it may be used for and what it is not for; None: whoever trained it did not say."""
     decoding: Decoding = Field(AS_STORED, exclude_if=lambda decoding: decoding == AS_STORED)
     """The colours of the images that it learned from, and of the photos that it is shown: those of
     an older bundle are as stored, whatever profile a file has."""
@@ -206,18 +209,6 @@ OLD_KEYS = {
 }
 """The key of version 0.1, by the key of today."""
 
-_CARD = {
-    MANIFEST_SHA256: "SHA-256 of the manifest",
-    TRAINING_IMAGES: "training images",
-    FOLD_TRAINED_IMAGES: "validation images that members in folds trained on",
-    REMOVED_TRAINED_ON: "removed from the dataset after training",
-    REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
-    LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
-    CLASS_CALIBRATION: "calibration by class",
-    CALIBRATION_CLASSES: "calibration images by class, whose mix the probabilities hold for",
-    PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
-}
-
 
 def provenance_value(provenance: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return a value of a provenance by today's key, or by that of version 0.1."""
@@ -228,12 +219,6 @@ def without_old_keys(provenance: Mapping[str, Any], keys: Mapping[str, Any]) -> 
     """Return a provenance without version 0.1's names of some keys, which are written again."""
     old = {OLD_KEYS[key] for key in keys if key in OLD_KEYS}
     return {name: value for name, value in provenance.items() if name not in old}
-
-
-def card_title(key: str) -> str:
-    """Return what the model card calls a value."""
-    today = {old: key for key, old in OLD_KEYS.items()}
-    return _CARD.get(today.get(key, key), key)
 
 
 RARE = 0.05

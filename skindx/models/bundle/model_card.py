@@ -13,9 +13,17 @@ from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import RATE
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
+    CLASS_CALIBRATION,
+    FOLD_TRAINED_IMAGES,
+    LEAST_SIDE_PX,
+    MANIFEST_SHA256,
+    OLD_KEYS,
+    PACKED_FROM,
+    REMOVED_MAYBE_TRAINED_ON,
+    REMOVED_TRAINED_ON,
     TRAINING_COUNTS,
+    TRAINING_IMAGES,
     BundleSpec,
-    card_title,
     origin_of_bundle,
     origin_of_detector,
     provenance_value,
@@ -49,6 +57,25 @@ _FIGURES = {
 }
 
 
+_TITLES = {
+    MANIFEST_SHA256: "SHA-256 of the manifest",
+    TRAINING_IMAGES: "training images",
+    FOLD_TRAINED_IMAGES: "validation images that members in folds trained on",
+    REMOVED_TRAINED_ON: "removed from the dataset after training",
+    REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
+    LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
+    CLASS_CALIBRATION: "calibration by class",
+    CALIBRATION_CLASSES: "calibration images by class, whose mix the probabilities hold for",
+    PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
+}
+
+
+def _card_title(key: str) -> str:
+    """Return what the card calls a value of the provenance, also by a key of version 0.1."""
+    today = {old: key for key, old in OLD_KEYS.items()}
+    return _TITLES.get(today.get(key, key), key)
+
+
 def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
     """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
     images = origin_of_bundle(spec)
@@ -77,15 +104,17 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- age, sex and place on the body: {metadata_words(spec.metadata)}",
         f"- similar cases: {_embedding_index(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
-        f"- contact, licence, citation: {_PERSON}",
-        *_section("Intended use", _use(images, counted)),
+        *([f"- licence: {_safe(spec.use.licence_text)}"] if spec.use else []),
+        *([f"- citation: {_safe(spec.use.citation)}"] if spec.use and spec.use.citation else []),
+        f"- contact{'' if spec.use else ', licence, citation'}: {_PERSON}",
+        *_section("Intended use", _use(spec, images, counted)),
         *_section("Training data", [f"learned from: {images.words}"]),
         *(f"- {COUNTED[field]}: {_safe(counts_text(counts))}" for field, counts in counted.items()),
     ]
     if not counted:
         lines.append(f"- people, sources and licences: not recorded in this bundle; {_PERSON}")
     lines += [
-        f"- {card_title(key)}: {_plain(value)}"
+        f"- {_card_title(key)}: {_plain(value)}"
         for key, value in spec.provenance.items()
         if key != TRAINING_COUNTS
     ]
@@ -134,7 +163,9 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
     return ["", f"## {title}", "", *(f"- {line}" for line in lines)]
 
 
-def _use(images: ImageOrigin, counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+def _use(
+    spec: BundleSpec, images: ImageOrigin, counted: Mapping[str, Mapping[str, int]]
+) -> list[str]:
     """Return intended and other uses; few training images of a group of people are named."""
     few = []
     for field in ("skin_type", "age", "sex"):
@@ -149,6 +180,7 @@ def _use(images: ImageOrigin, counted: Mapping[str, Mapping[str, int]]) -> list[
             if value != UNKNOWN and counts.get(value, 0) < _FEW
         ]
     return [
+        *([f"**{_safe(spec.use.sentence)}**"] if spec.use else []),
         f"research on images of this kind: {images.words}; a clinician decides on every person",
         f"users and place in care: {_PERSON}",
         "out of scope: diagnosis or triage without a clinician, conditions that are no class, and "

@@ -11,6 +11,7 @@ from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.secret_hosts import check_sent, host_of
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
 from skindx.models.towers import NAME as TOWER
@@ -164,6 +165,9 @@ class TrainSettings(Settings):
     unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
     """
     checkpoint: CheckpointSettings = CheckpointSettings()
+    use: UseLimits | None = Field(None, exclude_if=lambda use: use is None)
+    """What the bundle may be used for, what it learned from and what it is not for: its index, its
+    card and each of its answers say so. A change packs a finished run again, without training."""
 
     removed_from: ClassVar[str] = "train "
 

@@ -413,6 +413,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         detector=packed_parts(run, settings),
         provenance=provenance,
         ood=settings.ensemble.ood,
+        use=settings.use,
     )
 
 

@@ -33,6 +33,7 @@ from skindx.models.bundle.bundle_index import (
     calibration_side,
 )
 from skindx.models.bundle.model_card import metadata_words
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.class_calibration import (
     CalibrationFit,
     ClassCalibration,
@@ -64,10 +65,7 @@ from skindx.models.ood.feature_extraction import CAP, OodCollector
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import OodDetectorSettings
 from skindx.models.ood.stored_check import OodPart
-from skindx.models.urgent_risk import (
-    QUESTIONS,
-    fit_risk_on_records,
-)
+from skindx.models.urgent_risk import QUESTIONS, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import State
 from skindx.training.config.ensemble import Combiner, Mean
@@ -324,6 +322,7 @@ def pack_ensemble(
     detector: DetectorParts | None = None,
     embeddings: EmbeddingsSpec | None = None,
     ood: Sequence[OodDetectorSettings] = DEFAULT,
+    use: UseLimits | None = None,
 ) -> Bundle:
     """Fit what needs the calibration split, and pack it all with what is known of the images."""
     ensemble, learned, metadata = ready.ensemble, ready.learned, ready.metadata
@@ -363,6 +362,7 @@ def pack_ensemble(
         },
         seen=records,
         fingerprints=_fingerprints(dataset, records),
+        use=use,
         images=reduce(ImageOrigin.joined, ready.started_from, origin_of(dataset, learned)),
         decoding=decoding_of(dataset),
         embeddings=embeddings,
