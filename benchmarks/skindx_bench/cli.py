@@ -108,6 +108,7 @@ app = typer.Typer(
         "Example: skindx bench data dedup --json dedup.json"
     ),
 )
+of_groups: dict[str, typer.Typer] = {}
 for group, subjects in GROUPS.items():
     of_group = typer.Typer(
         cls=Subjects,
@@ -119,6 +120,7 @@ for group, subjects in GROUPS.items():
     for name, subject in subjects.items():
         example = f"Example: skindx bench {group} {name} --json {name}.json"
         of_group.command(name, help=f"{subject.about}\n\n{example}")(_measuring(name))
+    of_groups[group] = of_group
     app.add_typer(of_group, name=group)
 app.command("all", help=f"{ALL.about}\n\nExample: skindx bench all --quick --html bench.html")(
     _measuring("all")
@@ -128,6 +130,31 @@ app.command(
     help="Lay JSON files of benchmarks side by side: which differences are real?\n\n"
     "Example: skindx bench compare desk.json server.json --html compare.html",
 )(_measuring(COMPARE))
+
+
+@of_groups["train"].command()
+def keep(
+    run: Annotated[Path, typer.Argument(help="Run whose finished members are kept.")],
+    *,
+    to: Annotated[Path, typer.Option("--to", help="Folder for them: TO/MEMBER is a run each.")],
+    members: Annotated[
+        list[str] | None, typer.Option("--member", help="Only this one; again for more.")
+    ] = None,
+) -> None:
+    """Keep finished members small, in half precision, so that a training goes on elsewhere.
+
+    Where they are, `reused` takes them; copied into RUN/members, they are finished there too.
+
+    Example: skindx bench train keep runs/ham10000 --to models/ham10000/training
+    """
+    require_extra("train", *NEEDS, purpose="keeping trained members")
+    from skindx_bench.train.kept_members import keep_members
+
+    kept = keep_members(run, to, members or [])
+    for folder in kept:
+        typer.echo(f"kept {folder}")
+    if not kept:
+        typer.echo(f"{to} has all finished members of {run} already")
 
 
 @app.command()

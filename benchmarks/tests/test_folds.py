@@ -85,18 +85,18 @@ def test_the_interval_of_a_paired_difference_is_that_of_its_images(pair: Study) 
     """By hand: 300 images in pairs, a gain of 1 in every sixth group and 0 in the others."""
     own = pair.ensemble(Way())
     gain_N = (own.answers.groups_N.astype(int) // 3 % 6 == 0).astype(float)
-    drawn = FoldDraws.of(own, draws=4000).interval(Statistic.mean(gain_N, -1, 1))
+    draws, gain = FoldDraws.of(own, draws=4000), Statistic.mean(gain_N, -1, 1)
+    drawn = draws.interval(gain)
     share = gain_N.mean()
     error = np.sqrt(share * (1 - share) / 150)  # 150 groups decide, not 300 images
     assert drawn.value == pytest.approx(share)
-    # What 150 groups may not have shown, at the worst value, is joined by square and add.
-    unseen = 1 - 0.025 ** (1 / 150)
-    assert drawn.low == pytest.approx(
-        share - np.hypot(1.96 * error, unseen * (share + 1)), abs=0.01
-    )
-    assert drawn.high == pytest.approx(
-        share + np.hypot(1.96 * error, unseen * (1 - share)), abs=0.01
-    )
+    for bound, sign in ((drawn.low, -1), (drawn.high, 1)):
+        assert bound == pytest.approx(share + sign * 1.96 * error, abs=0.01)
+    # Images that 150 groups may not have shown, at the worst value, are joined by square and add.
+    drawn, unseen = draws.interval(gain, cautious=True), 1 - 0.025 ** (1 / 150)
+    for bound, sign, worst in ((drawn.low, -1, share + 1), (drawn.high, 1, 1 - share)):
+        joined = np.hypot(1.96 * error, unseen * worst)
+        assert bound == pytest.approx(share + sign * joined, abs=0.01)
 
 
 def test_the_gain_is_the_difference_of_both_figures_on_the_same_images(pair_gains: Any) -> None:
@@ -156,7 +156,7 @@ def test_members_are_calibrated_before_they_are_averaged() -> None:
 
 def test_every_other_way_to_judge_is_tried_over_both_rivals(pair: Study) -> None:
     figures, rivals = trials(pair)
-    ways = ["uncalibrated", "not_histology", "two_views", "fold0", "fold1", "fold2"]
+    ways = ["cautious", "uncalibrated", "not_histology", "two_views", "fold0", "fold1", "fold2"]
     assert list(rivals) == ways
     for way in ways:
         for key in ("balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss", "top1"):
@@ -167,6 +167,17 @@ def test_every_other_way_to_judge_is_tried_over_both_rivals(pair: Study) -> None
             assert sign * strongest.value <= sign * chosen.value + 1e-9
             assert chosen.spread[0] < chosen.value < chosen.spread[1]
     assert figures["try_fold0_chosen_top1"].n == 1
+
+
+def test_one_large_group_is_named_and_left_out_in_one_way() -> None:
+    """Whatever one group of 60 images says, and it is wrong for one member, the others judge."""
+    members = [network("one", 1.5, seed=1), network("two", 1.5, seed=2)]
+    groups_N = np.where(members[0].fold_N == 0, "chain", members[0].groups_N)
+    own = Study([replace(member, groups_N=groups_N) for member in members])
+    assert own.largest == ("chain", 100)
+    assert own.ensemble(Way(largest=False)).folds == 2
+    assert "chain" not in own.ensemble(Way(largest=False)).answers.groups_N
+    assert len(own.ensemble(Way()).fold_N) == 300
 
 
 def test_gains_of_the_classes_average_to_the_balanced_gain(pair: Study, pair_gains: Any) -> None:

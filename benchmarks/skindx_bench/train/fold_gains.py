@@ -33,6 +33,9 @@ ALL = "all"
 _DRAWS = 2000
 _CHUNKS = 8
 _SERVED_VIEWS = 2
+_SAME = 1e-12
+_LARGE = 50
+"""Images of a group that is large enough to decide an interval."""
 
 
 class CalibratedFold(Fold):
@@ -61,6 +64,10 @@ class Way:
     """Images that histology confirmed, those that it did not, or all."""
     fold: int | None = None
     """The only fold that is judged."""
+    largest: bool = True
+    """Also the images of the largest group."""
+    cautious: bool = False
+    """Intervals as other tables have them; see `FoldDraws.interval`."""
 
 
 class Study:
@@ -82,6 +89,9 @@ class Study:
         )
         self.by_histology = sorted(set(by_histology_N.tolist()))
         """Whether histology confirmed images: all, none, or some."""
+        groups, counts = np.unique(first.groups_N, return_counts=True)
+        self.largest = str(groups[counts.argmax()]), int(counts.max())
+        """The group of the most images, and how many it has."""
         self._judged = [by_histology_N[first.fold_N == fold] for fold in self.numbers]
         self._choosing = [by_histology_N[first.fold_N != fold] for fold in self.numbers]
 
@@ -121,6 +131,8 @@ class Study:
             some_N &= np.concatenate(self._judged) == way.confirmed
         if way.fold is not None:
             some_N &= fold_N == way.fold
+        if not way.largest:
+            some_N &= whole.groups_N != self.largest[0]
         return FoldAnswers(whole.rows(some_N), fold_N[some_N])
 
     def ensemble(self, way: Way) -> "FoldAnswers":
@@ -174,10 +186,10 @@ class FoldAnswers:
         """Return a figure of the images, by its key in FIGURES."""
         return self.answers.measure(key)
 
-    def figure(self, key: str) -> Figure:
-        """Return a figure with its interval over groups."""
-        own = confidence_interval(self.measure(key), self.answers.groups_N)
-        return _figure(own, key, len(set(self.fold_N.tolist())))
+    @property
+    def folds(self) -> int:
+        """How many folds the images are of."""
+        return len(set(self.fold_N.tolist()))
 
     def hits_N(self, key: str) -> Floats:  # noqa: N802
         """Return 1 for each image that is named rightly by the figure's rule, else 0."""
@@ -214,13 +226,24 @@ class FoldDraws:
             weights_DG[:, own_G] = counts.reshape(draws, -1)
         return cls(own.answers.groups_N, weights_DG)
 
-    def interval(self, measure: Measure) -> Interval:
-        """Return a measure with its percentile interval of 95 %; NaN where it is not defined."""
+    def interval(self, measure: Measure, *, cautious: bool = False) -> Interval:
+        """Return a measure with its percentile interval of 95 %; NaN where it is not defined.
+
+        `cautious`, and one without a width: images that the sample may lack are joined to it, at
+        the measure's worst value (see `bootstrap_interval`). They are counted by the groups'
+        effective size, which a single large group lowers: a loss, whose worst value is far off,
+        can then hardly differ from another.
+        """
         _, index_N = np.unique(self.groups_N, return_inverse=True)
         redraw = measure.redraw(index_N, self.weights_DG.shape[1])
         chunks = np.array_split(self.weights_DG, _CHUNKS)
         with np.errstate(invalid="ignore", divide="ignore"):  # a draw may lack a class: NaN
             values_D = np.concatenate([redraw(chunk_DG) for chunk_DG in chunks])
+        known_D = values_D[~np.isnan(values_D)]
+        if len(known_D) and not cautious:
+            low, high = np.quantile(known_D, [0.025, 0.975]).tolist()
+            if high - low > _SAME:
+                return Interval(measure.value, low, high)
         left = iter(values_D)
 
         def drawn(weights_DG: Floats) -> Floats:
@@ -237,10 +260,19 @@ class FoldDraws:
         )
         return interval
 
-    def gain(self, ours: FoldAnswers, theirs: FoldAnswers, key: str) -> Figure:
+    def figure(self, own: FoldAnswers, key: str) -> Figure:
+        """Return a figure of a predictor: by a closed form where there is one, else by draws."""
+        measure = own.measure(key)
+        closed = measure.closed_form is not None
+        interval = confidence_interval(measure, self.groups_N) if closed else self.interval(measure)
+        return _figure(interval, key, own.folds)
+
+    def gain(
+        self, ours: FoldAnswers, theirs: FoldAnswers, key: str, *, cautious: bool = False
+    ) -> Figure:
         """Return one predictor minus another in a figure, paired on the same draws."""
-        own = self.interval(ours.measure(key) - theirs.measure(key))
-        return _figure(own, key, len(set(ours.fold_N.tolist())), change=True)
+        own = self.interval(ours.measure(key) - theirs.measure(key), cautious=cautious)
+        return _figure(own, key, ours.folds, change=True)
 
 
 def _figure(interval: Interval, key: str, folds: int, *, change: bool = False) -> Figure:
@@ -252,7 +284,11 @@ def _figure(interval: Interval, key: str, folds: int, *, change: bool = False) -
 def gains(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
     """Return members, ensemble, rivals and gains, histology first, and what was chosen."""
     figures: dict[str, Figure] = {}
-    parts: dict[str, Any] = {"cost": study.shares_of_cost(), "images": {}, "choices": {}}
+    group, images = study.largest
+    parts: dict[str, Any] = {
+        "cost": study.shares_of_cost(), "images": {}, "choices": {},
+        "largest_group": {"group": group, "images": images},
+    }  # fmt: skip
     ways = {"histology": Way(confirmed=True)} if True in study.by_histology else {}
     for name, way in (ways | {ALL: Way()}).items():
         ensemble = study.ensemble(way)
@@ -261,9 +297,9 @@ def gains(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
         parts["images"][name] = len(ensemble.fold_N)
         choices = parts["choices"][name] = {}
         for key in GAINED:
-            figures[f"{name}_ensemble_{key}"] = ensemble.figure(key)
+            figures[f"{name}_ensemble_{key}"] = draws.figure(ensemble, key)
             for own, says in singles.items():
-                figures[f"{name}_{own}_{key}"] = says.figure(key)
+                figures[f"{name}_{own}_{key}"] = draws.figure(says, key)
             chosen, choice = study.chosen(way, key, study.singles())
             strongest, best = study.strongest(way, key, study.singles())
             rivals = {"chosen": chosen, "strongest": strongest}
@@ -272,7 +308,7 @@ def gains(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
                 rivals["same_cost"], of_cost = study.chosen(way, key, study.same_cost)
                 choices[key]["same_cost"] = of_cost
             for rival, says in rivals.items():
-                figures[f"{name}_{rival}_{key}"] = says.figure(key)
+                figures[f"{name}_{rival}_{key}"] = draws.figure(says, key)
                 figures[f"{name}_ensemble_minus_{rival}_{key}"] = draws.gain(ensemble, says, key)
     return figures, parts
 
@@ -282,7 +318,9 @@ def trials(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
 
     A claim that holds however it is judged has each interval on its side of 0.
     """
-    ways: dict[str, Way] = {"uncalibrated": Way(by_class=False)}
+    ways: dict[str, Way] = {"cautious": Way(cautious=True), "uncalibrated": Way(by_class=False)}
+    if study.largest[1] >= _LARGE:
+        ways["without_largest"] = Way(largest=False)
     if study.by_histology == [False, True]:
         ways["not_histology"] = Way(confirmed=False)
     if _SERVED_VIEWS in study.folds[0].passes.test.members:
@@ -297,7 +335,8 @@ def trials(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
             chosen, choice = study.chosen(way, key, singles)
             strongest, best = study.strongest(way, key, singles)
             for rival, says in (("chosen", chosen), ("strongest", strongest)):
-                figures[f"try_{name}_{rival}_{key}"] = draws.gain(ensemble, says, key)
+                gain = draws.gain(ensemble, says, key, cautious=way.cautious)
+                figures[f"try_{name}_{rival}_{key}"] = gain
             rivals.setdefault(name, {})[key] = {"chosen": choice, "strongest": best}
     return figures, rivals
 

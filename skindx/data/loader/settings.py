@@ -83,11 +83,11 @@ class Augment(Settings):
     """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""
     flip: bool = True
     """Mirror and quarter turns: skin has no upright."""
-    rotate: float = Field(0, ge=0, le=180)
+    rotate: float = Field(0, ge=0, le=180, exclude_if=lambda angle: not angle)
     """Largest angle of a further turn, in degrees; 180: any. The crop is mirrored at its edges."""
     colour: float = Field(0.15, ge=0, le=0.5)
     """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
-    white: float = Field(0, ge=0, le=0.5)
+    white: float = Field(0, ge=0, le=0.5, exclude_if=lambda strength: not strength)
     """Strength of a gain for each colour channel of its own: another camera's white balance."""
     blur: float = Field(0, ge=0, le=1)
     """How often an image is blurred: a photo out of focus."""

@@ -13,7 +13,7 @@ from skindx.core.untrusted import read_json
 from skindx.data.loader.batches import learning, partition
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
-from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
+from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of, is_same
 from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.ensemble import ReusedSettings
 from skindx.training.config.run import (
@@ -160,7 +160,7 @@ def is_there(ref: MemberRef, dataset: Path) -> bool:
     if not file.is_file():
         return False
     expected = fingerprint(ref.settings, ref.member, dataset)
-    if read_json(file, finite=False).get("fingerprint") != expected:
+    if not is_same(read_json(file, finite=False), expected):
         raise UserError(
             f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
             f"or with other settings than that run's {SETTINGS}; train it again, or leave it out."
