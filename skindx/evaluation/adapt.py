@@ -56,7 +56,7 @@ from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, p_values, rate_of
 from skindx.models.ood.ood_features import Features
-from skindx.models.ood.stored_check import OodPart, OodRow
+from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 from skindx.models.urgent_risk import QUESTIONS
 from skindx.taxonomy import Taxonomy
 
@@ -376,11 +376,16 @@ def _local_check(
     if known is None or spec is None or features is None:
         why = "of an older version" if bundle.spec.novelty else "missing"
         return None, [f"the out-of-distribution check is {why} and stays as it is"]
-    train_N = np.array([row.split == "train" for row in known.rows])
-    rows = tuple(row for row in known.rows if row.split == "train") + tuple(
+    local = tuple(
         OodRow(record.sha256, record.label, record.group, "calibration")
         for record in images.records
     )
+    if known.sketch_NS is not None:
+        check = bundle.ood()
+        assert check is not None
+        return OodPart(spec, check, known).calibrated_on(OodImages(local, features)), []
+    train_N = np.array([row.split == "train" for row in known.rows])
+    rows = tuple(row for row in known.rows if row.split == "train") + local
     of_train = known.features.of(train_N)
     parts = replace(known, rows=rows, features=Features.join([of_train, _like(features, of_train)]))
     return OodPart.fit(spec.detectors, parts), []

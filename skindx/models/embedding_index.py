@@ -224,10 +224,8 @@ def make_embedding_index(
     """
     chosen = stratified(records, cap)
     withheld = withheld_of(dataset, chosen)
-    # An image is embedded as it is: flipped and turned views only serve the probabilities.
-    plain = Ensemble(tuple(replace(member, views=1) for member in ensemble.members))
     embeddings, thumbnails = [], []
-    for batch, images, output in outputs_of_records(plain, dataset, chosen):
+    for batch, images, output in outputs_of_records(plain_views(ensemble), dataset, chosen):
         embeddings.append(output.embeddings_ND.astype(np.float16))
         if also:
             also(batch, images, output)
@@ -241,6 +239,11 @@ def make_embedding_index(
         _row(record, number[record.group], named=record.sha256 not in private) for record in chosen
     ]
     return EmbeddingIndex.of(rows, np.concatenate(embeddings), thumbnails)
+
+
+def plain_views(ensemble: Ensemble) -> Ensemble:
+    """Return an ensemble that embeds images as they are: other views serve the probabilities."""
+    return Ensemble(tuple(replace(member, views=1) for member in ensemble.members))
 
 
 def stratified(records: Sequence[Record], cap: int) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Fingerprints: what recognises copies of images that are elsewhere, in some 700 bytes an image.
+"""Fingerprints: what recognises copies of images that are elsewhere, in some 500 bytes an image.
 
 *Whole.* The 255 signs of the lowest DCT coefficients, compared in eight orientations: they know
 another encoding, size or shape of an image, mirrored or turned.
@@ -10,6 +10,7 @@ photos that show the same.
 No pixel is kept, and no group: nothing of it can be shown.
 """
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record
 from skindx.imaging.hashes import fine_hashes, thumbnail
 from skindx.imaging.image_formats import DamagedImage
-from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.bounded_files import declared, load_tensors, save_tensors
 
 # N = images with a fingerprint, Q = images that are compared with them, P = points,
 # O = orientations, W = words of a hash
@@ -57,6 +58,8 @@ _TENSORS = {
     "points": ("U8", 2),
     "codes": ("U8", 2),
 }
+_PACKED = _TENSORS | {"points": ("U8", 1), "codes": ("U8", 1)}
+"""Their columns one after the other, by zlib; an older bundle has them plain."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ class Fingerprints:
         """Write them into a bundle's folder."""
         digests = np.frombuffer(bytes.fromhex("".join(self.sha256s)), np.uint8).reshape(-1, 32)
         hashes = np.ascontiguousarray(self.hashes_NW).view(np.uint8)
-        parts = (digests, hashes, self.sides_N2, self.starts_N, self.points_P4, self.codes_PD)
+        points, codes = (_packed(part) for part in (self.points_P4, self.codes_PD))
+        parts = (digests, hashes, self.sides_N2, self.starts_N, points, codes)
         tensors = dict(zip(_TENSORS, parts, strict=True))
         save_tensors(
             {name: torch.from_numpy(np.array(part, order="C")) for name, part in tensors.items()},
@@ -151,11 +155,11 @@ class Fingerprints:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read those of a bundle's folder. Raises UserError for any other file."""
-        read = {
-            name: tensor.numpy()
-            for name, tensor in load_tensors(folder / FINGERPRINTS, _TENSORS).items()
-        }
-        digests, hashes, sides, starts, points, codes = (read[name] for name in _TENSORS)
+        file = folder / FINGERPRINTS
+        codes_of = declared(file).get("codes")
+        packed = codes_of is not None and len(codes_of.shape) == 1
+        tensors = load_tensors(file, _PACKED if packed else _TENSORS)
+        digests, hashes, sides, starts, points, codes = (tensors[x].numpy() for x in _TENSORS)
         count, steps = len(digests), np.diff(starts)
         fits = (
             count <= _MOST
@@ -163,17 +167,42 @@ class Fingerprints:
             and len(starts) == count + 1
             and starts[0] == 0
             and bool(((steps >= 0) & (steps <= POINTS)).all())
+        )
+        if fits and packed:
+            points, codes = (
+                _unpacked(part, int(starts[-1]), columns)
+                for part, columns in ((points, 4), (codes, LEADING // 2))
+            )
+        fits = (
+            fits
             and (points.shape, codes.shape) == ((starts[-1], 4), (starts[-1], LEADING // 2))
             and bool(((sides >= 1) & (sides <= 256)).all())
         )
         if not fits:
             raise UserError(
-                f"{folder / FINGERPRINTS} does not hold the fingerprints of {count} images; copy "
+                f"{file} does not hold the fingerprints of {count} images; copy "
                 "or pack the bundle again."
             )
         names = tuple(digest.tobytes().hex() for digest in digests)
         words = np.ascontiguousarray(hashes).view(np.uint64)
         return cls(names, words, sides, starts, points, codes)
+
+
+def _packed(part_PD: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.frombuffer(zlib.compress(np.ascontiguousarray(part_PD.T).tobytes(), 9), np.uint8)
+
+
+def _unpacked(packed: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.uint8]:
+    """Return rows x columns; nothing for anything that does not unpack to just as much."""
+    unpacker, size = zlib.decompressobj(), rows * columns
+    try:
+        # At most one byte more than it may have, whatever it says.
+        data = unpacker.decompress(packed.tobytes(), size + 1)
+    except zlib.error:
+        data = b""
+    if len(data) != size or not unpacker.eof or unpacker.unused_data:
+        return np.empty((0, 0), np.uint8)
+    return np.frombuffer(data, np.uint8).reshape(columns, rows).T
 
 
 def described(

@@ -17,7 +17,7 @@ from skindx.models.combination import combine as combine_members
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, combine
-from skindx.models.ood.ood_features import LEVELS, Features
+from skindx.models.ood.ood_features import LEVELS, SKETCH, Features, Floats, sketch
 from skindx.models.urgent_risk import urgent_risks
 from skindx.monitor.drift_detector import URGENT, Singles, Stream
 
@@ -38,11 +38,7 @@ _UNFAMILIAR = Stream(
     "photos are less like the training images",
     "photos are more like the training images",
 )
-SKETCH = 8
-"""Random projections of the embedding (Johnson and Lindenstrauss 1984): they show that photos
-differ, and no photo can be made from so few numbers."""
 _CERTAIN = Stream("certainty", "answer", "answers are more certain", "answers are less certain")
-_SEED = 19
 _EDGE = 1e-6
 
 
@@ -68,6 +64,10 @@ class PhotoNumbers:
 
     def of(self, features: Features) -> Singles:
         """Return N x (S + C) numbers of images, of which the features have all served parts."""
+        scores_NK = self.check.scores(features) if self.check else None
+        return self._of(features, scores_NK, sketch(features.embeddings))
+
+    def _of(self, features: Features, scores_NK: Floats | None, sketch_NS: Singles) -> Singles:
         spec = self.bundle.spec
         member_MNC = np.stack(
             [
@@ -80,9 +80,9 @@ class PhotoNumbers:
             probabilities_NC = spec.class_calibration.apply(log(probabilities_NC))
         top_N = np.clip(probabilities_NC.max(axis=1), _EDGE, 1 - _EDGE)
         columns: list[NDArray[np.floating]] = [_image_numbers(features.image_NF)]
-        if self.check:
-            columns.append(combine(self.check.scores(features), self.check.scores_NK)[:, None])
-        columns += [_sketch(features.embeddings), np.log(top_N / (1 - top_N))[:, None]]
+        if self.check and scores_NK is not None:
+            columns.append(combine(scores_NK, self.check.scores_NK)[:, None])
+        columns += [sketch_NS, np.log(top_N / (1 - top_N))[:, None]]
         if self._urgent:
             columns.append(urgent_risks(probabilities_NC, self._urgent)[:, None])
         numbers: Singles = np.concatenate([*columns, probabilities_NC], axis=1).astype(np.float32)
@@ -100,15 +100,21 @@ class PhotoNumbers:
         for n in sorted(range(len(images)), key=lambda n: images.rows[n].sha256):
             if images.rows[n].split == "calibration":
                 first.setdefault(images.rows[n].group, n)
-        features = images.features.of(np.array(sorted(first.values()), dtype=np.intp))
+        chosen_N = np.array(sorted(first.values()), dtype=np.intp)
+        features = images.features.of(chosen_N)
         if not features.logits_MNC:  # of an older bundle; they follow from its last layers
             layers = zip(features.pooled_MND, images.weights_MCD, images.biases_MC, strict=False)
             logits = tuple(pooled @ weight.T + bias for pooled, weight, bias in layers)
             features = replace(features, logits_MNC=logits)
-        whole = features.pooled_MND and features.image_NF.shape[1]
+        whole = (features.pooled_MND or images.sketch_NS is not None) and features.image_NF.shape[1]
         if not whole or len(features.logits_MNC) != len(self.bundle.spec.members):
             return None, "the bundle does not hold all features of its calibration images"
-        return self.of(features), ""
+        if images.sketch_NS is None:
+            return self.of(features), ""
+        if self.check and self.check.images != len(images):
+            return None, "the bundle's features are not of the images that its check was fitted on"
+        scores_NK = self.check.scores_NK[chosen_N] if self.check else None
+        return self._of(features, scores_NK, images.sketch_NS[chosen_N]), ""
 
     def of_photos(
         self,
@@ -133,9 +139,3 @@ def _image_numbers(image_NF: Singles) -> Singles:
     mean_N = image_NF[:, [red + 1, yellow + 1]].mean(1)
     plain = [image_NF[:, column] for column in (0, 1, red, yellow)]
     return np.stack([*plain, mean_N, fine_N - coarse_N], axis=1)
-
-
-def _sketch(embeddings_ND: Singles) -> Singles:
-    random = np.random.default_rng(_SEED)
-    projection_DS = random.standard_normal((embeddings_ND.shape[1], SKETCH))
-    return (embeddings_ND @ projection_DS).astype(np.float32)

@@ -1,5 +1,6 @@
 """What a bundle knows of its images recognises their copies, and not strangers."""
 
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -109,6 +110,43 @@ def test_a_file_that_does_not_fit_is_refused(
     if value is None:
         tensors[name] = tensors[name][1:].contiguous()
     (tmp_path / FINGERPRINTS).unlink()
+    save_tensors(tensors, tmp_path / FINGERPRINTS)
+    with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
+        Fingerprints.load(tmp_path)
+
+
+def test_an_older_file_has_plain_points_and_is_read_alike(
+    prints: Fingerprints, tmp_path: Path
+) -> None:
+    prints.save(tmp_path)
+    file, size = tmp_path / FINGERPRINTS, (tmp_path / FINGERPRINTS).stat().st_size
+    tensors = {key: part.clone() for key, part in load_tensors(file).items()}
+    plain = {"points": prints.points_P4, "codes": prints.codes_PD}
+    save_tensors({**tensors, **{k: torch.from_numpy(v) for k, v in plain.items()}}, file)
+    older = Fingerprints.load(tmp_path)
+    assert file.stat().st_size > 1.15 * size
+    prints.save(tmp_path)
+    newer = Fingerprints.load(tmp_path)
+    for read in (older, newer):
+        np.testing.assert_array_equal(read.points_P4, prints.points_P4)
+        np.testing.assert_array_equal(read.codes_PD, prints.codes_PD)
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "cut", "no zlib", "more behind"])
+def test_what_unpacks_to_another_length_is_refused(
+    change: str, prints: Fingerprints, tmp_path: Path
+) -> None:
+    prints.save(tmp_path)
+    tensors = {key: part.clone() for key, part in load_tensors(tmp_path / FINGERPRINTS).items()}
+    packed, codes = tensors["codes"].numpy().tobytes(), prints.codes_PD.tobytes()
+    forged = {
+        "longer": zlib.compress(codes + bytes(10**7)),
+        "shorter": zlib.compress(codes[:-1]),
+        "cut": packed[:-4],
+        "no zlib": bytes(len(packed)),
+        "more behind": packed + b"x",
+    }[change]
+    tensors["codes"] = torch.frombuffer(bytearray(forged), dtype=torch.uint8)
     save_tensors(tensors, tmp_path / FINGERPRINTS)
     with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
         Fingerprints.load(tmp_path)

@@ -301,8 +301,9 @@ def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
 
     From the index and the check an image goes with all of its group: what shows the same lesion
     may be a copy that no hash finds. The check is fitted again on the rest, or goes where too few
-    images are left. That of a bundle of version 0.1 holds no image, only means over many, and
-    stays. Nothing is written where none of them is there. Raises UserError for no bundle.
+    images are left. Detectors stay as they are in a check that holds no training image, only means
+    over many (`pack.ood_features: calibration`), and so does that of version 0.1. Nothing is
+    written where none of them is there. Raises UserError for no bundle.
     """
     forgotten, parts = _without(open_bundle(path), sha256s)
     if parts:
@@ -321,9 +322,9 @@ def _without(
         left[GALLERY] = rest
     if prints is not None and (known := len(prints) - len(others := prints.without(sha256s))):
         left[FINGERPRINTS] = others
-    spec = bundle.spec.ood
-    if images is not None and spec and (lost := len(images) - len(fit := images.without(sha256s))):
-        left[OOD] = OodPart.fit(spec.detectors, fit)
+    if images is not None and (lost := int((~images.kept(sha256s)).sum())):
+        spec, check = bundle.spec.ood, bundle.ood()
+        left[OOD] = OodPart(spec, check, images).without(sha256s) if spec and check else None
     return Forgotten(shown, lost, left.get(OOD) is not None, known), left
 
 

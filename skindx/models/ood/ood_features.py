@@ -56,6 +56,18 @@ class Features:
         )
 
 
+SKETCH, _SEED = 8, 19
+"""Random projections of the embedding (Johnson and Lindenstrauss 1984): they show that photos
+differ, and no photo can be made from so few numbers."""
+
+
+def sketch(embeddings_ND: Singles) -> Singles:
+    """Return N x SKETCH random projections."""
+    random = np.random.default_rng(_SEED)
+    projection_DS = random.standard_normal((embeddings_ND.shape[1], SKETCH))
+    return (embeddings_ND @ projection_DS).astype(np.float32)
+
+
 def _joined(parts: Sequence[tuple[Singles, ...]]) -> tuple[Singles, ...]:
     return tuple(np.concatenate(same) for same in zip(*parts, strict=True))
 

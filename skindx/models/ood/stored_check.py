@@ -13,8 +13,16 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import table_of
 from skindx.data.typed_rows import arrow_schema
 from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
-from skindx.models.ood.ood_check import OodCheck, OodSpec, fit_check
-from skindx.models.ood.ood_features import Features, Learned, OodDetectorSettings, Singles
+from skindx.models.ood.ood_check import FEWEST, OodCheck, OodSpec, fit_check
+from skindx.models.ood.ood_features import (
+    SKETCH,
+    Features,
+    Floats,
+    Learned,
+    OodDetectorSettings,
+    Singles,
+    sketch,
+)
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
 
@@ -39,6 +47,8 @@ class OodImages:
     features: Features
     weights_MCD: tuple[Singles, ...] = ()
     biases_MC: tuple[Singles, ...] = ()
+    sketch_NS: Singles | None = None
+    """Random projections in the place of the pooled features, where these are not kept."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,10 +72,23 @@ class OodImages:
 
     def without(self, sha256s: Collection[str]) -> Self:
         """Return the images without these and without all of their groups."""
+        return self._of(self.kept(sha256s))
+
+    def kept(self, sha256s: Collection[str]) -> NDArray[np.bool_]:
+        """Tell which images have none of these in their group, N."""
         groups = {row.group for row in self.rows if row.sha256 in sha256s}
-        kept_N = np.array([row.group not in groups for row in self.rows], dtype=bool)
+        return np.array([row.group not in groups for row in self.rows], dtype=bool)
+
+    def of_calibration(self) -> Self:
+        """Return the calibration images with a sketch of their embeddings: enough for a monitor."""
+        held = self._of(np.array([row.split != "train" for row in self.rows], dtype=bool))
+        features = replace(held.features, pooled_MND=())
+        return type(self)(held.rows, features, sketch_NS=sketch(held.features.embeddings))
+
+    def _of(self, kept_N: NDArray[np.bool_]) -> Self:
         rows = tuple(row for row, kept in zip(self.rows, kept_N, strict=True) if kept)
-        return type(self)(rows, self.features.of(kept_N), self.weights_MCD, self.biases_MC)
+        known = None if self.sketch_NS is None else self.sketch_NS[kept_N]
+        return replace(self, rows=rows, features=self.features.of(kept_N), sketch_NS=known)
 
     def save(self, folder: Path) -> None:
         """Write them below a bundle's folder."""
@@ -74,6 +97,7 @@ class OodImages:
         (folder / ROWS).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table_of(self.rows, arrow_schema(OodRow)), folder / ROWS)
         tensors: dict[str, Any] = {"image": self.features.image_NF}
+        tensors |= {} if self.sketch_NS is None else {"sketch": self.sketch_NS}
         for name, parts in self._lists().items():
             half = name == "pooled"
             tensors |= {
@@ -92,13 +116,14 @@ class OodImages:
         pooled, logits, weights, biases = (
             _listed(tensors, name) for name in ("pooled", "logits", "weights", "biases")
         )
+        known = tensors.get("sketch")
         if not _fit_each_other(tensors, (pooled, logits, weights, biases), len(rows)):
             raise UserError(
                 f"{folder / FEATURES} does not hold the features of the {len(rows)} images in "
                 f"{folder / ROWS}; copy or pack the bundle again."
             )
         features = Features(pooled, logits, tensors["image"])
-        return cls(tuple(OodRow(**row) for row in rows), features, weights, biases)
+        return cls(tuple(OodRow(**row) for row in rows), features, weights, biases, known)
 
     def _lists(self) -> dict[str, tuple[Singles, ...]]:
         return {
@@ -129,10 +154,13 @@ def _fit_each_other(
     A detector that reads no logits stores none; members that share a trunk store no layers.
     """
     pooled, logits, weights, biases = lists
-    image = tensors.get("image")
-    if image is None or len(tensors) != 1 + sum(map(len, lists)) or len(weights) != len(biases):
+    plain = [tensors[name] for name in ("image", "sketch") if name in tensors]
+    named = len(plain) + sum(map(len, lists))
+    if "image" not in tensors or len(tensors) != named or len(weights) != len(biases):
         return False
-    if any(part.ndim != 2 or len(part) != rows for part in (image, *pooled, *logits)):
+    if plain[1:] and plain[1].shape[1:] != (SKETCH,):
+        return False
+    if any(part.ndim != 2 or len(part) != rows for part in (*plain, *pooled, *logits)):
         return False
     if weights and any(len(part) not in (0, len(weights)) for part in (pooled, logits)):
         return False
@@ -176,6 +204,30 @@ class OodPart:
         if check is None:
             return None
         return cls(OodSpec(detectors=tuple(detectors), images=check.images), check, images)
+
+    def of_calibration(self) -> Self:
+        """Return it without features of training images: the same check, which stays fitted."""
+        return replace(self, images=self.images.of_calibration())
+
+    def without(self, sha256s: Collection[str]) -> Self | None:
+        """Return it without images and their groups; None where too few are left.
+
+        The detectors are fitted again, where features of their training images are there.
+        """
+        if self.images.sketch_NS is None:
+            return self.fit(self.spec.detectors, self.images.without(sha256s))
+        kept_N = self.images.kept(sha256s)
+        return self._scored(self.check.scores_NK[kept_N], self.images.without(sha256s))
+
+    def calibrated_on(self, images: OodImages) -> Self | None:
+        """Return the same detectors with the scores of other images; None for too few of them."""
+        return self._scored(self.check.scores(images.features), images.of_calibration())
+
+    def _scored(self, scores_NK: Floats, images: OodImages) -> Self | None:
+        if len(scores_NK) < FEWEST:
+            return None
+        spec = self.spec.model_copy(update={"images": len(scores_NK)})
+        return type(self)(spec, replace(self.check, scores_NK=scores_NK), images)
 
     def save(self, folder: Path) -> None:
         """Write it below a bundle's folder."""

@@ -136,6 +136,30 @@ def write_history(file: Path, history: Sequence[Mapping[str, Any]]) -> None:
 
 State = dict[str, Tensor]
 
+_LARGEST, _LEAST = 65_504.0, 2.0**-14
+"""Of half precision; smaller numbers lose digits."""
+
+
+def in_half_precision(state: Mapping[str, Tensor]) -> State:
+    """Return weights in half precision, but as they are where that would lose their range.
+
+    So stay tensors with a number above 65,504, those of nothing but numbers below 2^-14, and
+    variances of a batch normalisation, which are divided by, with one such number.
+    """
+    return {
+        name: value.half() if value.is_floating_point() and _has_range(name, value) else value
+        for name, value in state.items()
+    }
+
+
+def _has_range(name: str, value: Tensor) -> bool:
+    sizes = value.detach().float().abs()
+    sizes = sizes[sizes > 0]  # half precision holds 0
+    if not sizes.numel():
+        return True
+    least = sizes.min() if name.endswith("running_var") else sizes.max()
+    return bool(sizes.max() <= _LARGEST and least >= _LEAST)
+
 
 FOLDER, INDEX = "detector", "detector.json"
 _HISTORY = "history.csv"

@@ -57,6 +57,23 @@ class EnsembleSettings(Settings):
         return {"kind": "mean"} if kind == "auto" else combine
 
 
+class PackSettings(Settings):
+    """What the bundle stores, and how finely: all of it is so before anything is fitted to it."""
+
+    removed_from: ClassVar[str] = "train pack."
+
+    weights: Literal["as_trained", "fp16"] = "as_trained"
+    """fp16: rounded to half precision, which halves the bundle; answers are computed in single
+    precision. A tensor that loses its range by it stays as it is."""
+    gallery: bool = True
+    """Keep embeddings and small copies of training images, of which a diagnosis shows the most
+    similar."""
+    ood_features: Literal["training", "calibration"] = "training"
+    """Whose features lie beside the out-of-distribution check. training: `skindx remove` can fit
+    the detectors again without an image. calibration: a hundredth of the bytes, the same answers; a
+    removed training image stays in the detectors' means, as it stays in the weights."""
+
+
 class ReusedSettings(Settings):
     """A member that lies in another run, trained there on the same dataset."""
 

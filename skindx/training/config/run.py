@@ -23,6 +23,7 @@ from skindx.training.config.ensemble import (
     DetectorSettings,
     EnsembleSettings,
     FusionSettings,
+    PackSettings,
     ReusedSettings,
 )
 from skindx.training.config.optimizers import readers_of
@@ -151,6 +152,7 @@ class TrainSettings(Settings):
     folds: int = Field(5, ge=2, le=20)
     """Number of folds of train and val, for members with a `fold`."""
     ensemble: EnsembleSettings = EnsembleSettings()
+    pack: PackSettings = Field(PackSettings(), exclude_if=lambda pack: pack == PackSettings())
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     exchange: AnyExchange = DenseSettings()

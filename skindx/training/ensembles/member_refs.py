@@ -7,14 +7,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx import __version__
+from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import read_json
+from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import learning, partition
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle_index import PACKED_FROM, provenance_value
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of, is_same
-from skindx.training.checkpoint.finished import member_folder
+from skindx.training.checkpoint.finished import WEIGHTS, member_folder, weights_file
 from skindx.training.config.ensemble import ReusedSettings
 from skindx.training.config.run import (
     SETTINGS,
@@ -193,3 +198,39 @@ def out_of_fold_P(units: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N80
         [np.logical_or.reduce(list(unit.values())) for unit in units.values()]
     )
     return every
+
+
+# Finds out whether a run's bundle was packed from the members that the run has now.
+#
+# Packing again would give the same predictions, and would drop what was added to the bundle since:
+# the figures of an evaluation, a fused crop, rules that were fitted again.
+
+
+def packing_fingerprint(
+    run: Path, dataset: Path, settings: TrainSettings, members: Mapping[str, MemberRef]
+) -> str:
+    """Return the hash of all that decides a bundle: settings, weights, manifest, version."""
+    weights = {
+        name: member_folder(ref.run, ref.member.name) / WEIGHTS for name, ref in members.items()
+    }
+    if settings.detector:
+        weights["the detector"] = weights_file(settings.detector.from_run or run)
+    return fingerprint_of(
+        {
+            "settings": settings.model_dump(
+                mode="json", exclude={"engine", "monitors", "checkpoint"}
+            ),
+            "weights": {name: sha256_file(file) for name, file in weights.items()},
+            "manifest": sha256_file(dataset / MANIFEST),
+            "skindx": __version__,
+        }
+    )
+
+
+def packed_bundle(run: Path, packed_from: str) -> Bundle | None:
+    """Return RUN/bundle where it was packed from this; None where it is to be packed."""
+    try:
+        bundle = open_bundle(run / "bundle")
+    except UserError:  # none, or one that is damaged
+        return None
+    return bundle if provenance_value(bundle.spec.provenance, PACKED_FROM) == packed_from else None

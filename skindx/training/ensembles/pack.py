@@ -17,11 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx import __version__
-from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
-from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import learning, partition
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
@@ -50,20 +48,27 @@ from skindx.models.urgent_risk import (
     QUESTIONS,
 )
 from skindx.taxonomy import Taxonomy
-from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import (
     VALIDATION,
     WEIGHTS,
     FinishedMember,
     State,
+    in_half_precision,
     load_member,
     member_folder,
     packed_origin,
     packed_parts,
-    weights_file,
 )
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, out_of_fold_P, units
+from skindx.training.ensembles.member_refs import (
+    Mask,
+    MemberRef,
+    member_refs,
+    out_of_fold_P,
+    packed_bundle,
+    packing_fingerprint,
+    units,
+)
 from skindx.training.ensembles.ready_ensemble import (
     ReadyEnsemble,
     assemble,
@@ -94,6 +99,8 @@ class EnsemblePart:
     finished: FinishedMember
     exact: bool
     """Its stored log-probabilities are those that it serves."""
+    trained: State | None = None
+    """Its weights before they were rounded to half precision; None: they were not, or came so."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,15 @@ class EnsembleBuilder:
         """Return raw log-probabilities N x C of the images it did not train on, as it serves."""
         if part.exact:
             return part.finished.validation_NC
-        return self._predict(self._member(part.member, part.finished.state), held_P)
+        member = self._member(part.member, part.finished.state)
+        return np.asarray(self._predict([member], held_P)[0])
+
+    def rounding(self, part: EnsemblePart, held_P: Mask) -> float:
+        """Return the largest change of a probability that rounding makes, over these images."""
+        plain = part.member.model_copy(update={"views": 1})
+        both = [self._member(plain, state) for state in (part.finished.state, part.trained or {})]
+        rounded_NC, trained_NC = np.exp(self._predict(both, held_P))
+        return float(np.abs(rounded_NC - trained_NC).max())
 
     def spec(self, part: EnsemblePart, temperature: float) -> MemberSpec:
         """Return how the bundle is to rebuild a part."""
@@ -169,39 +184,44 @@ class EnsembleBuilder:
             trunk=_trunk_key(settings),
         )
 
-    def _predict(self, member: Member, chosen_P: Mask) -> Floats:
+    def _predict(self, members: Sequence[Member], chosen_P: Mask) -> Floats:
         images = self.images
         chosen = [images[index] for index in np.flatnonzero(chosen_P)]
-        log_MNC = predict_members([member], self.dataset, chosen)
-        return np.asarray(log_MNC[0])
+        return predict_members(members, self.dataset, chosen)
 
     def _trained(self, ref: MemberRef) -> EnsemblePart:
         held_P = ref.held_P(self.records)
-        finished = self._load(ref.run, ref.member, held_P)
+        finished = load_member(ref.run, ref.member.name)
+        stored, state = finished.state, finished.state
+        if self.settings.pack.weights == "fp16":
+            state = in_half_precision(stored)
+        rounded = any(state[name].dtype != value.dtype for name, value in stored.items())
+        trained = _whole(ref.run, ref.member, stored) if rounded else None
+        finished = replace(finished, state=_whole(ref.run, ref.member, state))
+        self._check(ref.run, ref.member, finished, held_P)
         # Trained in half precision, it was also validated in it; it is served in full.
         exact = ref.member.views == 1 and ref.settings.engine.precision == "fp32"
         # A head on a frozen trunk was validated in all its views, on features in half precision.
         exact = exact or ref.member.trunk == "frozen"
-        return EnsemblePart(ref.name, ref.member, finished, exact)
+        # It was validated before anything was rounded, here or in the file that it comes from.
+        exact = exact and all(value.dtype != torch.float16 for value in state.values())
+        return EnsemblePart(ref.name, ref.member, finished, exact, trained)
 
-    def _load(self, run: Path, member: MemberSettings, held_P: Mask) -> FinishedMember:
-        """Read a member that was validated on the images `held_P`. Raises UserError."""
-        finished, folder = load_member(run, member.name), member_folder(run, member.name)
-        finished = replace(finished, state=_whole(run, member, finished.state))
-        self._check(member, finished.state, folder / WEIGHTS, folder)
-        rows, classes = int(held_P.sum()), len(self.taxonomy.classes)
+    def _check(
+        self, run: Path, member: MemberSettings, finished: FinishedMember, held_P: Mask
+    ) -> None:
+        """Raise UserError unless it is of this network and was validated on images `held_P`."""
+        folder, state = member_folder(run, member.name), finished.state
+        network, classes = fitted_network(member.network(), state), len(self.taxonomy.classes)
+        mend = f"remove {folder} to train it again"
+        check_weights(network, classes, state, folder / WEIGHTS, mend)
+        rows = int(held_P.sum())
         log_NC, truth_N = finished.validation_NC, finished.truth_N
         if log_NC.shape != (rows, classes) or len(truth_N) != rows or np.isnan(log_NC).any():
             raise UserError(
                 f"{folder / VALIDATION} does not hold {member.name}'s predictions for {rows} "
-                f"images and {classes} classes; remove {folder} to train it again."
+                f"images and {classes} classes; {mend}."
             )
-        return finished
-
-    def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
-        repair = f"remove {folder} to train it again"
-        network = fitted_network(member.network(), state)
-        check_weights(network, len(self.taxonomy.classes), state, file, repair)
 
 
 def _trunk_key(member: MemberSettings) -> str:
@@ -224,42 +244,6 @@ def _whole(run: Path, member: MemberSettings, state: State) -> State:
             "remove that folder to train it again."
         )
     return {**trunk.state, **state}
-
-
-# Finds out whether a run's bundle was packed from the members that the run has now.
-#
-# Packing again would give the same predictions, and would drop what was added to the bundle since:
-# the figures of an evaluation, a fused crop, rules that were fitted again.
-
-
-def packing_fingerprint(
-    run: Path, dataset: Path, settings: TrainSettings, members: Mapping[str, MemberRef]
-) -> str:
-    """Return the hash of all that decides a bundle: settings, weights, manifest, version."""
-    weights = {
-        name: member_folder(ref.run, ref.member.name) / WEIGHTS for name, ref in members.items()
-    }
-    if settings.detector:
-        weights["the detector"] = weights_file(settings.detector.from_run or run)
-    return fingerprint_of(
-        {
-            "settings": settings.model_dump(
-                mode="json", exclude={"engine", "monitors", "checkpoint"}
-            ),
-            "weights": {name: sha256_file(file) for name, file in weights.items()},
-            "manifest": sha256_file(dataset / MANIFEST),
-            "skindx": __version__,
-        }
-    )
-
-
-def packed_bundle(run: Path, packed_from: str) -> Bundle | None:
-    """Return RUN/bundle where it was packed from this; None where it is to be packed."""
-    try:
-        bundle = open_bundle(run / "bundle")
-    except UserError:  # none, or one that is damaged
-        return None
-    return bundle if provenance_value(bundle.spec.provenance, PACKED_FROM) == packed_from else None
 
 
 _BATCH = 32
@@ -366,6 +350,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         for unit in by_unit.values()
         for name, held_P in unit.items()
     }
+    rounding = _rounding(builder, parts, by_unit) if settings.pack.weights == "fp16" else {}
     images = builder.images
     truth_P = class_numbers(images, taxonomy.keys)
     evidence = gather_evidence(by_unit, predicted, truth_P, [record.group for record in images])
@@ -402,6 +387,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     provenance = {
         **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
         **packed_origin(settings),
+        **rounding,
     }
     return pack_ensemble(
         run / "bundle",
@@ -414,7 +400,31 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         provenance=provenance,
         ood=settings.ensemble.ood,
         use=settings.use,
+        stored=settings.pack,
     )
+
+
+ROUNDING = "largest_change_of_a_validation_probability_by_fp16"
+
+
+def _rounding(
+    builder: EnsembleBuilder,
+    parts: Mapping[str, EnsemblePart],
+    by_unit: Mapping[str, Mapping[str, Mask]],
+) -> dict[str, float]:
+    """Return for the provenance what rounding to half precision does to any member's answers."""
+    changes = {
+        name: builder.rounding(parts[name], held_P)
+        for unit in by_unit.values()
+        for name, held_P in unit.items()
+        if parts[name].trained is not None
+    }
+    if not changes:
+        print("weights in half precision, as the members' files hold them")
+        return {}
+    name = max(changes, key=changes.__getitem__)
+    print(f"weights in half precision: {name} changes a probability by {changes[name]:.5f} at most")
+    return {ROUNDING: round(changes[name], 6)}
 
 
 def _expected_biases(

@@ -51,7 +51,7 @@ from skindx.models.combination import (
 )
 from skindx.models.conformal import ALL, Conformal, fit_on_records
 from skindx.models.embedded import EmbeddingsSpec
-from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
+from skindx.models.embedding_index import make_embedding_index, plain_views, stratified
 from skindx.models.ensemble import Ensemble, outputs_of_records
 from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.metadata_head import (
@@ -68,7 +68,7 @@ from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import QUESTIONS, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import State
-from skindx.training.config.ensemble import Combiner, Mean
+from skindx.training.config.ensemble import Combiner, Mean, PackSettings
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 from skindx.training.tasks.open_sets import class_numbers
 
@@ -310,6 +310,9 @@ class ReadyEnsemble:
     """What the calibration by class gains, in sentences for the card."""
 
 
+_ALL = PackSettings()
+
+
 def pack_ensemble(
     path: Path,
     dataset: Path,
@@ -323,16 +326,29 @@ def pack_ensemble(
     embeddings: EmbeddingsSpec | None = None,
     ood: Sequence[OodDetectorSettings] = DEFAULT,
     use: UseLimits | None = None,
+    stored: PackSettings = _ALL,
 ) -> Bundle:
     """Fit what needs the calibration split, and pack it all with what is known of the images."""
     ensemble, learned, metadata = ready.ensemble, ready.learned, ready.metadata
-    fitted_on = {record.sha256 for record in stratified(learned, CAP)}
-    collector = OodCollector(ensemble, fitted_on, ood)
-    gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
-    print(_shown(gallery), ready.by_class, sep="\n")
+    made_from = [record for record in records if record.split != "test"]
+    fitted_on = stratified(learned, CAP)
+    collector = OodCollector(ensemble, {record.sha256 for record in fitted_on}, ood)
+    gallery = None
+    if stored.gallery:
+        gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
+        print(
+            f"gallery of {len(gallery)} training images; {gallery.spec.shown} may be shown by "
+            "their licences and by what people decided on them"
+        )
+    else:
+        for seen in outputs_of_records(plain_views(ensemble), dataset, fitted_on):
+            collector.train(*seen)
+    print(ready.by_class)
     conformal, check, rules = fit_on_calibration(
         ensemble, dataset, records, taxonomy, collector, metadata=metadata
     )
+    if check and stored.ood_features == "calibration":
+        check = check.of_calibration()
     print(f"age, sex and place on the body: {metadata_words(rules.get('metadata'))}")
     return pack(
         path,
@@ -361,19 +377,13 @@ def pack_ensemble(
             **provenance,
         },
         seen=records,
-        fingerprints=_fingerprints(dataset, records),
         use=use,
+        fingerprints=Fingerprints.of(described(dataset, made_from)),
         images=reduce(ImageOrigin.joined, ready.started_from, origin_of(dataset, learned)),
         decoding=decoding_of(dataset),
         embeddings=embeddings,
         trunks=ready.trunks,
     )
-
-
-def _fingerprints(dataset: Path, records: Sequence[Record]) -> Fingerprints:
-    """Return what recognises copies of the images that a bundle is made from."""
-    made_from = [record for record in records if record.split != "test"]
-    return Fingerprints.of(described(dataset, made_from))
 
 
 def fit_on_calibration(
@@ -438,11 +448,3 @@ def fit_modality(dataset: Path, records: Sequence[Record]) -> ModalityCheck | No
             "too few, or look too much like the others"
         )
     return check
-
-
-def _shown(gallery: EmbeddingIndex) -> str:
-    spec = gallery.spec
-    return (
-        f"gallery of {spec.pictures} training images; {spec.shown} may be shown by their "
-        "licences and by what people decided on them"
-    )
