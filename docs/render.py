@@ -39,11 +39,25 @@ CLEAN, CLUSTERS, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
     for name in ("clean", "clusters", "hardware", "isic9", "real-skin", "refused", "speed")
 )
 
-RELEASE, AWAY = "release-ham10000/metrics.json", "release-ham10000/external-isic9.json"
-"""The release evaluation from which README and pages are rendered: test, and other cameras."""
+RELEASED = MEASURED / "release-ham10000"
+"""The release evaluation from which README and pages are rendered."""
+RELEASE, AWAY = (str(RELEASED / name) for name in ("metrics.json", "external-isic9.json"))
+"""Its test split, and other cameras."""
+DETECTORS = "mahalanobis+image_mixture"
+"""What of docs/measured/unknowns.json the released bundle refuses photos by."""
 
 BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
-    "headline": ("README.md", partial(release.headline, file=RELEASE, other=AWAY)),
+    "headline": (
+        "README.md",
+        partial(
+            release.headline,
+            file=RELEASE,
+            other=AWAY,
+            unknown="unknowns.json",
+            detectors=DETECTORS,
+            folder=str(RELEASED.relative_to(ROOT)),
+        ),
+    ),
     "first hour": ("docs/start/images.md", speed.first_hour),
     "urgent errors": (
         "docs/clinicians/answers.md",

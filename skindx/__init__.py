@@ -3,8 +3,8 @@
 The names of `__all__` are the public interface; whatever is not in it is private and may change.
 They are loaded when they are first used, so that `import skindx` costs nothing.
 
-    model = skindx.load("runs/mine/bundle")           # Model: diagnose, predict, iter_predictions
-    answer = model.diagnose("photo.jpg", age=62)      # Answer: urgency, advice, conformal_set, pdf
+    model = skindx.load("runs/mine/bundle")           # Model: diagnose, predict, logits, networks
+    answer = model.diagnose("photo.jpg", age=62)      # Answer: urgency, conformal_set, plot, pdf
     data = skindx.build("my/images", "runs/new/data")  # Dataset: splits, table, torch, hf
     trained = skindx.train(data, "runs/new")          # Model
     report = skindx.evaluate("runs/new/bundle", data)  # EvaluationReport: metrics, folder
@@ -17,6 +17,7 @@ __version__ = "1.0.0"
 
 _HOMES = {
     "skindx.api.model": ("Answer", "Model", "load"),
+    "skindx.api.predictions": ("PhotoFeatures",),
     "skindx.api.verbs": (
         *("Dataset", "EvaluationReport", "build", "evaluate", "open_dataset", "train"),
     ),

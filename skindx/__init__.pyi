@@ -1,6 +1,7 @@
 from skindx.api.model import Answer as Answer
 from skindx.api.model import Model as Model
 from skindx.api.model import load as load
+from skindx.api.predictions import PhotoFeatures as PhotoFeatures
 from skindx.api.verbs import Dataset as Dataset
 from skindx.api.verbs import EvaluationReport as EvaluationReport
 from skindx.api.verbs import build as build

@@ -7,19 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, cell, number, origin_of, shown, table, whole
+from blocks.texts import Load, cell, number, origin_of, refused, shown, table, whole
 from skindx.evaluation.figures import bounds, change, points
 from skindx.metrics import Interval
 
 Row = Mapping[str, Any]
 
-_AWAY = {
-    "auroc": "AUROC, mean over classes",
-    "urgent_sensitivity": "urgent images that are missed",
-    "urgent_specificity": "other images called urgent",
-    "calibration_error": "calibration error",
-    "refused": "refused as out of distribution",
-}
+_AWAY = ("auroc", "urgent_sensitivity", "urgent_specificity", "calibration_error", "refused")
+"""What of other cameras README has."""
 _REST = ("urgent_sensitivity", "urgent_specificity")
 """Shares of right answers, of which the mistakes are printed."""
 _STEPS = {
@@ -40,33 +35,48 @@ def one_bundle(text: str, where: str) -> None:
         )
 
 
-def origin_of_release(origin: Mapping[str, Any]) -> str:
-    """Return the bundle's digest, the machine, the date and the versions."""
-    return f"Bundle `{origin['bundle_digest'][:12]}`; {origin_of(origin)}"
+def origin_of_release(origin: Mapping[str, Any], networks: int = 0) -> str:
+    """Return the bundle's digest, how many networks it has, the machine, the date and versions."""
+    many = f" of {networks} network{'s' if networks > 1 else ''}" if networks else ""
+    return f"Bundle `{origin['bundle_digest'][:12]}`{many}; {origin_of(origin)}"
 
 
-def headline(load: Load, *, file: str, name: str = "HAM10000", other: str = "") -> str:
-    """Return README's table of a bundle: how often it is right, on what, and elsewhere.
+def headline(
+    load: Load,
+    *,
+    file: str,
+    name: str = "HAM10000",
+    other: str = "",
+    unknown: str = "",
+    detectors: str = "",
+    folder: str = "",
+) -> str:
+    """Return README's table of a bundle: how often right, which mistakes, and what elsewhere.
 
-    `file`: the evaluation of its test split; `other`: that of other cameras.
+    `file`: the evaluation of its test split; `other`: that of other cameras; `unknown`: what the
+    `detectors` refuse of classes that were left out; `folder`: what `recompute` takes.
     """
     written = load(file)
     parts = written.get("spectrum") or ()
-    rows = _spectrum_rows(written, parts)
-    width = max(len(parts), 1)
-    for title, text in (*_probabilities(written), *_served(written), *_guarantees(written)):
-        rows.append([title, *[""] * (width - 1), text])
+    columns = [parts[0], parts[-1]] if parts[1:] else list(parts)
+    rows = _right(written, columns)
+    rest = [*_probabilities(written), *_no_answer(written)]
     if other:
-        away, images = _away(load(other))
-        rows += [
-            [f"{images} images by other cameras: {text}", *[""] * (width - 1), away[key]]
-            for key, text in _AWAY.items()
-            if key in away
-        ]
+        rest += _away_rows(load(other))
+    if unknown:
+        rest.append(_untaught(load(unknown)["models"][detectors]["left_out"]))
+    rows += [[title, *[""] * (max(len(columns), 1) - 1), text] for title, text in rest]
     head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
-    headings = [f"{head}; 95 % intervals", *(part["name"] for part in parts)]
-    lines = table(headings if parts else [*headings, "all"], rows)
-    return "\n".join([lines, "", *_not_useful(written), origin_of_release(written["origin"])])
+    names = [f"{part['name']}: {part['n']} ({part['groups']})" for part in columns] or ["all"]
+    again = f" `skindx recompute {folder}` makes every figure again." if folder else ""
+    return "\n".join(
+        [
+            table([f"{head}; 95 % intervals", *names], rows),
+            "",
+            *_not_useful(written),
+            origin_of_release(written["origin"], len(written.get("members", ()))) + again,
+        ]
+    )
 
 
 def spectrum(load: Load, *, file: str) -> str:
@@ -75,7 +85,7 @@ def spectrum(load: Load, *, file: str) -> str:
     parts = written.get("spectrum") or ()
     if not parts:
         return _OLDER
-    rows = _spectrum_rows(written, parts)
+    rows = list(_spectrum_rows(parts).values())
     served = table(
         ["next step as served", *(row["name"] for row in written["served"])],
         [
@@ -136,10 +146,32 @@ def _not_useful(written: Row) -> list[str]:
     return [f"**Not useful yet.** {' '.join(reasons)}", ""] if reasons else []
 
 
-def _spectrum_rows(written: Row, parts: Sequence[Row]) -> list[list[str]]:
-    """Return the rows that stand for histology, other ways and all apart."""
-    if not parts:
-        return [["top-1", cell(written["ensemble"]["top1"])]]
+def _right(written: Row, columns: Sequence[Row]) -> list[list[str]]:
+    """Return how often it is right and what it misses, with histology and of all images."""
+    ensemble, width = written["ensemble"], max(len(columns), 1)
+    balanced = cell(ensemble["balanced_accuracy"])
+    if ensemble.get("balanced_rule_accuracy"):
+        balanced += (
+            f"; by the balanced rule {cell(ensemble['balanced_rule_accuracy'])}, top-1 then "
+        )
+        balanced += cell(ensemble["balanced_rule_top1"])
+    averaged = ["right, averaged over classes (balanced accuracy)", *[""] * (width - 1), balanced]
+    if not columns:
+        return [["the likeliest class is right (top-1)", cell(ensemble["top1"])], averaged]
+    rows = _spectrum_rows(columns)
+    names = {one["key"]: one["name"] for one in written["classes"]}
+    mistakes = "; ".join(
+        f"{names.get(one['truth'], one['truth'])} called "
+        f"{names.get(one['predicted'], one['predicted'])} {cell(one['rate'])}"
+        for one in (written.get("confusions") or ())[:_MISTAKES]
+    )
+    confused = ["commonest mistakes, of the images of that class", *[""] * (width - 1), mistakes]
+    return [rows["top1"], rows["majority"], averaged, *([confused] if mistakes else []),
+            *(rows[key] for key in ("urgent_auroc", "urgent", "others"))]  # fmt: skip
+
+
+def _spectrum_rows(parts: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the rows that stand for images of each kind of confirmation apart."""
 
     def row(text: str, of: Callable[[Row], str]) -> list[str]:
         return [text, *map(of, parts)]
@@ -152,87 +184,79 @@ def _spectrum_rows(written: Row, parts: Sequence[Row]) -> list[list[str]]:
         raised = part["others"]
         return f"{raised['raised']} of {raised['n']}: {cell(raised['rate'])}" if raised else "none"
 
-    return [
-        row("images (groups)", lambda part: f"{part['n']} ({part['groups']})"),
-        row(
-            "share of the commonest class",
+    return {
+        "images": row("images (groups)", lambda part: f"{part['n']} ({part['groups']})"),
+        "top1": row("the likeliest class is right (top-1)", lambda part: cell(part["top1"])),
+        "majority": row(
+            "to answer always the commonest class is right",
             lambda part: f"{part['majority']['name']} {cell(part['majority']['top1'])}",
         ),
-        row("top-1", lambda part: cell(part["top1"])),
-        row("AUROC, mean over classes", lambda part: number(part["auroc"])),
-        row("AUROC of urgent", lambda part: number(part["urgent_auroc"])),
-        row("urgent images that are missed, as served", urgent),
-        row("other images called urgent, as served", others),
-    ]
+        "auroc": row("AUROC, mean over classes", lambda part: number(part["auroc"])),
+        "urgent_auroc": row(
+            "urgent told from the others (AUROC)", lambda part: number(part["urgent_auroc"])
+        ),
+        "urgent": row("urgent images that it misses: they are not called urgent", urgent),
+        "others": row("other images that it calls urgent", others),
+    }
 
 
 def _probabilities(written: Row) -> list[tuple[str, str]]:
-    """Return both decision rules, the commonest mistakes, and whether probabilities hold."""
+    """Return whether probabilities and sets hold."""
     ensemble = written["ensemble"]
-    rows = [("balanced accuracy by the likeliest class", cell(ensemble["balanced_accuracy"]))]
-    if ensemble.get("balanced_rule_accuracy"):
-        by_rule = f"{cell(ensemble['balanced_rule_accuracy'])}; top-1 "
-        rows.append(
-            (
-                "balanced accuracy by the balanced rule",
-                by_rule + cell(ensemble["balanced_rule_top1"]),
-            )
-        )
-    names = {one["key"]: one["name"] for one in written["classes"]}
-    mistakes = [
-        f"{names.get(one['truth'], one['truth'])} called "
-        f"{names.get(one['predicted'], one['predicted'])} {one['n']}"
-        for one in (written.get("confusions") or ())[:_MISTAKES]
-    ]
-    if mistakes:
-        rows.append(("commonest mistakes, images", "; ".join(mistakes)))
-    if ensemble.get("classwise_calibration_error"):
-        error = number(ensemble["classwise_calibration_error"])
-        rows.append(("calibration error, class by class", error))
-    else:
-        rows.append(("calibration error", number(ensemble["calibration_error"])))
-    measured = [
-        f"{question['name']} {number(question['observed_over_expected'])}"
+    by_class = "classwise_calibration_error"
+    key = by_class if ensemble.get(by_class) else "calibration_error"
+    texts = [f"calibration error {number(ensemble[key])}"] + [
+        f"{question['name']}, observed over expected, {number(question['observed_over_expected'])}"
         for question in written.get("questions", ())
         if question.get("observed_over_expected") and question["key"] != "soon_risk"
     ]
-    if measured:
-        rows.append(("observed over expected", "; ".join(measured)))
-    return rows
-
-
-def _served(written: Row) -> list[tuple[str, str]]:
-    """Return the next steps of all images, abstentions and refusals."""
-    if not (served := written.get("served")):
-        risk = written.get("urgent_risk")
-        if not risk:
-            return []
-        level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
-        target = whole(level["miss_rate"])
-        return [
-            (
-                f"{level['misses']['n']} urgent images, missed (target: {target})",
-                cell(level["misses"]["rate"]),
-            ),
-            ("other images called urgent", cell(level["false_alarms"]["rate"])),
-        ]
-    every = served[-1]
-    steps = "; ".join(f"{text} {every['steps'][step]}" for step, text in _STEPS.items())
-    return [
-        ("next steps as served, images", steps),
-        ("no condition named with confidence", cell(every["abstained_rate"])),
-        ("refused", cell(every["rates"]["none"])),
-    ]
-
-
-def _guarantees(written: Row) -> list[tuple[str, str]]:
-    rows = []
+    rows = [("what its probabilities are worth", "; ".join(texts))]
     if sets := written["sets"]:
-        text = f"sets for {whole(sets['level'])} hold the true class"
-        rows.append((text, cell(sets["coverage"])))
-    if not written.get("served") and written.get("ood"):
-        rows.append(("test images refused by the OOD check", cell(written["ood"]["refused"])))
+        level = f"the sets for {whole(sets['level'])} hold the true class"
+        rows.append((level, cell(sets["coverage"])))
     return rows
+
+
+def _no_answer(written: Row) -> list[tuple[str, str]]:
+    """Return how often it gives no answer; of an older evaluation the errors of its threshold."""
+    if served := written.get("served"):
+        every = served[-1]
+        named = f"no condition named {cell(every['abstained_rate'])}"
+        return [("no answer", f"refused {cell(every['rates']['none'])}; {named}")]
+    rows = []
+    if risk := written.get("urgent_risk"):
+        level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
+        missed = f"urgent images that it misses (target: {whole(level['miss_rate'])})"
+        rows += [
+            (missed, f"of {level['misses']['n']}: {cell(level['misses']['rate'])}"),
+            ("other images that it calls urgent", cell(level["false_alarms"]["rate"])),
+        ]
+    if written.get("ood"):
+        rows.append(("refused as out of distribution", cell(written["ood"]["refused"])))
+    return rows
+
+
+def _away_rows(written: Row) -> list[tuple[str, str]]:
+    """Return the figures of other cameras, whose calibration is as it is."""
+    found, images = _away(written)
+    rows = (
+        {"auroc": "AUROC, mean over classes", "calibration_error": "calibration error"},
+        {"urgent_sensitivity": "urgent missed", "urgent_specificity": "others called urgent"},
+        {"refused": "refused as out of distribution"},
+    )
+    texts = (
+        "; ".join(f"{words} {found[key]}" for key, words in row.items() if key in found)
+        for row in rows
+    )
+    return [(f"{images} images by other cameras", text) for text in texts if text]
+
+
+def _untaught(left_out: Mapping[str, Row]) -> tuple[str, str]:
+    """Return how rarely and how often a disease is refused that a network was not taught."""
+    ranked = sorted(left_out.values(), key=lambda row: row["refused"][0])
+    least, most = (refused(row) for row in (ranked[0], ranked[-1]))
+    title = f"refused of a disease that it was not taught ({len(ranked)} classes, each left out)"
+    return title, f"from {least} to {most} by class"
 
 
 def _away(written: Row) -> tuple[dict[str, str], int]:

@@ -1,4 +1,4 @@
-"""A loaded bundle as an object: `load`, `Model.diagnose`, `Model.predict`."""
+"""A loaded bundle as an object: answers, predictions, logits, embeddings, networks."""
 
 import os
 import shutil
@@ -6,30 +6,47 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from skindx.api.predictions import (
+    PhotoFeatures,
     PhotoLike,
+    iter_features,
     iter_predictions,
     patient_of,
     photo_bytes,
+    photo_features,
+    photo_pixels,
     schema_of,
 )
-from skindx.core.errors import known_keywords
+from skindx.core.errors import UserError, known_keywords
 from skindx.core.progress import Progress, silent
+from skindx.diagnosis.answer_figure import answer_figure, answer_html
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, PersonFacts
-from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.diagnose import answer, needed_side
+from skindx.diagnosis.guarantees import measured
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.record import NOTICE, CaseAnswer, Diagnosis
+from skindx.diagnosis.scope import known_names
+from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.detach import unpack
+from skindx.models.classifier.preprocess import Preprocess, framed_square
+from skindx.models.ensemble import MemberNetwork
 from skindx.models.exports.runtimes import Backend
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
 FactsOfPhotos = Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None
 
@@ -94,6 +111,21 @@ class Answer:
     def pdf(self) -> bytes:
         """Return the report for a clinician."""
         return report_pdf(self._answered, self._metrics, datetime.now().astimezone())
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: photos, the set with probabilities, next step and limits.
+
+        The whisker is how often the likeliest class was right at about this probability, with its
+        95 % interval, on the images of the bundle's evaluation. Raises UserError without
+        matplotlib, which the extras `data` and `train` have.
+
+        >>> model.diagnose(photos[4]).plot().savefig("answer.png")
+        """
+        return answer_figure(self._answered, self._metrics)
+
+    def _repr_html_(self) -> str:
+        """Show photos, conditions, next step and limits in a notebook."""
+        return answer_html(self._answered, self._metrics)
 
     def __repr__(self) -> str:
         """Show the likeliest class and the next step."""
@@ -184,10 +216,141 @@ class Model:
             self._predictor, photos, batch=batch, facts=facts, progress=progress, lock=self._lock
         )
 
+    @known_keywords
+    def logits(
+        self, photos: "Iterable[PhotoLike]", batch: int = 32, progress: Progress = silent
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return each network's logits N x C by its name; `calibrated` makes probabilities of them.
+
+        Softmax gives the network's probabilities, the mean over its flipped and turned views, as
+        they are before calibration. Only what cannot be read as a photo, is smaller than 64 pixels
+        or too large to be decoded is left out: its row is NaN. No other gate of `predict` is asked,
+        no crop around the detector's box is looked at, and no facts count. Raises UserError.
+
+        >>> {name: logits.shape for name, logits in model.logits(photos[:2]).items()}
+        {'a': (2, 3), 'b': (2, 3)}
+        """
+        parts = self._all_features(photos, batch, progress)
+        return {name: np.concatenate([part.logits[name] for part in parts]) for name in self._names}
+
+    @known_keywords
+    def embeddings(
+        self,
+        photos: "Iterable[PhotoLike]",
+        batch: int = 32,
+        progress: Progress = silent,
+        *,
+        member: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Return what the networks see, N x D: their pooled features side by side, of length 1.
+
+        Similar cases and the out-of-distribution check rest on them. `member` is the name of one
+        network, of which the features are as its last layer sees them. What is left out is as in
+        `logits`. Raises UserError.
+
+        >>> model.embeddings(photos[:2]).shape, model.embeddings(photos[:2], member="a").shape
+        ((2, 32), (2, 16))
+        """
+        if member is not None and member not in self._names:
+            raise UserError(
+                f"the bundle has no network {member!r}; it has {', '.join(self._names)}."
+            )
+        parts = self._all_features(photos, batch, progress)
+        return np.concatenate(
+            [part.embeddings if member is None else part.pooled[member] for part in parts]
+        )
+
+    @known_keywords
+    def iter_features(
+        self, photos: "Iterable[PhotoLike]", batch: int = 32, progress: Progress = silent
+    ) -> Iterator[PhotoFeatures]:
+        """Yield logits and embeddings in batches, from one pass; memory does not grow.
+
+        A photo that is left out has rows of NaN, and `reasons` says why.
+
+        >>> [len(part.embeddings) for part in model.iter_features(photos[:5], batch=2)]
+        [2, 2, 1]
+        """
+        return iter_features(self._predictor, photos, batch, progress, self._lock)
+
+    def calibrated(self, logits: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float64]:
+        """Return the ensemble's probabilities N x C of logits by the networks' names.
+
+        They are those of `predict`, but for photos that have a crop around the detector's box, or
+        facts. Raises UserError where a network is missing.
+
+        >>> model.calibrated(model.logits(photos[4:5])).round(2).tolist()
+        [[0.0, 0.97, 0.03]]
+        """
+        if set(logits) != set(self._names):
+            raise UserError(f"logits of each network are needed: {', '.join(self._names)}.")
+        rows = [np.asarray(logits[name], np.float64) for name in self._names]
+        shapes = {one.shape for one in rows}
+        if len(shapes) != 1 or rows[0].ndim != 2 or rows[0].shape[1] != len(self.classes):
+            raise UserError(
+                f"logits of {sorted(shapes)} came; give N x {len(self.classes)} of each network."
+            )
+        probabilities_NC, _ = self._predictor.ensemble.calibrated(rows)
+        mix = self._predictor.prevalence
+        return mix.correct(probabilities_NC) if mix else probabilities_NC
+
+    @cached_property
+    def networks(self) -> dict[str, MemberNetwork]:
+        """The networks as modules of torch by their names: copies, in evaluation mode.
+
+        A module takes squares B x S x S x 3 of uint8, which its `preprocess` makes of any photo
+        that `predict` takes, and returns the logits B x C of `logits`, as float32. Its
+        `classifier.net` is timm's own module.
+
+        >>> network = model.networks["a"]
+        >>> network(network.preprocess(photos[4])[None]).shape
+        torch.Size([1, 3])
+        """
+        predictor = self._predictor
+        memo: dict[Any, Any] = {}  # members of one trunk keep one copy of it
+        needed = needed_side(predictor)
+        return {
+            member.name: MemberNetwork(
+                member,
+                partial(_square, member.preprocess, needed, predictor.decoding),
+                memo,
+            )
+            for member in predictor.ensemble.members
+        }
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._predictor.members
+
+    def _all_features(
+        self, photos: "Iterable[PhotoLike]", batch: int, progress: Progress
+    ) -> list[PhotoFeatures]:
+        parts = list(self.iter_features(photos, batch, progress))
+        return parts or [photo_features(self._predictor.ensemble, [])]
+
+    def _repr_html_(self) -> str:
+        """Show what it knows, how well, and what it is for, in a notebook."""
+        bundle, metrics = self._predictor.bundle, self._predictor.metrics
+        lines = (
+            f"Classes: {', '.join(known_names(bundle.taxonomy.classes))}.",
+            f"Networks: {', '.join(self._names)}.",
+            measured(metrics) or "How often this bundle is right has not been measured.",
+            *(text for text in (bundle.warning, bundle.images.expects) if text),
+            NOTICE,
+        )
+        written = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        return f"<div><b>{escape(bundle.spec.name)}</b> {bundle.digest[:16]}{written}</div>"
+
     def __repr__(self) -> str:
         """Show name and digest."""
         bundle = self._predictor.bundle
         return f"<Model {bundle.spec.name}, {len(self.classes)} classes, {bundle.digest[:16]}>"
+
+
+def _square(
+    preprocess: Preprocess, needed: int | None, decoding: Decoding, photo: "PhotoLike"
+) -> Tensor:
+    return torch.from_numpy(framed_square(photo_pixels(photo, needed, decoding), preprocess))
 
 
 @known_keywords

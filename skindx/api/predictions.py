@@ -29,13 +29,13 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +45,25 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
 from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
-from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
+from skindx.diagnosis.diagnose import (
+    CheckedCase,
+    ConcludedCase,
+    check_case,
+    conclude_cases,
+    needed_side,
+)
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.photo_checks import Refused, file_hash, read_photo
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refused, file_hash, open_photo, read_photo
 from skindx.diagnosis.scope import unjudged, without_reassurance
 from skindx.imaging.decode import load_pixels, pixels_of_opened
+from skindx.imaging.stored_colours import Decoding
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from PIL.Image import Image
 
     from skindx.diagnosis.predictor import Predictor
+    from skindx.models.ensemble import Ensemble
 
 
 PhotoLike: TypeAlias = "str | os.PathLike[str] | bytes | Image | NDArray[np.uint8]"
@@ -128,6 +136,8 @@ STAGE = "predict"
 MOST_PIXELS = 48_000_000
 """Of decoded photos that wait, and of a batch: beyond, batches are smaller than was asked for."""
 
+Read = TypeVar("Read")
+
 _FAILED = "the photo could not be judged, skindx failed at it; try another photo."
 
 
@@ -181,11 +191,7 @@ def iter_predictions(
     or one mapping a photo. `lock` keeps two threads out of the networks at a time. `progress` gets
     the count after each batch. Raises UserError for wrong arguments, never for a photo.
     """
-    if isinstance(photos, str | bytes | Path) or not hasattr(photos, "__iter__"):
-        raise UserError("predict takes several photos; give a list, or use diagnose for one.")
-    if not isinstance(batch, int) or batch < 1:
-        raise UserError(f"batch = {batch!r}: give a whole number of photos, at least 1.")
-    total = len(photos) if isinstance(photos, Sized) else 0
+    total = _count(photos, batch)
     known: Iterable[Mapping[str, Any] | None]
     if facts is None or isinstance(facts, Mapping):
         patient_of(facts or {})  # wrong ones are wrong for all
@@ -198,6 +204,15 @@ def iter_predictions(
             raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
     pairs = with_facts(photos, known) if known is facts else zip(photos, known, strict=False)
     return _batches(predictor, pairs, (batch, total), progress, lock or Lock())
+
+
+def _count(photos: Any, batch: Any) -> int:
+    """Return how many photos came, 0: unknown. Raises UserError for what is no such argument."""
+    if isinstance(photos, str | bytes | Path) or not hasattr(photos, "__iter__"):
+        raise UserError("several photos are taken here; give a list, or use diagnose for one.")
+    if not isinstance(batch, int) or batch < 1:
+        raise UserError(f"batch = {batch!r}: give a whole number of photos, at least 1.")
+    return len(photos) if isinstance(photos, Sized) else 0
 
 
 def _batches(
@@ -222,26 +237,31 @@ def _batches(
         progress(STAGE, done, total)
         return pa.RecordBatch.from_pylist(rows, schema=schema)
 
+    reads = _batched(lambda pair: _read(predictor, *pair), pairs, batch, _pixels)
+    with closing(reads) as groups:
+        for group in groups:
+            yield made(group)
+
+
+def _batched(
+    read: Callable[[Any], Read], items: Iterable[Any], batch: int, pixels: Callable[[Read], int]
+) -> Generator[list[Read], None, None]:
+    """Yield what threads read, `batch` at a time, or fewer where photos are large."""
     threads = cpu_count()
     reading = work_ahead(
-        lambda pair: _read(predictor, *pair),
-        pairs,
-        threads=threads,
-        ahead=batch + threads,
-        size=_pixels,
-        most=MOST_PIXELS,
+        read, items, threads=threads, ahead=batch + threads, size=pixels, most=MOST_PIXELS
     )
     with closing(reading) as reads:
-        waiting: list[_Read] = []
-        pixels = 0
-        for read in reads:
-            waiting.append(read)
-            pixels += _pixels(read)
-            if len(waiting) == batch or pixels > MOST_PIXELS:
-                yield made(waiting)
-                waiting, pixels = [], 0
+        waiting: list[Read] = []
+        size = 0
+        for one in reads:
+            waiting.append(one)
+            size += pixels(one)
+            if len(waiting) == batch or size > MOST_PIXELS:
+                yield waiting
+                waiting, size = [], 0
         if waiting:
-            yield made(waiting)
+            yield waiting
 
 
 def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -> _Read:
@@ -319,3 +339,92 @@ def _row(
         "remarks": " ".join(concluded.photos[0].remarks),
         **{f"probability_{one.key}": probability for one, probability, _ in ranked},
     }
+
+
+@dataclass(frozen=True)
+class PhotoFeatures:
+    """What the networks make of a batch of photos, whose order is kept.
+
+    A photo that cannot be read has rows of NaN. No gate is asked, no crop around a box is looked
+    at, and no fact of the person counts.
+    """
+
+    logits: dict[str, NDArray[np.float64]]
+    """Of each network by its name, N x C, before any calibration: softmax gives its probabilities,
+    the mean over its flipped and turned views. One view's logits are the network's as they are."""
+    embeddings: NDArray[np.float32]
+    """N x D: the pooled features of all networks side by side, of length 1 in all. Similar cases
+    and the out-of-distribution check rest on them."""
+    pooled: dict[str, NDArray[np.float32]]
+    """What the last layer of each network sees, by its name, N x D of that network."""
+    reasons: tuple[str, ...]
+    """Why a photo has no features, in a sentence; empty where it has some."""
+
+
+def iter_features(
+    predictor: "Predictor",
+    photos: Iterable[Any],
+    batch: int = 32,
+    progress: Progress = silent,
+    lock: "Lock | None" = None,
+) -> Iterator[PhotoFeatures]:
+    """Yield the features of at most `batch` photos at a time. Raises UserError as `predict` does.
+
+    Pixels are those that an answer rests on: decoded within the same limits, in the bundle's
+    colours, at the same scale.
+    """
+    return _features(predictor, photos, (batch, _count(photos, batch)), progress, lock or Lock())
+
+
+def _features(
+    predictor: "Predictor",
+    photos: Iterable[Any],
+    sizes: tuple[int, int],
+    progress: Progress,
+    lock: Lock,
+) -> Iterator[PhotoFeatures]:
+    batch, total = sizes
+    done = 0
+
+    def read(photo: Any) -> "NDArray[np.uint8] | UserError":
+        try:
+            return photo_pixels(photo, needed_side(predictor), predictor.decoding)
+        except UserError as error:
+            return error
+
+    groups = _batched(read, photos, batch, lambda one: getattr(one, "size", 0) // 3)
+    with closing(groups) as reads:
+        for group in reads:
+            with lock:
+                features = photo_features(predictor.ensemble, group)
+            done += len(group)
+            progress(STAGE, done, total)
+            yield features
+
+
+def photo_pixels(photo: Any, needed: int | None, decoding: Decoding) -> NDArray[np.uint8]:
+    """Return a photo's pixels H x W x 3 by the one reader with limits. Raises UserError."""
+    return open_photo(photo_bytes(photo), needed=needed, decoding=decoding, apart=True).pixels_HWC
+
+
+def photo_features(
+    ensemble: "Ensemble", reads: "Sequence[NDArray[np.uint8] | UserError]"
+) -> PhotoFeatures:
+    """Return the features of decoded photos; rows of NaN for those that could not be."""
+    seen = [(n, one) for n, one in enumerate(reads) if not isinstance(one, UserError)]
+    blank = np.zeros((MIN_SIDE, MIN_SIDE, 3), np.uint8)  # alone it says how wide rows are
+    output = ensemble.predict_with_features([pixels for _, pixels in seen] or [blank])
+    places = [n for n, _ in seen]
+
+    def rows(made: NDArray[Any]) -> NDArray[Any]:
+        whole = np.full((len(reads), made.shape[1]), np.nan, made.dtype)
+        whole[places] = made[: len(places)]
+        return whole
+
+    logits, pooled = {}, {}
+    for n, member in enumerate(ensemble.members):
+        logits[member.name] = rows(output.log_MNC[n] + member.energies(output.maps[n])[:, None])
+        trunk = ensemble.trunk_places.index(ensemble.trunks[n])
+        pooled[member.name] = rows(output.pooled_MND[trunk])
+    reasons = tuple(_text(str(one)) if isinstance(one, UserError) else "" for one in reads)
+    return PhotoFeatures(logits, rows(output.embeddings_ND), pooled, reasons)

@@ -12,7 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
+from skindx.diagnosis.guarantees import (
+    how_combined,
+    measured,
+    risk_errors,
+    set_errors,
+    theory,
+)
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
@@ -93,7 +99,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     Without the column of the set where there is none.
     """
     abstained = bool(diagnosis.abstained)
-    sheet.heading("What it resembles most (not an answer)" if abstained else "What it may be")
+    sheet.heading(heading(diagnosis))
     rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
     rows += [
         (
@@ -120,11 +126,16 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         sheet.text(sentence)
 
 
+def heading(diagnosis: Diagnosis) -> str:
+    """Return what the conditions of an answer are."""
+    return "What it resembles most (not an answer)" if diagnosis.abstained else "What it may be"
+
+
 def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
     sheet.heading("Photos", _PHOTO_ROOM_MM)
     images, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
-        images.append(_outlined(photo, view))
+        images.append(outlined(photo, view))
         words = (f"Photo {place + 1}.", photo.boxes_found, photo.seen_part, *photo.remarks)
         captions.append(" ".join(filter(None, words)))
         if view.heat:
@@ -145,7 +156,7 @@ def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
     sheet.heading("Similar images of the training data", _SIMILAR_ROOM_MM)
     ranked = list(enumerate(zip(similar, answer.thumbnails, strict=True), 1))
     shown = [
-        (_opened(jpeg), f"{rank}. {case.name} ({case.basis}). {', '.join(filter(None, whose))}")
+        (opened(jpeg), f"{rank}. {case.name} ({case.basis}). {', '.join(filter(None, whose))}")
         for rank, (case, jpeg) in ranked
         if jpeg and (whose := (case.credit, case.licence))
     ]
@@ -186,16 +197,16 @@ def basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _opened(data: bytes) -> "Image.Image":
+def opened(data: bytes) -> "Image.Image":
     from PIL import Image
 
     return Image.open(io.BytesIO(data))
 
 
-def _outlined(photo: Photo, view: PhotoView) -> "Image.Image":
+def outlined(photo: Photo, view: PhotoView) -> "Image.Image":
     from PIL import ImageDraw
 
-    image = _opened(view.jpeg).convert("RGB")
+    image = opened(view.jpeg).convert("RGB")
     scale = image.width / photo.width
     draw = ImageDraw.Draw(image)
     thick = max(1, image.width // 250)
@@ -223,8 +234,8 @@ def _corners(box: LesionBox, scale: float) -> list[float]:
 def _heated(view: PhotoView) -> "Image.Image":
     from PIL import Image
 
-    image = _opened(view.jpeg).convert("RGBA")
-    heat = _opened(view.heat).convert("RGBA").resize(image.size, Image.Resampling.BILINEAR)
+    image = opened(view.jpeg).convert("RGBA")
+    heat = opened(view.heat).convert("RGBA").resize(image.size, Image.Resampling.BILINEAR)
     return Image.alpha_composite(image, heat).convert("RGB")
 
 

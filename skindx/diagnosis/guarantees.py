@@ -321,6 +321,18 @@ def measured(metrics: dict[str, Any] | None) -> str:
     return f"{warning}Measured on {where}: {', '.join(figures)}.{_observed(metrics)}"
 
 
+def right_at(metrics: dict[str, Any] | None, probability: float) -> Share | None:
+    """Return how often the likeliest class was right where it had about this probability.
+
+    Of the evaluation's bin of probabilities; None where it measured no such share.
+    """
+    for one in _rows(metrics or {}, "reliability"):
+        ends = [end for end in (one.get("low"), one.get("high")) if isinstance(end, float | int)]
+        if len(ends) == 2 and ends[0] < max(probability, 1e-9) <= ends[1]:
+            return _share(one.get("right"), one.get("n"))
+    return None
+
+
 def _observed(metrics: dict[str, Any] | None) -> str:
     """Return how common urgent conditions were against their probabilities, if it was measured."""
     urgent = next(

@@ -15,7 +15,6 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.photo_advice import ADVICE, REMARKS
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.scope import unjudged
 from skindx.imaging.cut_lesions import Cut
@@ -30,7 +29,7 @@ from skindx.imaging.image_formats import (
     photo_format,
     refusal,
 )
-from skindx.imaging.photo_gates import inspect
+from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import (
     LIMITS,
     can_read_heic,
@@ -43,6 +42,28 @@ from skindx.metrics.classification import Rectangle
 from skindx.workers.sandbox import Work, for_each, sandboxed
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
+
+ADVICE: dict[Fault, str] = {
+    "dark": "the photo is too dark to be judged; take it again with more light.",
+    "dim": "The photo is dark: take it again with more light if you can.",
+    "glaring": "the photo is too bright to be judged; take it again with less light.",
+    "pale": "The photo is very bright: take it again with less light if you can.",
+    "no-skin": (
+        "no skin is visible in this photo; take a colour photo from so near that skin fills "
+        "most of it."
+    ),
+    "blurred": (
+        "the photo is too blurred to be judged; hold still, focus on the skin and take it again."
+    ),
+    "soft": "The photo is not quite sharp: fine structures may be lost.",
+}
+"""Refusals go on in a sentence, remarks stand alone."""
+
+REMARKS: dict[ColourNote, str] = {
+    "profile-ignored": (
+        "The photo's colour profile cannot be read and was ignored: its colours may be off."
+    ),
+}
 
 
 class WideRule(Settings):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from skindx.core.machine import cpu_count
 from skindx.data.box import Box
@@ -48,6 +49,8 @@ class EnsembleOutput:
     pooled_MND: tuple[NDArray[np.float32], ...]
     """Each trunk's own pooled features, before they are made of length 1; a member without a
     common trunk is one by itself."""
+    log_MNC: NDArray[np.float64]
+    """Each member's uncalibrated log-probabilities, the log of the mean over its views."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,16 @@ class Member:
         log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
         return log_BC.cpu().numpy(), first
 
+    @torch.inference_mode()
+    def energies(self, map_: Tensor) -> NDArray[np.float64]:
+        """Return the logarithm of the summed exponentials of each map's logits, N.
+
+        Log-probabilities and it make logits again. One by one: see `_passes`.
+        """
+        logits = [self.classifier.forward_head(one).double() for one in torch.split(map_, 1)]
+        energies_N: NDArray[np.float64] = torch.cat(logits).logsumexp(1).cpu().numpy()
+        return energies_N
+
     def _log_probabilities(self, map_: Tensor) -> Tensor:
         return torch.log_softmax(self.classifier.forward_head(map_).double(), dim=1)
 
@@ -176,22 +189,39 @@ class Ensemble:
     """Slope and biases after the temperature; None: none, as in bundles of before."""
 
     @property
+    def trunks(self) -> tuple[int, ...]:
+        """Return for each member the first one of its trunk; its own place where it shares none."""
+        first: dict[Any, int] = {}
+        return tuple(
+            first.setdefault((member.trunk, member.preprocess) if member.trunk else place, place)
+            for place, member in enumerate(self.members)
+        )
+
+    @property
     def trunk_places(self) -> tuple[int, ...]:
         """Return the first member of each trunk: what the embedding is made of."""
-        first: dict[Any, int] = {}
-        for place, member in enumerate(self.members):
-            first.setdefault((member.trunk, member.preprocess) if member.trunk else place, place)
-        return tuple(first.values())
+        return tuple(dict.fromkeys(self.trunks))
 
     def probabilities(
         self, images: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the ensemble's probabilities N x C, and each member's M x N x C."""
         memo: Memo = {}
+        return self.calibrated(
+            [member.log_probabilities(images, memo=memo) for member in self.members]
+        )
+
+    def calibrated(
+        self, log_MNC: Sequence[NDArray[np.float64]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the ensemble's probabilities N x C, and each member's as they are shown.
+
+        `log_MNC` are the members' uncalibrated log-probabilities, or logits.
+        """
         member_MNC = np.stack(
             [
-                apply_temperature(member.log_probabilities(images, memo=memo), member.temperature)
-                for member in self.members
+                apply_temperature(log_NC, member.temperature)
+                for log_NC, member in zip(log_MNC, self.members, strict=True)
             ]
         )
         return self._combined(member_MNC)
@@ -199,7 +229,6 @@ class Ensemble:
     def _combined(
         self, member_MNC: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the ensemble's probabilities N x C, and each member's as they are shown."""
         combined_NC = combine(member_MNC, self.temperature, self.combination)
         if self.class_calibration:
             combined_NC = self.class_calibration.apply(log(combined_NC))
@@ -215,23 +244,47 @@ class Ensemble:
         logs, pooled, maps = zip(
             *(member.predict_with_features(images, memo) for member in self.members), strict=True
         )
-        member_MNC = np.stack(
-            [
-                apply_temperature(log_NC, member.temperature)
-                for log_NC, member in zip(logs, self.members, strict=True)
-            ]
-        )
         pooled = tuple(pooled[place] for place in self.trunk_places)
         units = [
             pooled_ND / np.maximum(np.linalg.norm(pooled_ND, axis=1, keepdims=True), 1e-12)
             for pooled_ND in pooled
         ]
         return EnsembleOutput(
-            *self._combined(member_MNC),
+            *self.calibrated(logs),
             (np.concatenate(units, axis=1) / math.sqrt(len(units))).astype(np.float32),
             maps,
             pooled,
+            np.stack(logs),
         )
+
+
+class MemberNetwork(nn.Module):
+    """A network of a bundle: squares B x S x S x 3 of uint8 in, its logits B x C out.
+
+    It is a copy in evaluation mode, so training it changes no answer. Its softmax is the member's
+    probabilities, the mean over its views, before any calibration.
+    """
+
+    def __init__(
+        self, member: Member, preprocess: Callable[[Any], Tensor], memo: Memo | None = None
+    ) -> None:
+        super().__init__()
+        self.classifier = deepcopy(member.classifier, memo)
+        """`classifier.net` is timm's module, which takes normalised B x 3 x S x S."""
+        self.views: Views = member.views
+        self.preprocess = preprocess
+        """From a photo to its square, S x S x 3 of uint8."""
+        self.eval()
+
+    def forward(self, squares_BSS3: Tensor) -> Tensor:
+        """Return logits, of any dtype on the 0..255 scale; differentiable."""
+        logits_VBC = torch.stack(
+            [self.classifier(view) for view in views_of(squares_BSS3, self.views)]
+        )
+        if self.views == 1:
+            return logits_VBC[0]
+        mean_BC = torch.log_softmax(logits_VBC, dim=2).logsumexp(0) - math.log(self.views)
+        return mean_BC + logits_VBC[0].logsumexp(1, keepdim=True)
 
 
 def share_trunks(members: Sequence[Member]) -> None:

@@ -18,9 +18,9 @@ from skindx.core.errors import UnknownKeyword
 from skindx.diagnosis.case import Patient, PersonFacts
 
 NAMES = [
-    *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model", "Refused"),
-    *("TrainSettings", "UserError", "__version__", "build", "evaluate", "load", "open_dataset"),
-    "train",
+    *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model"),
+    *("PhotoFeatures", "Refused", "TrainSettings", "UserError", "__version__", "build"),
+    *("evaluate", "load", "open_dataset", "train"),
 ]
 
 SIGNATURES = {
@@ -33,19 +33,27 @@ SIGNATURES = {
     "Model.diagnose": "self, photos, **facts",
     "Model.predict": "self, photos, batch, facts, progress",
     "Model.iter_predictions": "self, photos, batch, facts, progress",
+    "Model.logits": "self, photos, batch, progress",
+    "Model.embeddings": "self, photos, batch, progress, *, member",
+    "Model.iter_features": "self, photos, batch, progress",
+    "Model.calibrated": "self, logits",
     "Dataset.torch": "self, split, transform",
     "Dataset.hf": "self, split",
     "Dataset.files": "self, split",
     "Answer.to_dict": "self",
     "Answer.pdf": "self",
+    "Answer.plot": "self",
 }
 
 MEMBERS = {
-    "Model": {"classes", "diagnose", "digest", "iter_predictions", "predict", "schema"},
+    "Model": {
+        *("calibrated", "classes", "diagnose", "digest", "embeddings", "iter_features"),
+        *("iter_predictions", "logits", "networks", "predict", "schema"),
+    },
     "Dataset": {"classes", "files", "groups", "hf", "splits", "table", "torch"},
     "Answer": {
         *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "metrics", "pdf"),
-        *("probabilities", "to_dict", "urgency"),
+        *("plot", "probabilities", "to_dict", "urgency"),
     },
     "EvaluationReport": {
         *("auroc", "balanced_accuracy", "classes", "evaluation_digest", "figures", "log_loss"),

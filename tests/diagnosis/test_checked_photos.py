@@ -7,8 +7,7 @@ from PIL import Image
 from skin_photo import skin_photo
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.photo_advice import ADVICE
-from skindx.diagnosis.photo_checks import check_photos
+from skindx.diagnosis.photo_checks import ADVICE, check_photos
 from skindx.imaging.photo_gates import Fault
 
 
