@@ -25,7 +25,6 @@ from PIL import Image
 from skindx.api.answer_file import open_part
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.key_file import KeyFile
-from skindx.core.cost.cluster import Cluster
 from skindx.core.errors import UserError
 from skindx.data.answer_log import AnswerLog
 from skindx.data.blocklist import read_blocklist
@@ -65,6 +64,7 @@ from skindx.scan.outputs.scan_result import read_summary
 from skindx.taxonomy import Taxonomy, load_taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.ui.http.users import add_user, read_users
+from skindx_methods.plan.cluster import Cluster
 
 FIXTURES = Path(__file__).parent / "fixtures" / "v0_2"
 COUNT = int(os.environ.get("SKINDX_MUTANTS", "4"))

@@ -8,16 +8,17 @@ from statistics import fmean, median
 import pytest
 from some_plans import cluster, exchanging, profile
 
-from skindx.core.cost.cluster import Cluster, Collective, Correction
 from skindx.core.cost.collectives import Cost
-from skindx.core.cost.events import simulate_step
 from skindx.core.cost.network import Timed
-from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
-from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import Choice
+from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
+from skindx_methods.plan.choices import Choice
+from skindx_methods.plan.cluster import Cluster, Collective, Correction
+from skindx_methods.plan.estimate import Estimate, Machine, estimate
+from skindx_methods.plan.events import simulate_step
 from skindx_methods.plan.interval import MODEL, Z90, bounds_s
 from skindx_methods.plan.interval import half_width as half_width_of
+from skindx_methods.plan.profiles import Profiles
 
 NODES = 4
 SIZES = [1 << power for power in (13, 16, 18, 20, 22, 23, 24)]

@@ -17,9 +17,8 @@ from skindx.comm.grouping import (
     per_tensor,
     simulate,
 )
-from skindx.core.cost.cluster import Link
 from skindx.core.cost.collectives import Cost, Curve, fit
-from skindx.core.cost.network import Network, Price
+from skindx.core.cost.network import Price
 from skindx.core.cost.profile import Trace
 from skindx_bench.cluster.public_traces import (
     fit_overhead,
@@ -28,6 +27,7 @@ from skindx_bench.cluster.public_traces import (
     read_pipedream,
     read_runs,
 )
+from skindx_methods.plan.cluster import ClusterNetwork, Link
 
 # Two layers of a weight and a bias; each message 100 ms + 0.1 ms a byte, and 1 ms + 10 us a byte
 # more, but the first, which is disturbed. Backward takes 0.2 s and then 0.3 s.
@@ -83,15 +83,17 @@ def test_a_log_holds_a_run_for_each_column(log: Path) -> None:
 
 
 def test_a_disturbed_message_bends_no_line_and_widens_the_spread(log: Path) -> None:
-    network = Network(cluster(4))
+    network = ClusterNetwork(cluster(4))
     overhead = overhead_of(read_runs(log)[0], network)
     assert overhead.alpha_s == pytest.approx(0.001)
     assert overhead.beta_s_per_byte == pytest.approx(1e-5)
     assert overhead.spread > 1
-    more = Network(cluster(4, overhead=Link(alpha_s=0.001, beta_s_per_byte=1e-5, spread=0.2)))
+    more = ClusterNetwork(
+        cluster(4, overhead=Link(alpha_s=0.001, beta_s_per_byte=1e-5, spread=0.2))
+    )
     assert more.price("all_reduce")(4000).alone_s == pytest.approx(seconds(1000))
     assert more.price("all_reduce").spread == 0.2
-    assert Network(more.cluster, nodes=1).price("all_reduce")(4000).alone_s == 0
+    assert ClusterNetwork(more.cluster, nodes=1).price("all_reduce")(4000).alone_s == 0
 
 
 NODE = (

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.core.cost.cluster import Collective
-from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.factored.factored import factors_of
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.cluster import ClusterNetwork, Collective
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 
@@ -36,9 +35,9 @@ RATES = Rates(product_flop_s=1e6)
 GATHER = Collective(collective="all_gather", nodes=4, alpha_s=0.2, beta_s_per_byte=1e-5)
 
 
-def network() -> Network:
+def network() -> ClusterNetwork:
     where = cluster(4)
-    return Network(where.model_copy(update={"collectives": (*where.collectives, GATHER)}))
+    return ClusterNetwork(where.model_copy(update={"collectives": (*where.collectives, GATHER)}))
 
 
 def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
@@ -57,7 +56,7 @@ def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
     assert guessed.finish_s == pytest.approx(3 * 2 * 4 / 2)
     memory = strategy_of("factored").memory_bytes(load, network(), 8)
     assert memory == 4 * size
-    assert strategy_of("factored").schedule(load, Network(cluster(4), 1, 1)).messages == ()
+    assert strategy_of("factored").schedule(load, ClusterNetwork(cluster(4), 1, 1)).messages == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 from nodes import two_nodes
 from one_process import recorded
 
-from skindx.core.cost.cluster import Cluster
+from skindx_methods.plan.cluster import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.distributed]
 

@@ -14,10 +14,10 @@ from skindx.core.cost import collectives
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.kfac.sharing import divisors
 from skindx_methods.plan import search as searching
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import PlanRequest, make, plan_of_trace, read_cluster
 from skindx_methods.plan.plan_text import candidates, plan_values, summary
 from skindx_methods.plan.saved_plan import read_fragment

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import GradientBuffer
-from skindx.core.cost.cluster import Link, Links
 from skindx.core.cost.pricing import Load, Network
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
@@ -34,6 +33,7 @@ from skindx_methods.local_steps.local import AGREED_BYTES, CHUNK, HEAD_BYTES, Lo
 from skindx_methods.local_steps.local_codes import decode, encode, pack, unpack
 from skindx_methods.local_steps.local_steps import LocalSteps
 from skindx_methods.local_steps.round_guard import Moments, RoundGuard
+from skindx_methods.plan.cluster import Link, Links
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
 AS_DENSE = LocalSettings(steps=1, density=1, bits=32)

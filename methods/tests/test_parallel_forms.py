@@ -8,12 +8,12 @@ from some_networks import alexnet
 from some_networks import profiles as of_network
 from some_plans import cluster
 
-from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.cluster import ClusterNetwork
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import preset
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
@@ -26,11 +26,11 @@ def sent_bytes(cells: Sequence[Cell]) -> int:
     return sum(border.sent_bytes for cell in cells for border in cell.borders)
 
 
-def free(nodes: int, per_node: int = 1) -> Network:
+def free(nodes: int, per_node: int = 1) -> ClusterNetwork:
     """Every byte takes a second on the link between nodes, a thousandth inside one."""
     links = {"between": {"alpha_s": 0.0, "beta_s_per_byte": 1.0},
              "inside": {"alpha_s": 0.0, "beta_s_per_byte": 1e-3}}  # fmt: skip
-    return Network(
+    return ClusterNetwork(
         cluster(nodes, ranks_per_node=per_node, collectives=(), links=links, backend="nccl")
     )
 
@@ -63,7 +63,7 @@ def forward_s(cell: Cell) -> float:
 
 
 def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
-    ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
+    ground = Ground(alexnet(128, 2, 32), ClusterNetwork(preset("10gbe:4")), images=32)
     network = ground.network
     for cell in (ground.cell(number, split=True) for number in (5, 6)):
         for scheme in ("b", "c"):
@@ -82,7 +82,7 @@ def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
 
 
 def test_each_further_round_passes_all_weights_through_memory() -> None:
-    ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
+    ground = Ground(alexnet(128, 2, 32), ClusterNetwork(preset("10gbe:4")), images=32)
     cell, network = ground.cell(5, split=True), ground.network
     free_, priced = (in_rounds(cell, network, "c", own_s) for own_s in (0.0, 9e-9))
     again_s = 3 * cell.weight_bytes * 1e-9

@@ -7,11 +7,12 @@ import pytest
 from some_networks import alexnet
 from some_networks import profiles as of_network
 
-from skindx.core.cost.profile import ProfiledLayer, Profiles
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
+from skindx.core.cost.profile import ProfiledLayer
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import Plan, make, preset
 from skindx_methods.plan.plan_text import plan_values
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.saved_plan import write_fragment
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.timeline import chrome_events

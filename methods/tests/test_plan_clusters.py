@@ -4,9 +4,8 @@ import pytest
 from some_plans import cluster
 
 from skindx.comm.hierarchical import HierarchicalSettings
-from skindx.core.cost.cluster import Cluster, Collective, Link, Links
-from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
+from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Collective, Link, Links
 from skindx_methods.plan.plan import (
     BETWEEN,
     INSIDE,
@@ -57,7 +56,7 @@ def test_every_preset_makes_a_cluster_that_says_so(name: str) -> None:
     made = preset(f"{name}:4x2")
     assert made.source == "preset"
     assert made.ranks == 8
-    assert Network(made).price("all_reduce")(1 << 20).alone_s > 0
+    assert ClusterNetwork(made).price("all_reduce")(1 << 20).alone_s > 0
 
 
 def test_a_word_that_is_no_preset_is_refused() -> None:
@@ -71,12 +70,12 @@ def test_what_was_measured_comes_before_what_is_derived() -> None:
     measured = Collective(
         collective="all_reduce", nodes=4, alpha_s=0.1, beta_s_per_byte=1e-4, points=points
     )
-    known = Network(cluster(4, collectives=(measured,)))
+    known = ClusterNetwork(cluster(4, collectives=(measured,)))
     assert known.price("all_reduce").measured
     assert known.price("all_reduce")(1500).alone_s == pytest.approx(0.3)
     assert known.price("all_reduce")(500).alone_s == pytest.approx(0.2)
     assert known.price("all_reduce")(3000).alone_s == pytest.approx(0.4 + 0.1)
-    other = Network(cluster(4, collectives=(measured,)), nodes=2)
+    other = ClusterNetwork(cluster(4, collectives=(measured,)), nodes=2)
     assert not other.price("all_reduce").measured
 
 
@@ -84,10 +83,10 @@ def test_a_link_is_what_a_ring_would_have_had() -> None:
     # 6 steps of a quarter at 4 ranks; at 8 ranks 14 steps of an eighth.
     known = Collective(collective="all_reduce", nodes=4, alpha_s=0.6, beta_s_per_byte=1.5e-4)
     made = Cluster(nodes=8, collectives=(known,))
-    line = Network(made).price("all_reduce").line
+    line = ClusterNetwork(made).price("all_reduce").line
     assert line.alpha_s == pytest.approx(1.4)
     assert line.beta_s_per_byte == pytest.approx(1e-4 * 14 / 8)
-    assert not Network(made).price("all_reduce").measured
+    assert not ClusterNetwork(made).price("all_reduce").measured
 
 
 def test_ranks_of_a_node_share_its_link() -> None:
@@ -96,7 +95,7 @@ def test_ranks_of_a_node_share_its_link() -> None:
         inside=Link(alpha_s=1e-4, beta_s_per_byte=1e-9),
     )
     made = Cluster(nodes=2, ranks_per_node=4, links=links)
-    network = Network(made)
+    network = ClusterNetwork(made)
     # All four swap over it at the same time.
     assert network.price("exchange").line.beta_s_per_byte == pytest.approx(4e-8)
     flat, levels = (

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import hops
 

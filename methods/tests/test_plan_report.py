@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.core.cost.profile import Profiles
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
 from skindx_methods.plan import plan as guidelines
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import Plan, make
 from skindx_methods.plan.plan_text import plan_values
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.saved_plan import (
     Happened,
     Predicted,

@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.plan.estimate import Machine, estimate
-from skindx.plan.strategies import PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
 from skindx_methods.plan import measured_steps
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine, estimate
 from skindx_methods.plan.measure import distinct
 from skindx_methods.plan.plan import make, preset
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.recorded_step import timeline_file
 from skindx_methods.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx_methods.plan.search import PlanLimits

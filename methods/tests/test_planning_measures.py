@@ -19,20 +19,21 @@ from ranks import run_ranks
 from safetensors.torch import save_file
 
 from skindx.comm.fabric import Fabric
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
-from skindx.plan.estimate import Machine
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.tasks.open_sets import TrainingData
 from skindx_bench.cluster.network_probe import cluster_of, rising
+from skindx_methods.plan.cluster import Cluster
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.measure import measure
 from skindx_methods.plan.measured_steps import profile_member
 from skindx_methods.plan.plan import make
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.saved_plan import Predicted, write_fragment
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.training_plan import (

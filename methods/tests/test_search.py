@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.core.cost.cluster import Correction
-from skindx.core.cost.events import simulate_step
-from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
-from skindx.core.cost.profile import AtBatch, compute_scale
+from skindx.core.cost.profile import AtBatch
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine, estimate, memory_of
-from skindx.plan.strategies import DEFAULTS, Choice, PlannedMember, Workload
 from skindx.training.config.run import TrainSettings
+from skindx_methods.plan.choices import DEFAULTS, Choice, PlannedMember, Workload
+from skindx_methods.plan.cluster import ClusterNetwork, Correction
+from skindx_methods.plan.estimate import Machine, estimate, memory_of
+from skindx_methods.plan.events import simulate_step
 from skindx_methods.plan.interval import width_of_all
 from skindx_methods.plan.plan import largest_batch, make
+from skindx_methods.plan.profiles import compute_scale
 from skindx_methods.plan.search import VARIANTS, PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_cut_into_pieces_and_what_never_fits_is_refused() -
 
 def test_memory_is_a_line_through_two_batches_and_what_an_exchange_adds() -> None:
     own = profile()
-    load, network = Load(own.trace(), own, "cuda"), Network(cluster(4))
+    load, network = Load(own.trace(), own, "cuda"), ClusterNetwork(cluster(4))
 
     def peak(name: str, batch: int) -> float:
         return memory_of(strategy_of(name), load, network, batch, 0, checkpointing=False).peak_bytes
@@ -254,7 +254,7 @@ def test_local_steps_are_proposed_where_the_gradient_may_change_and_a_round_fits
 
 
 def test_zero_updates_a_part_and_gathers_the_weights() -> None:
-    network = Network(cluster(4))
+    network = ClusterNetwork(cluster(4))
     load = Load(profile().trace(), profile(), "cuda")
 
     def step_of(name: str) -> float:

@@ -4,8 +4,8 @@ import pytest
 from some_plans import cluster, profile, profiles
 
 from skindx.core.errors import UserError
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import make
 from skindx_methods.plan.search import PlanLimits, search
 

@@ -10,10 +10,10 @@ import torch
 from faults import Accident
 from safetensors.torch import load_file
 
-from skindx.core.cost.events import Span, Step, StepTask
 from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.registry import PLANNED
+from skindx_methods.plan.events import Span, Step, StepTask
 from skindx_methods.plan.recorded_step import timeline_file
 from skindx_methods.plan.timeline import lay_beside, write_chrome
 

@@ -106,7 +106,7 @@ def one_sentence() -> Iterator[None]:
             name = Path(os.fsdecode(error.filename or "")).name[:40]
             _tell(
                 f"error: the name {name}… is longer than file systems allow (255 bytes a name, "
-                "4096 a path); give a shorter one.",
+                "4096 a path); give a shorter one."
             )
             sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:

@@ -109,11 +109,7 @@ def _labels(dataset: Path, embeddings: Path | None, seed: int) -> list[str]:
     ]
 
 
-dedup = typer.Typer(
-    name="dedup",
-    no_args_is_help=True,
-    help="Embed images, for reviews.",
-)
+dedup = typer.Typer(name="dedup", no_args_is_help=True, help="Embed images, for reviews.")
 
 Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
 

@@ -12,8 +12,7 @@ from skindx.core.errors import UserError
 
 def build(
     source: Annotated[
-        Path,
-        typer.Argument(help="A recipe (YAML), or a folder with one subfolder for each class."),
+        Path, typer.Argument(help="A recipe (YAML), or a folder with one subfolder for each class.")
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],

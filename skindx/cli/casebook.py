@@ -136,10 +136,7 @@ def delete(
 
 @app.command("scans")
 def list_scans(
-    book: CasebookPath,
-    *,
-    owner: Owner = None,
-    casebook_key: CasebookKey = None,
+    book: CasebookPath, *, owner: Owner = None, casebook_key: CasebookKey = None
 ) -> None:
     """List the stored scans, oldest first.
 

@@ -37,7 +37,7 @@ def evaluate(
         Literal["licensed", "local", "none"],
         typer.Option(
             help="Pictures of mistakes in the report: licensed, which `skindx publish` would give "
-            "away; local, also those that name no licence; none.",
+            "away; local, also those that name no licence; none."
         ),
     ] = "licensed",
     checklist: Annotated[

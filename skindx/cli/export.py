@@ -14,13 +14,7 @@ def export(
     dataset: Annotated[
         Path, typer.Option("--dataset", help="Dataset whose validation images check the export.")
     ],
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="BACKEND",
-            help="The runtime: onnx or openvino.",
-        ),
-    ],
+    to: Annotated[str, typer.Option(metavar="BACKEND", help="The runtime: onnx or openvino.")],
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
         typer.Option(help="bf16: openvino, on CPUs with avx512_bf16 or amx_bf16."),

@@ -126,11 +126,7 @@ def train(
 
 
 def _without_config(
-    settings: "TrainSettings",
-    dataset: Path,
-    given: Path | None,
-    *,
-    random_weights: bool,
+    settings: "TrainSettings", dataset: Path, given: Path | None, *, random_weights: bool
 ) -> "TrainSettings":
     """Return settings whose network starts from weights at hand, and say which; or refuse."""
     from skindx.data.layout import MANIFEST

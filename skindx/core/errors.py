@@ -66,7 +66,7 @@ class Deprecation:
 
 
 DEPRECATED = {
-    "skindx doctor --no-prebuild": Deprecation("leave it out: it has no effect", "1.0", "1.2"),
+    "skindx doctor --no-prebuild": Deprecation("leave it out: it has no effect", "1.0", "1.2")
 }
 """Every stable name that goes: each warns for one minor version or more (docs/project/stability.md)
 and its line goes with it."""

@@ -309,12 +309,7 @@ def worst_mistakes(
             answers.urgent_C[answers.truth_N] & ~called_N,
             risk_N,
         ),
-        (
-            "Most confident mistakes",
-            "Most confident first",
-            ~answers.right_N,
-            -confidence_N,
-        ),
+        ("Most confident mistakes", "Most confident first", ~answers.right_N, -confidence_N),
     )
     strips = [
         (title, order, int(among_N.sum()), _first(answers, among_N, by_N))

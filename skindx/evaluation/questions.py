@@ -11,11 +11,7 @@ import numpy as np
 from skindx.evaluation.answers import Answers, Floats
 from skindx.evaluation.breakdown import Bools, called_positive, cancer_of, groups_among, share
 from skindx.evaluation.figures import LEVEL, SEED, bounds, observed_over_expected, percent
-from skindx.evaluation.guarantee_scores import (
-    PredictiveValues,
-    UrgentRiskScores,
-    predictive_at,
-)
+from skindx.evaluation.guarantee_scores import PredictiveValues, UrgentRiskScores, predictive_at
 from skindx.metrics import (
     DecisionPoint,
     Interval,

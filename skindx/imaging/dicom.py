@@ -99,11 +99,7 @@ class ImportedPhoto:
 
 
 def import_photos(
-    paths: Sequence[Path],
-    folder: Path,
-    *,
-    workers: int = 1,
-    max_pixels: int = MAX_PIXELS,
+    paths: Sequence[Path], folder: Path, *, workers: int = 1, max_pixels: int = MAX_PIXELS
 ) -> Iterator[tuple[int, ImportedPhoto | DamagedImage]]:
     """Write each DICOM photo to a folder as an image; yield (position, what came of it).
 

@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import CppSource
-from skindx.imaging.stored_colours import (
-    MAX_PROFILE_BYTES,
-    PLAIN,
-    ColourNote,
-    StoredColours,
-)
+from skindx.imaging.stored_colours import MAX_PROFILE_BYTES, PLAIN, ColourNote, StoredColours
 
 if TYPE_CHECKING:
     from PIL import Image

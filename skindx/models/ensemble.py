@@ -336,10 +336,7 @@ def predict_records(
 
 
 def outputs_of_records(
-    ensemble: Ensemble,
-    dataset: Path,
-    records: Sequence[Record],
-    decoding: Decoding | None = None,
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record], decoding: Decoding | None = None
 ) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
     """Yield batches of records, their images, and the outputs of the ensemble.
 

@@ -255,10 +255,7 @@ def fit_metadata(
 
 
 def cross_fit_metadata(
-    probabilities_NC: Floats,
-    truth_N: Ints,
-    facts: Sequence[Facts],
-    groups: Sequence[str],
+    probabilities_NC: Floats, truth_N: Ints, facts: Sequence[Facts], groups: Sequence[str]
 ) -> tuple[Floats, float] | None:
     """Return each image's probabilities by a map fitted on the folds without it, and a strength.
 

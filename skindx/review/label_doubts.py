@@ -314,11 +314,7 @@ class LabelReview:
 
 
 def review_labels(
-    records: Sequence[Record],
-    embeddings: Embeddings,
-    *,
-    listed: float = LISTED,
-    seed: int = 0,
+    records: Sequence[Record], embeddings: Embeddings, *, listed: float = LISTED, seed: int = 0
 ) -> LabelReview:
     """Rank the labels in doubt, all splits together; at most `listed` of all images.
 

@@ -1,27 +1,20 @@
 """Expected time and memory of build, training and evaluation, before there is a dataset.
 
-The network is timed for some seconds on random images, in a process of its own. `skindx plan`
-makes a training's time and memory of that; starting, packing and evaluating are added at the rates
+The network is timed for some seconds on random images, in a process of its own; a training's time
+and memory on one rank follow from that. Starting, packing and evaluating are added at the rates
 that `skindx bench serve first-hour` measured, which also lays each estimate beside what its command
 took. `skindx plan make` measures on the dataset itself.
 """
 
 import json
-import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from skindx.comm.dense import DenseSettings
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, spawn_context
 from skindx.core.text import seconds, size
-from skindx.plan.estimate import Machine, estimate
-from skindx.plan.outcome import outcome
-from skindx.plan.strategies import Choice, Exchanging, PlannedMember, Workload
 from skindx.start.first_files import VIEWS
 from skindx.start.image_folder import ImageFolder
 
@@ -55,10 +48,59 @@ class Estimated:
 
 
 @dataclass(frozen=True)
-class TimedNetwork:
-    """A network as it was timed: what `skindx plan measure` writes, without reading."""
+class TimedSteps:
+    """Training steps of a network, as they were timed on this machine."""
 
-    profiles: Profiles
+    device: str
+    points: tuple[tuple[int, float, int], ...]
+    """(images of a step, seconds of forward and backward, peak bytes or 0), by images."""
+    forward_s: float
+    """Forward alone, of as many images as the last point has."""
+    update_s: float
+    parameter_bytes: int
+    optimizer_bytes: int
+    base_bytes: int = 0
+    """Memory of a process before it has a network."""
+
+    @property
+    def forward_image_s(self) -> float:
+        return self.forward_s / self.points[-1][0]
+
+    def together_s(self, compute_s: float, read_s: float) -> float:
+        """Return what computing takes beside reading: a GPU's node reads on cores of its own."""
+        return compute_s + read_s if self.device == "cpu" else max(compute_s, read_s)
+
+    def step_s(self, images: int, read_s: float) -> float:
+        """Return the seconds of a step of one rank whose images take `read_s` to read.
+
+        Forward and backward follow a line through the points, or the number of images.
+        """
+        (few, few_s, _), (many, many_s, _) = self.points[0], self.points[-1]
+        if many_s > few_s:
+            line_s = few_s + (many_s - few_s) / (many - few) * (images - few)
+            compute_s = max(line_s, 0.2 * few_s * images / few)
+        else:
+            compute_s = many_s * images / many
+        return self.together_s(compute_s + self.update_s, read_s)
+
+    def memory_bytes(self, images: int) -> float:
+        """Return a rank's peak; on a CPU with the copy of its state that waits for the disk."""
+        known = [(number, peak) for number, _, peak in self.points if peak]
+        if known:
+            (few, first), (many, last) = known[0], known[-1]
+            bytes_ = last + max(0.0, (last - first) / max(1, many - few)) * (images - many)
+        else:
+            bytes_ = self.base_bytes + 3 * self.parameter_bytes
+        if self.device == "cpu":
+            bytes_ += 2 * self.parameter_bytes + self.optimizer_bytes
+        return max(0.0, bytes_)
+
+
+@dataclass(frozen=True)
+class TimedNetwork:
+    """A network as it was timed."""
+
+    steps: TimedSteps
     member: dict[str, Any]
     """Settings of a member whose network it is: name, model, preprocess, weights."""
     pretrained: bool
@@ -103,8 +145,9 @@ def time_network(
         ours.close()
     if not worked:
         raise UserError(answer)
-    profiles, *rest = answer
-    return TimedNetwork(Profiles.model_validate(profiles), *rest)
+    steps, *rest = answer
+    points = tuple(tuple(point) for point in steps.pop("points"))
+    return TimedNetwork(TimedSteps(points=points, **steps), *rest)
 
 
 def _time(answers: Connection, network: str | None, *task: Any) -> None:
@@ -161,39 +204,24 @@ def _timed(  # noqa: PLR0917
     base = peak_memory(device)
     classifier = build_classifier(member.network(), classes).to(device).train()
     optimizer = torch.optim.AdamW(classifier.parameters())
-    points, parts = [], (0.0, 0.0, 0.0)
+    points, means = [], (0.0, 0.0, 0.0)
     for images in sorted({max(2, batch // 4), max(2, batch // 2)}):
         steps = _steps(classifier, optimizer, images, side, classes, budget_s / 2)
-        parts = tuple(sum(each) / len(steps) for each in zip(*steps, strict=True))
-        whole = [forward_s + backward_s for forward_s, backward_s, _ in steps]
-        mean = sum(whole) / len(whole)
-        spread = math.sqrt(sum((one - mean) ** 2 for one in whole) / max(1, len(whole) - 1)) / mean
-        points.append(
-            AtBatch(
-                batch=images,
-                compute_s=mean,
-                spread=min(10.0, max(spread, 0.05)),
-                peak_bytes=peak_memory(device),
-            )
-        )
-    elements = sum(parameter.numel() for parameter in classifier.parameters())
-    layer = ProfiledLayer(
-        name="network", forward_s=parts[0], backward_s=parts[1], parameter_bytes=4 * elements
+        means = tuple(sum(each) / len(steps) for each in zip(*steps, strict=True))
+        points.append((images, means[0] + means[1], peak_memory(device)))
+    parameter_bytes = 4 * sum(parameter.numel() for parameter in classifier.parameters())
+    timed = TimedSteps(
+        device=accelerator,
+        points=tuple(points),
+        forward_s=means[0],
+        update_s=means[2],
+        parameter_bytes=parameter_bytes,
+        optimizer_bytes=2 * parameter_bytes,
+        base_bytes=base,
     )
-    profile = Profile(
-        name=member.model,
-        size=side,
-        batch=points[-1].batch,
-        layers=(layer,),
-        at=tuple(points),
-        update_s=parts[2],
-        optimizer="adamw",
-        optimizer_bytes=8 * elements,
-    )
-    profiles = Profiles(device=accelerator, base_bytes=base, networks=(profile,))
     named = {"name", "model", "weights", "pretrained", "preprocess"}
     written = member.model_dump(mode="json", include=named, exclude_defaults=True)
-    return profiles.model_dump(mode="json"), {**written, "model": member.model}, pretrained, no_hub
+    return asdict(timed), {**written, "model": member.model}, pretrained, no_hub
 
 
 def _steps(  # noqa: PLR0917
@@ -241,29 +269,22 @@ def estimates(
 
     A frozen trunk sees each view of an image once; what its head takes then is not counted.
     """
-    images = folder.images
-    read_s = folder.screen_s * _DECODING
-    network = timed.profiles.networks[0].model_copy(update={"read_s": read_s})
-    profiles = timed.profiles.model_copy(update={"networks": (network,), "cores": cores})
-    cluster = Cluster(name="this machine", source="measured", nodes=1)
-    machine = Machine(profiles, cluster)
+    images, steps = folder.images, timed.steps
+    read_s = folder.screen_s * _DECODING / cores
     taken = min(batch, max(2, round(0.6 * images)))
-    choice = Choice(Exchanging(DenseSettings()), 1, 1, taken)
-    member = PlannedMember(
-        "member", network, taken, 1, epochs, round(0.6 * images), round(0.1 * images)
-    )
-    one = estimate(network, choice, machine)
-    planned = outcome(choice, {"member": one}, Workload((member,)), profiles, cluster)
-    forward_s = (network.layers[0].forward_s or 0.0) / network.batch + read_s / cores
+    number = max(1, round(round(0.6 * images) / taken)) if images else 0
+    validation_s = round(0.1 * images) * steps.together_s(steps.forward_image_s, read_s)
+    planned_s = epochs * (number * steps.step_s(taken, taken * read_s) + validation_s)
+    forward_s = steps.forward_image_s + read_s
     pixels = [verdict.width * verdict.height for _, verdict in folder.sound]
     decoded = cores * 24.0 * max(pixels, default=0)
     build_s = BUILD[0] + (BUILD[1] + folder.screen_s) * images / cores
-    passes, planned_s = (VIEWS, 0.0) if frozen else (0, planned.seconds)
+    passes, planned_s = (VIEWS, 0.0) if frozen else (0, planned_s)
     train_s = TRAIN[0] + planned_s + (TRAIN[1] + passes) * images * forward_s
     views = VIEWS if frozen else 1
     test_s = EVALUATE[0] + (EVALUATE[1] + views - 1) * 0.2 * images * forward_s
     return (
         Estimated(build_s, BUILD_BYTES + decoded),
-        Estimated(train_s, RANKS_BYTES + planned.memory_bytes),
-        Estimated(test_s, EVALUATE_BYTES + 2 * network.parameter_bytes),
+        Estimated(train_s, RANKS_BYTES + steps.memory_bytes(taken)),
+        Estimated(test_s, EVALUATE_BYTES + 2 * steps.parameter_bytes),
     )

@@ -67,10 +67,7 @@ def check_smallest_step(
     larger = next(
         (size for size in range(recipe.batch + 1, len(learned) + 1) if at_once(size) > 1), 0
     )
-    divided = {
-        "engine.ranks": ranks,
-        "recipe.accumulate": recipe.accumulate,
-    }
+    divided = {"engine.ranks": ranks, "recipe.accumulate": recipe.accumulate}
     lower = " or ".join(name for name, parts in divided.items() if parts > 1)
     advice = [f"set recipe.batch={larger}"] if larger else []
     advice += [f"lower {lower}"] if lower else []

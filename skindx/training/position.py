@@ -219,12 +219,7 @@ class Lines(Protocol):
 
 
 def count_step(
-    training: Counted,
-    loss: float | None,
-    batch: CountedBatch,
-    progress: Lines,
-    *,
-    rate: float,
+    training: Counted, loss: float | None, batch: CountedBatch, progress: Lines, *, rate: float
 ) -> None:
     """Add a step to the epoch's figures.
 

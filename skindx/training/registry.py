@@ -74,11 +74,7 @@ def _resolved(member: MemberSettings) -> MemberSettings:
 
 
 def change_network(
-    net: nn.Module,
-    mesh: Mesh,
-    image: Tensor,
-    batch: int,
-    say: Callable[[str], None],
+    net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
 ) -> None:
     """Let the parallel form change a network, in place, before its optimizer is made.
 

@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 from tiny_dataset import jpeg, skin
 
 from skindx.cli.new import _Questions
-from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.data.sources import folder as folder_source
 from skindx.data.sources.folder import FolderFile, look_at
 from skindx.models.classifier.pretrained import hub_problem
 from skindx.start import first_estimate
-from skindx.start.first_estimate import TimedNetwork, estimates
+from skindx.start.first_estimate import TimedNetwork, TimedSteps, estimates
 from skindx.start.first_files import FirstAnswers, batch_of, config_text, recipe_text
 from skindx.start.image_folder import ImageFolder, look
 from skindx.training.config.run import TrainSettings
@@ -38,10 +37,9 @@ SMALL = {"name": "small", "model": "test_resnet", "preprocess": {"size": 64}}
 
 def timed_network(*_: object) -> TimedNetwork:
     """Return a network of one layer: 1 s forward and 2 s backward for 10 images, 0.5 s update."""
-    layer = ProfiledLayer(name="network", forward_s=1.0, backward_s=2.0, parameter_bytes=4000)
-    at = tuple(AtBatch(batch=n, compute_s=0.3 * n, peak_bytes=10**9) for n in (5, 10))
-    profile = Profile(name="test_resnet", batch=10, layers=(layer,), at=at, update_s=0.5)
-    return TimedNetwork(Profiles(networks=(profile,)), SMALL, pretrained=False)
+    points = tuple((n, 0.3 * n, 10**9) for n in (5, 10))
+    steps = TimedSteps("cpu", points, 1.0, 0.5, parameter_bytes=4000, optimizer_bytes=0)
+    return TimedNetwork(steps, SMALL, pretrained=False)
 
 
 @pytest.fixture(autouse=True)
@@ -333,14 +331,13 @@ def test_weights_that_training_fetches_are_named_and_none_is_a_sentence(
 
 
 def test_a_network_is_timed_and_a_wrong_one_is_a_sentence() -> None:
-    profiles, member, pretrained, no_hub = first_estimate._timed(
+    steps, member, pretrained, no_hub = first_estimate._timed(
         *("test_resnet", 64, 8, 2, False, 0.1)
     )
     assert no_hub == ""
-    timed = Profiles.model_validate(profiles)
     assert (member["model"], member["preprocess"]["size"], pretrained) == ("test_resnet", 64, False)
-    assert [point.batch for point in timed.networks[0].at] == [2, 4]
-    assert timed.networks[0].compute_s > 0
+    assert [(images, bytes_ > 0) for images, _, bytes_ in steps["points"]] == [(2, True), (4, True)]
+    assert steps["points"][-1][1] > steps["forward_s"] > 0
     with pytest.raises(UserError, match="no_such_net"):
         first_estimate._timed("no_such_net", 64, 8, 2, False, 0.1)
 

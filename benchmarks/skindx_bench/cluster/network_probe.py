@@ -28,9 +28,8 @@ from skindx.comm.bucketed_exchange import BucketedExchange, nodes_of
 from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
 from skindx.core import measurement
-from skindx.core.cost.cluster import Cluster, Collective, Kind, Link, Links
 from skindx.core.cost.collectives import fit
-from skindx.core.cost.events import Resource, StepTask, run
+from skindx.core.cost.network import Kind
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
@@ -38,6 +37,8 @@ from skindx.training.deepspeed.ranks import join, launch
 from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, end_with_parent, write_note
 from skindx.training.parallel.mesh import Mesh, leave, resolve_accelerator
+from skindx_methods.plan.cluster import Cluster, Collective, Link, Links
+from skindx_methods.plan.events import Resource, StepTask, run
 
 _QUANTILE = 0.95
 """Above which a twentieth lies: an interval of 90 % has two such ends."""

@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.cost.profile import Profile
 from skindx.core.settings_base import Settings
 from skindx.metrics.share_intervals import share_interval
-from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import Choice
 from skindx_bench.harness.netlab import Link, NetLab
 from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, median, ratio
+from skindx_methods.plan.choices import Choice
+from skindx_methods.plan.cluster import Cluster
+from skindx_methods.plan.estimate import Estimate, Machine, estimate
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.strategy_kinds import strategy_of
 
 

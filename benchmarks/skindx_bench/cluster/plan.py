@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from skindx.core.cost.cluster import Cluster, Collective, Link
 from skindx.core.cost.collectives import fit
-from skindx.core.cost.network import Network
-from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer
 from skindx.metrics.share_intervals import share_interval
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import PlannedMember, Workload
 from skindx_bench.cluster.gradient_load import load_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
 from skindx_bench.cluster.public_traces import (
@@ -32,8 +28,12 @@ from skindx_bench.cluster.public_traces import (
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.result import median as figure_of
+from skindx_methods.plan.choices import PlannedMember, Workload
+from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Collective, Link
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import make, preset
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.search import PlanLimits, search
 
 LOGS = (("tmp2comm", 2), ("tmp4comm", 4), ("tmp4ocomm", 4), ("tmp8comm", 8), ("tmp8ocomm", 8))
@@ -75,10 +75,10 @@ def errors(folder: Path, calibration: str = CALIBRATION) -> dict[str, float]:
     }
 
 
-def network(known: Collective, overhead: Link | None = None) -> Network:
+def network(known: Collective, overhead: Link | None = None) -> ClusterNetwork:
     """Return a network of which this all-reduce is known."""
     cluster = Cluster(nodes=known.nodes, backend="mpi", collectives=(known,), overhead=overhead)
-    return Network(cluster)
+    return ClusterNetwork(cluster)
 
 
 def collective_alone(folder: Path, nodes: int) -> Collective:

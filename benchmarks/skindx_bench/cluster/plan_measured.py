@@ -13,14 +13,11 @@ from typing import Any
 
 import yaml
 
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer, Profiles
+from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer
 from skindx.core.errors import JobError
 from skindx.core.machine import python_command
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.strategies import Choice
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.run import TrainSettings
@@ -29,8 +26,12 @@ from skindx_bench.cluster.plan_rows import Config, Kind, Layout, PlannedRow
 from skindx_bench.harness.netlab import INTERFACE, Link, NetLab
 from skindx_bench.harness.ranks import EmulatedCluster as Ranks
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
+from skindx_methods.plan.choices import Choice
+from skindx_methods.plan.cluster import Cluster
+from skindx_methods.plan.estimate import Estimate, Machine, estimate
 from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import PlanRequest
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.saved_plan import happened_of
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.strategy_kinds import strategy_of

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.core.cost.cluster import Cluster, Link
 from skindx.core.cost.collectives import Cost, least_relative_error
-from skindx.core.cost.events import simulate_step
-from skindx.core.cost.network import Network, Price, Timed
-from skindx.core.cost.profile import Profile, Profiles, Trace
+from skindx.core.cost.network import Price, Timed
+from skindx.core.cost.profile import Profile, Trace
 from skindx.core.cost.step import Message, StepSchedule
+from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Link
+from skindx_methods.plan.events import simulate_step
+from skindx_methods.plan.profiles import Profiles
 
 _NODE = re.compile(
     r"node(\d+) -- (.+) -- forward_compute_time=(\S+), backward_compute_time=(\S+), "
@@ -107,18 +108,18 @@ class Logged:
         """Backward with its communication, by the times of the log."""
         return self._step_s([Timed(0.0, seconds) for seconds in self.seconds], _NOWHERE)
 
-    def predicted_s(self, network: Network) -> float:
+    def predicted_s(self, network: ClusterNetwork) -> float:
         """Backward with its communication, as a plan prices the same messages."""
         price = network.price("all_reduce")
         return self._step_s([price(size) for size in self.sizes_bytes], network)
 
-    def _step_s(self, times: list[Timed], network: Network) -> float:
+    def _step_s(self, times: list[Timed], network: ClusterNetwork) -> float:
         ends = accumulate(self.groups)
         messages = tuple(map(Message, ends, self.sizes_bytes, times))
         return simulate_step(self.trace, StepSchedule(messages), network).seconds
 
 
-_NOWHERE = Network(Cluster(nodes=1, backend="mpi"))
+_NOWHERE = ClusterNetwork(Cluster(nodes=1, backend="mpi"))
 
 
 def read_runs(path: Path) -> list[Logged]:
@@ -168,7 +169,7 @@ def fit_overhead(sizes: Sequence[int], seconds: Sequence[float], known: Price) -
     return least_relative_error(np.array(sizes, float), np.array(seconds), known_N)
 
 
-def overhead_of(run: Logged, network: Network) -> Link:
+def overhead_of(run: Logged, network: ClusterNetwork) -> Link:
     """Return what messages of a run took on top of the collectives alone, as far as known.
 
     Its spread is what all messages together took over what they would by the fit: a few that took

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import Trace
-from skindx.plan.estimate import Estimate, Simulated
-from skindx.plan.outcome import PlanOutcome
+from skindx_methods.plan.cluster import Cluster
+from skindx_methods.plan.estimate import Estimate, PlanOutcome, Simulated
 
 Z90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""

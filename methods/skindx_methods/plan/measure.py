@@ -15,7 +15,7 @@ from typing import Any
 from skindx import __version__
 from skindx.core import measurement
 from skindx.core.atomic_files import sha256_file
-from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.cost.profile import Profile
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import cpu_count, spawn_context
 from skindx.data.layout import MANIFEST
@@ -30,6 +30,7 @@ from skindx.training.launching.supervise import end_with_parent
 from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
 from skindx.training.tasks.open_sets import TrainingData
 from skindx_methods.plan.measured_steps import profile_member, variant_of
+from skindx_methods.plan.profiles import Profiles
 
 BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""

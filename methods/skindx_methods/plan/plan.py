@@ -8,15 +8,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skindx.core.cost.cluster import Cluster, Link, Links
-from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.core.text import seconds
-from skindx.plan.estimate import Estimate, Machine, estimate, memory_of
-from skindx.plan.outcome import PlanOutcome
-from skindx.plan.strategies import Choice, PlannedMember, Workload
+from skindx_methods.plan.choices import Choice, PlannedMember, Workload
+from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Link, Links
+from skindx_methods.plan.estimate import Estimate, Machine, PlanOutcome, estimate, memory_of
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.search import PlanLimits, SearchResult, search
 
 PAPER = (
@@ -402,7 +401,7 @@ def read_cluster(words: str) -> Cluster:
 
 
 def largest_batch(
-    strategy: Strategy, load: Load, network: Network, base_bytes: int, limit_bytes: float
+    strategy: Strategy, load: Load, network: ClusterNetwork, base_bytes: int, limit_bytes: float
 ) -> int:
     """Return the most images of one rank that fit; 0: not even one."""
 

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from skindx import __version__
 from skindx.core.text import counted, seconds, size
-from skindx.plan.estimate import Estimate
-from skindx.plan.outcome import PlanOutcome
+from skindx_methods.plan.estimate import Estimate, PlanOutcome
 from skindx_methods.plan.interval import bounds_s, half_width, width_of_all
 from skindx_methods.plan.plan import Plan, percent
 

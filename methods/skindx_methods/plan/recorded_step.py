@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from skindx.comm.clocks import Mark, mark
-from skindx.core.cost.events import Span, Step, StepTask
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.gradient_sync import GRADIENTS
 from skindx.training.loop import take_step
 from skindx.training.state import Batch, Training
+from skindx_methods.plan.events import Span, Step, StepTask
 from skindx_methods.plan.layer_clock import LayerClock
 from skindx_methods.plan.timeline import write_chrome
 

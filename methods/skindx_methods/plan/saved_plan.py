@@ -12,11 +12,11 @@ from pydantic import Field
 
 from skindx import __version__
 from skindx.core.atomic_files import write_text
-from skindx.core.cost.cluster import Cluster, Correction, Nodes, PerNode
 from skindx.core.cost.profile import MOST_S, Name
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
-from skindx.plan.estimate import Estimate
+from skindx_methods.plan.cluster import Cluster, Correction, Nodes, PerNode
+from skindx_methods.plan.estimate import Estimate
 from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import Plan
 

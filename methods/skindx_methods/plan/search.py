@@ -9,9 +9,8 @@ from typing import Any
 from skindx.core.cost.pricing import Strategy
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import steps_of
-from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.outcome import PlanOutcome, outcome
-from skindx.plan.strategies import Choice, Exchanging, Workload
+from skindx_methods.plan.choices import Choice, Exchanging, Workload
+from skindx_methods.plan.estimate import Estimate, Machine, PlanOutcome, estimate, outcome
 from skindx_methods.plan.interval import width_of_all
 from skindx_methods.plan.strategy_kinds import Hopping, SideBySide, searched, strategy_of
 

@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import EXCHANGES
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.network import UNMEASURED
 from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy, after_backward
 from skindx.core.cost.step import Message
 from skindx.core.errors import UserError
-from skindx.plan.outcome import MemberTime
-from skindx.plan.strategies import Choice, Exchanging, Workload
 from skindx.training.config.parallel_form import PARALLEL_FORMS
+from skindx_methods.plan.choices import Choice, Exchanging, Workload
+from skindx_methods.plan.cluster import UNMEASURED, Cluster, ClusterNetwork
+from skindx_methods.plan.estimate import MemberTime
 
 
 class Zero(Strategy):
@@ -31,7 +30,7 @@ class Zero(Strategy):
         local = DenseSettings().local(load)
         size, part = load.size_bytes, load.size_bytes // network.ranks
         # gloo has no reduce-scatter: DeepSpeed sums the whole buffer there.
-        whole = reduce(size) if network.cluster.backend == "gloo" else gather(part)
+        whole = reduce(size) if network.backend == "gloo" else gather(part)
         summed = after_backward(
             load, size, whole, before_s=local.base_s / 2, after_s=local.base_s / 2
         )
@@ -118,7 +117,7 @@ class Hopping(SideBySide):
         self, members: Sequence[MemberTime], workload: Workload, choice: Choice, cluster: Cluster
     ) -> float:
         """Return when the last member has hopped through its last epoch."""
-        network = Network(cluster, choice.nodes, choice.ranks_per_node)
+        network = ClusterNetwork(cluster, choice.nodes, choice.ranks_per_node)
         link = network.between if choice.nodes > 1 else network.inside
         state = {
             member.name: member.profile.parameter_bytes + member.profile.optimizer_bytes

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.atomic_files import write_json
-from skindx.core.cost.events import Span, Step, StepTask
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, read_json
+from skindx_methods.plan.events import Span, Step, StepTask
 
 _ROWS = ("cores", "device", "link")
 

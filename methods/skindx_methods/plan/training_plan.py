@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.atomic_files import sha256_file, write_json
-from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.pricing import Strategy
-from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
-from skindx.plan.estimate import Machine
-from skindx.plan.strategies import Choice, PlannedMember, Workload
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import resolve_ranks
 from skindx.training.registry import PLANNED
+from skindx_methods.plan.choices import Choice, PlannedMember, Workload
+from skindx_methods.plan.cluster import Cluster
+from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.measure import NOTHING, measure
 from skindx_methods.plan.measured_steps import variant_of
 from skindx_methods.plan.plan import Plan, PlanRequest, machine_of, make, read_cluster
+from skindx_methods.plan.profiles import Profiles
 from skindx_methods.plan.recorded_step import timeline_file
 from skindx_methods.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx_methods.plan.strategy_kinds import strategy_of

@@ -198,8 +198,8 @@ def check(
 
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
-    from skindx.core.cost.cluster import Cluster
     from skindx.core.text import seconds, size
+    from skindx_methods.plan.cluster import Cluster
     from skindx_methods.plan.saved_plan import compare, learnt
     from skindx_methods.plan.timeline import lay_beside
     from skindx_methods.plan.training_plan import happened, read_kept, recorded_steps

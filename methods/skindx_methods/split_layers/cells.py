@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from skindx.core.cost.events import Feeding, Step, StepTasks
 from skindx.core.cost.network import Timed
+from skindx_methods.plan.events import Feeding, Step, StepTasks
 
 
 @dataclass(frozen=True)

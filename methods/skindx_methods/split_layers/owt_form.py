@@ -9,12 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skindx.comm.fused import FusedSettings
-from skindx.core.cost.network import UNMEASURED, Network, Timed
+from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.profile import Profile, ProfiledLayer, compute_scale
+from skindx.core.cost.profile import Profile, ProfiledLayer
 from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.training.config.parallel_form import ParallelSettings
+from skindx_methods.plan.cluster import UNMEASURED
+from skindx_methods.plan.profiles import compute_scale
 from skindx_methods.split_layers.cells import Cell, CellBorder, chain_of
 
 # What a network's layers take on each rank where the wide linear ones are split over all ranks.
@@ -198,7 +200,7 @@ def broadcast(network: Network, size_bytes: float) -> Timed:
         return NOTHING
     link = network.between if network.nodes > 1 else network.inside
     rounds, wire_s = (network.ranks - 1).bit_length(), link.beta_s_per_byte * size_bytes
-    if network.cluster.backend == "gloo":
+    if network.backend == "gloo":
         return Timed(link.alpha_s * rounds, wire_s * rounds)
     return Timed(link.alpha_s * (network.ranks - 1), wire_s)
 

@@ -1,27 +1,22 @@
-"""trace.json: what a node takes for one step of each network, layer by layer.
+"""What a node takes for one step of a network, layer by layer.
 
 A `Trace` is one iteration of a network, tensor by tensor in backward order.
 """
 
 import math
 from itertools import accumulate
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.core.untrusted import MEGABYTE, parse_json, read_plain
 
 MOST_S = 1e9
 """Seconds, thirty years: no step takes as long."""
 MOST_BYTES = 10**15
 MOST_TENSORS = 4096
 """Of one network: three times those of the largest published ones; plans look at pairs of them."""
-MOST_FILE = 64 * MEGABYTE
-"""Bytes of a file with a trace."""
 
 Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
@@ -54,18 +49,6 @@ class Trace(Settings):
         return list(accumulate(self.backward_s, initial=self.forward_s))[1:]
 
 
-def read_trace_file(path: Path) -> bytes:
-    """Return the content of a plain file, reached by a link or not. Raises UserError."""
-    try:
-        plain = path.resolve(strict=True)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; check the path.") from None
-    except (OSError, RuntimeError) as error:  # a long name, a link that leads to itself
-        raise UserError(f"{str(path)[:200]} cannot be read ({str(error)[:200]}).") from None
-    return read_plain(plain, MOST_FILE)
-
-
-FORMAT: Literal[1] = 1
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Images = Annotated[int, Field(ge=1, le=10**6)]
@@ -233,58 +216,6 @@ class Profile(Settings):
         )
 
 
-_GONE = (
-    *("scaled_to", "device_spread", "copy_s", "forward_spread", "backward_spread"),
-    *("memory_bytes_s", "eigen_s", "layer_s"),
-)
-"""Keys of traces of earlier versions, which no plan was made of."""
-
-
-class Profiles(Settings):
-    """The file of `skindx plan measure`: one kind of node, and the networks of a config."""
-
-    format: Literal[1] = FORMAT
-    version: Name = ""
-    """Of skindx that measured."""
-    source: Literal["measured", "given"] = "measured"
-    """Given: another program's times."""
-    host: Name = ""
-    device: Literal["cpu", "cuda"] = "cpu"
-    ranks: Images = 1
-    """Ranks of the node that computed at the same time."""
-    cores: Images = 1
-    """Of one rank."""
-    dataset: Name = ""
-    """Digest of the dataset's manifest."""
-    images: Number = 0
-    base_bytes: Bytes = 0
-    """Memory of a process before it has a network."""
-    networks: tuple[Profile, ...] = Field(min_length=1, max_length=MOST_TENSORS)
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json"))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what `write` wrote, in this version or an earlier one. Raises UserError."""
-        raw = parse_json(read_trace_file(path), str(path))
-        if raw.get("format", FORMAT) != FORMAT:
-            raise UserError(
-                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
-                "measure again with `skindx plan measure`."
-            )
-        left: list[object] = [raw]
-        while left:
-            part = left.pop()
-            if isinstance(part, dict):
-                for key in _GONE:
-                    part.pop(key, None)
-                left += part.values()
-            elif isinstance(part, list):
-                left += part
-        return cls.parse(raw, origin=str(path), expand=False)
-
-
 def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
     seconds: float | None = getattr(layer, key)
     if seconds is None:
@@ -293,20 +224,3 @@ def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
             "with `skindx plan measure`, or put a time in."
         )
     return seconds
-
-
-def compute_scale(profile: Profile, images: float) -> float:
-    """Return what the layers' times are multiplied by for another batch.
-
-    A line through the whole steps that were timed; with fewer than two, time is proportional.
-    """
-    points = sorted(profile.at, key=lambda point: point.batch)
-    if len(points) < 2 or points[0].batch == points[-1].batch:
-        return images / profile.batch
-    first, last = points[0], points[-1]
-    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
-    if slope <= 0:
-        return images / profile.batch
-    seconds = first.compute_s + slope * (images - first.batch)
-    known = first.compute_s + slope * (profile.batch - first.batch)
-    return max(seconds, 0.2 * first.compute_s * images / first.batch) / known

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.answer_log import read_answers_to
 from skindx.data.box import Box, match
-from skindx.data.manifest import (
-    Record,
-    read_manifest,
-    read_rows,
-    write_manifest,
-    write_table,
-)
+from skindx.data.manifest import Record, read_manifest, read_rows, write_manifest, write_table
 from skindx.metrics import Interval, Statistic, confidence_interval
 
 ANNOTATIONS = "annotations.parquet"

@@ -10,12 +10,7 @@ import numpy as np
 from skindx.core.errors import UserError
 from skindx.data.build.build_run import BuildRun
 from skindx.data.build.copy_stage import Grouped, group_images
-from skindx.data.copies.deduplicate import (
-    Distinct,
-    LabelledImage,
-    deduplicate,
-    distinct,
-)
+from skindx.data.copies.deduplicate import Distinct, LabelledImage, deduplicate, distinct
 from skindx.data.copies.hash_links import near_links_by_chunks
 from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions, relabelled
 from skindx.data.labels import (

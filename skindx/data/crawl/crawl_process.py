@@ -21,13 +21,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.startup import collect_rarely
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.layout import BLOCKLIST, LOG
-from skindx.data.ledger import (
-    open_ledger,
-    read_ledger,
-    read_lines,
-    row_of,
-    whole_size,
-)
+from skindx.data.ledger import open_ledger, read_ledger, read_lines, row_of, whole_size
 from skindx.data.sources.image_source import WebSource
 from skindx.data.sources.source_kinds import Source
 from skindx.taxonomy import Taxonomy

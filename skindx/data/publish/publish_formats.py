@@ -18,11 +18,7 @@ from typing import Any, Literal
 from skindx.core.atomic_files import write_csv
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.fiftyone import LABELS, box_list, write_labels
-from skindx.data.publish.published_rows import (
-    SHARD_NAMES,
-    PublishedRow,
-    shard_schema,
-)
+from skindx.data.publish.published_rows import SHARD_NAMES, PublishedRow, shard_schema
 
 DATA, DETECTIONS, _SUFFIX = "data", "detections.json", ".parquet"
 

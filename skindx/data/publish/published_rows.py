@@ -20,15 +20,7 @@ from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.box import Box
 from skindx.data.decisions import REVIEWED, Flag, looked_at, read_decisions, undecided
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import (
-    SPLITS,
-    Issue,
-    Record,
-    Split,
-    check_row,
-    read_rows,
-    write_table,
-)
+from skindx.data.manifest import SPLITS, Issue, Record, Split, check_row, read_rows, write_table
 from skindx.data.origin import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.typed_rows import Int8, Int32, arrow_schema, column_types, shared_values
 

@@ -25,13 +25,7 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.copies.deduplicate import Cleaned, DedupSettings, LabelledImage
-from skindx.data.copies.verified import (
-    COPIES,
-    answered_same,
-    read_answers,
-    read_copies,
-    verdict,
-)
+from skindx.data.copies.verified import COPIES, answered_same, read_answers, read_copies, verdict
 from skindx.data.decisions import REVIEWED, answered_skin, read_decisions
 from skindx.data.layout import BLOCKLIST, RECIPE, store_files, stored_file, stored_files
 from skindx.data.ledger import LedgerRow, now

@@ -24,11 +24,7 @@ from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import MOST_SUMMARY, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.exclusions import (
-    near_copies,
-    upright_codes,
-    verified_copies,
-)
+from skindx.data.removal.exclusions import near_copies, upright_codes, verified_copies
 from skindx.data.removal.purge import purge
 from skindx.data.sources.files import TableOfFiles
 from skindx.data.sources.folder import FolderSource

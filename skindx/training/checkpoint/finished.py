@@ -16,13 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.core.atomic_files import (
-    FolderKind,
-    atomic_folder,
-    sha256_file,
-    write_csv,
-    write_json,
-)
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_csv, write_json
 from skindx.core.errors import UserError
 from skindx.core.untrusted import open_plain, read_json
 from skindx.data.layout import MANIFEST

@@ -22,10 +22,7 @@ from skindx.training.config.optimizers import (
 from skindx.training.config.rate_schedules import AnyRateSchedule, Cosine
 
 PRECONDITIONERS = Family(
-    "preconditioner",
-    "skindx.preconditioners",
-    {},
-    elsewhere={"kfac": METHODS},
+    "preconditioner", "skindx.preconditioners", {}, elsewhere={"kfac": METHODS}
 )
 
 if TYPE_CHECKING:

@@ -154,11 +154,7 @@ class BoxedBatch:
 
 
 def open_boxed(
-    dataset: Path,
-    records: Sequence[Record],
-    size: int,
-    loader: LoaderSettings,
-    mesh: Mesh,
+    dataset: Path, records: Sequence[Record], size: int, loader: LoaderSettings, mesh: Mesh
 ) -> tuple[BoxedSet, BoxedSet]:
     """Return the training images of all ranks, and this rank's validation images.
 

@@ -6,13 +6,14 @@ from some_traces import costs, traces
 
 from skindx.comm.grouping import rules, simulate
 from skindx.core.cost.collectives import Cost
-from skindx.core.cost.events import Feeding, simulate_step
-from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.network import Timed
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import Message, StepSchedule
+from skindx_methods.plan.cluster import ClusterNetwork
+from skindx_methods.plan.events import Feeding, simulate_step
 
-ONE_LINK = Network(cluster(4))
+ONE_LINK = ClusterNetwork(cluster(4))
 
 
 @given(traces(most=8), costs, st.sampled_from(["ddp", "optimum", "per tensor", "one buffer"]))
@@ -77,7 +78,7 @@ def test_on_cores_images_and_bytes_slow_computing_down_and_beside_a_gpu_they_do_
 
 
 def test_two_at_once_share_a_link() -> None:
-    two = Network(cluster(4, at_once=2, backend="gloo"))
+    two = ClusterNetwork(cluster(4, at_once=2, backend="gloo"))
     trace = Trace(names=("a", "b"), sizes_bytes=(1, 1), backward_s=(1.0, 1.0))
     messages = (Message(1, 1, Timed(0.0, 3.0)), Message(2, 1, Timed(0.0, 3.0)))
     # The first alone from 1 to 2 s, both at half speed until 6 s, the second alone to 7 s.

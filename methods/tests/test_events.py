@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.core.cost.events import Resource, Span, StepTask, run
+from skindx_methods.plan.events import Resource, Span, StepTask, run
 
 CORE, LINK = Resource("core"), Resource("link", slots=2, shared=True)
 

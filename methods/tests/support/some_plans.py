@@ -3,9 +3,10 @@
 from typing import Any
 
 from skindx.comm.exchange_kinds import EXCHANGES
-from skindx.core.cost.cluster import Cluster, Collective, Link, Links
-from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
-from skindx.plan.strategies import Exchanging
+from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer
+from skindx_methods.plan.choices import Exchanging
+from skindx_methods.plan.cluster import Cluster, Collective, Link, Links
+from skindx_methods.plan.profiles import Profiles
 
 KINDS = (
     "dense", "fused", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",

@@ -5,7 +5,8 @@ reach in operations of direct convolutions; 0.5 TB/s for the update; and 0.1 ms 
 pass, which its kernels take to start however few the images are.
 """
 
-from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer
+from skindx_methods.plan.profiles import Profiles
 
 FLOP_S = 9.3e12
 MEMORY_BYTES_S = 5e11

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.events import step_s
 from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy
 from skindx.core.cost.profile import Profile
+from skindx_methods.plan.events import step_s
 
 _ALIKE = 0.005
 """Steps that differ by less, relatively, are alike."""

@@ -19,7 +19,7 @@ from skindx.core.cost.step import Message, StepSchedule
 PAPER = (
     "DAG model of a step | Shi et al., A DAG Model of Synchronous Stochastic Gradient "
     "Descent in Distributed Deep Learning, arXiv 1805.03812, 2018 | "
-    "tests/plan/test_events.py | docs/measured/plan-public.json"
+    "methods/tests/test_events.py | docs/measured/plan-public.json"
 )
 
 
@@ -275,7 +275,7 @@ def simulate_step(
     does so at the same time. On a GPU computing has it to itself.
     """
     if schedule.flow:
-        slots = network.cluster.slots
+        slots = network.slots
         whole: Step = schedule.flow.run(device=device, slots=slots, pieces=pieces, feeding=feeding)
         return whole
     build = StepTasks(device, feeding)
@@ -311,7 +311,7 @@ def simulate_step(
     for number, spread in enumerate(schedule.spreads):
         ends = _add_message(build, f"spread {number}", spread, ends)
     tasks = tuple(build.tasks)
-    spans = build.run(network.cluster.slots)
+    spans = build.run(network.slots)
     sent_s = max(spans[end].end_s for end in ends)
     forward, backward, updated = spans[last_forward], spans[backward_end], spans[last]
     gathered_s = min(

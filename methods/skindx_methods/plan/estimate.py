@@ -1,15 +1,17 @@
-"""Time and memory of a step under a choice."""
+"""Time and memory of a step under a choice; time, money and energy of the whole ensemble."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.events import Feeding, Step, simulate_step
-from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale
+from skindx.core.cost.profile import AtBatch, Profile, Trace
 from skindx.core.cost.step import StepSchedule
-from skindx.plan.strategies import Choice
+from skindx_methods.plan.choices import Choice, PlannedMember, Workload
+from skindx_methods.plan.cluster import Cluster, ClusterNetwork
+from skindx_methods.plan.events import Feeding, Step, simulate_step
+from skindx_methods.plan.profiles import Profiles, compute_scale
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Simulated:
 
     trace: Trace
     schedule: StepSchedule
-    network: Network
+    network: ClusterNetwork
     profile: Profile
     profiles: Profiles
     pieces: int
@@ -55,7 +57,7 @@ class Memory:
 def memory_of(
     strategy: Strategy,
     load: Load,
-    network: Network,
+    network: ClusterNetwork,
     batch: int,
     base_bytes: int,
     *,
@@ -113,15 +115,15 @@ class Machine:
     cluster: Cluster
 
     @cached_property
-    def networks(self) -> dict[tuple[int, int], Network]:
+    def networks(self) -> dict[tuple[int, int], ClusterNetwork]:
         """Nodes and ranks a node -> the network among them."""
         return {}
 
-    def network(self, nodes: int, ranks_per_node: int) -> Network:
+    def network(self, nodes: int, ranks_per_node: int) -> ClusterNetwork:
         """Return the network among some of the nodes."""
         key = (nodes, ranks_per_node)
         if key not in self.networks:
-            self.networks[key] = Network(self.cluster, nodes, ranks_per_node)
+            self.networks[key] = ClusterNetwork(self.cluster, nodes, ranks_per_node)
         return self.networks[key]
 
 
@@ -205,7 +207,9 @@ def _computed_again(trace: Trace, profile: Profile) -> Trace:
     )
 
 
-def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) -> dict[str, float]:
+def _beyond(
+    choice: Choice, machine: Machine, network: ClusterNetwork, memory: Memory
+) -> dict[str, float]:
     """Return what lies outside the calibration: sentence -> how far over what was measured."""
     result: dict[str, float] = {}
     cluster = machine.cluster
@@ -230,3 +234,125 @@ def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) 
                 f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
             ] = network.ranks / most
     return result
+
+
+@dataclass(frozen=True)
+class MemberTime:
+    """One member."""
+
+    name: str
+    estimate: Estimate
+    epoch_s: float
+    validation_s: float
+    epochs: int
+
+    @property
+    def seconds(self) -> float:
+        """All its epochs."""
+        return self.epochs * (self.epoch_s + self.validation_s)
+
+
+@dataclass(frozen=True)
+class PlanOutcome:
+    """A choice for all members."""
+
+    choice: Choice
+    members: tuple[MemberTime, ...]
+    seconds: float
+    """Until the last member is trained; 0 where images are not known."""
+    nodes: int
+    price_per_node_hour: float | None
+    watts_per_node: float | None
+    fits: bool
+    memory_bytes: float
+    as_given: bool = False
+
+    @property
+    def first(self) -> Estimate:
+        """Of the first member."""
+        return self.members[0].estimate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of `skindx train` for it."""
+        return self.choice.fragment()
+
+    @property
+    def changed(self) -> int:
+        """How many of these settings differ from the defaults; the number of ranks is none."""
+        return self.choice.changed()
+
+    @property
+    def score_s(self) -> float:
+        """The quantity that the search minimises: the whole, or the time of an image."""
+        return self.seconds or sum(
+            member.estimate.step_s / member.estimate.choice.batch for member in self.members
+        )
+
+    @property
+    def money(self) -> float | None:
+        """Price of the nodes for the whole."""
+        price = self.price_per_node_hour
+        return None if price is None else price * self.nodes * self.seconds / 3600
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Of the nodes, by their given watts: estimated."""
+        watts = self.watts_per_node
+        return None if watts is None else watts * self.nodes * self.seconds / 3.6e6
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """Inputs outside the calibration."""
+        return tuple(
+            dict.fromkeys(word for member in self.members for word in member.estimate.beyond)
+        )
+
+
+def outcome(
+    choice: Choice,
+    estimates: Mapping[str, Estimate],
+    workload: Workload,
+    profiles: Profiles,
+    cluster: Cluster,
+    *,
+    as_given: bool = False,
+    whole_s: Callable[[Sequence[MemberTime]], float] | None = None,
+) -> PlanOutcome:
+    """Add up the members; `estimates` by member's name.
+
+    `whole_s` returns when the last one is trained, where they are not trained one after the other.
+    """
+    members = tuple(
+        _member(member, estimates[member.name], profiles) for member in workload.members
+    )
+    total = whole_s(members) if whole_s else sum(member.seconds for member in members)
+    memory = max(estimate.memory.peak_bytes for estimate in estimates.values())
+    limit = cluster.memory_gb
+    ranks = choice.ranks_per_node if profiles.device == "cpu" else 1
+    fits = limit is None or memory * ranks <= limit * 1e9
+    return PlanOutcome(
+        choice,
+        members,
+        total,
+        choice.nodes,
+        cluster.price_per_node_hour,
+        cluster.watts_per_node,
+        fits,
+        memory,
+        as_given,
+    )
+
+
+def _member(member: PlannedMember, estimate: Estimate, profiles: Profiles) -> MemberTime:
+    choice = estimate.choice
+    steps = max(1, round(member.images / choice.batch)) if member.images else 0
+    rank_images = member.validation / (1 if choice.side_by_side > 1 else choice.ranks)
+    profile = member.profile
+    forward_s = sum(layer.forward_s or 0.0 for layer in profile.layers) / profile.batch
+    forward_s *= compute_scale(profile, profile.batch)
+    read_s = profile.read_s / profiles.cores
+    seconds = forward_s + read_s if profiles.device == "cpu" else max(forward_s, read_s)
+    return MemberTime(
+        member.name, estimate, steps * estimate.step_s, rank_images * seconds, member.epochs
+    )
