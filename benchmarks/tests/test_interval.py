@@ -9,7 +9,7 @@ import pytest
 from some_plans import cluster, exchanging, profile
 
 from skindx.core.cost.collectives import Cost
-from skindx.core.cost.network import Timed
+from skindx.core.cost.pricing import Timed
 from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer
 from skindx_bench.cluster.network_probe import Visit, collective_of, from_visit_to_visit
 from skindx_methods.plan.choices import Choice

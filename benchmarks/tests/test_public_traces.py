@@ -18,7 +18,7 @@ from skindx.comm.grouping import (
     simulate,
 )
 from skindx.core.cost.collectives import Cost, Curve, fit
-from skindx.core.cost.network import Price
+from skindx.core.cost.pricing import Price
 from skindx.core.cost.profile import Trace
 from skindx_bench.cluster.public_traces import (
     fit_overhead,

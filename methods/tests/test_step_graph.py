@@ -6,10 +6,8 @@ from some_traces import costs, traces
 
 from skindx.comm.grouping import rules, simulate
 from skindx.core.cost.collectives import Cost
-from skindx.core.cost.network import Timed
-from skindx.core.cost.pricing import Load
+from skindx.core.cost.pricing import Load, Message, StepSchedule, Timed
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import Message, StepSchedule
 from skindx_methods.plan.cluster import ClusterNetwork
 from skindx_methods.plan.events import Feeding, simulate_step
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from skindx.comm.grouping import fixed_buckets
-from skindx.core.cost.network import Price
-from skindx.core.cost.pricing import Load, Network, StepSchedule, in_groups
+from skindx.core.cost.pricing import Load, Network, Price, StepSchedule, in_groups
 from skindx.core.cost.profile import LocalWork, Profile
 from skindx.core.settings_base import Settings
 

@@ -185,12 +185,6 @@ def _walk_back(cuts: list[np.ndarray], last: int) -> Plan:
     return plan[::-1]
 
 
-def names_of(trace: Trace, plan: Sequence[int]) -> list[list[str]]:
-    """Return the names of each group's tensors."""
-    names = iter(trace.names)
-    return [[next(names) for _ in range(count)] for count in plan]
-
-
 RULES: dict[str, Callable[[Trace, Cost], Plan]] = {
     "ddp": lambda trace, cost: ddp_buckets(trace),
     "optimum": optimum,

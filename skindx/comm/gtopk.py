@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal, Self
 
 from skindx.comm.topk import DENSITY, SparseSettings
-from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.pricing import Network, Timed
 
 PAPER = (
     "gTop-k | Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k "

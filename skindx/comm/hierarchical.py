@@ -7,7 +7,7 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import BucketedSettings
 from skindx.core.cost.collectives import Cost, pipelined, ring
-from skindx.core.cost.network import Network, Price
+from skindx.core.cost.pricing import Network, Price
 from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 

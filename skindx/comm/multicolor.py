@@ -6,7 +6,7 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import BucketedSettings
 from skindx.core.cost.collectives import Cost, trees
-from skindx.core.cost.network import Network, Price
+from skindx.core.cost.pricing import Network, Price
 
 PAPER = (
     "Multi-color all-reduce | Kumar et al., Efficient Training of Convolutional Neural Nets "

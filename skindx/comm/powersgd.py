@@ -6,9 +6,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.pricing import Load, Network, StepSchedule
+from skindx.core.cost.pricing import Load, Message, Network, StepSchedule
 from skindx.core.cost.profile import Profile
-from skindx.core.cost.step import Message
 
 PAPER = (
     "PowerSGD | Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for "

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.network import Timed
-from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
+from skindx.core.cost.pricing import Load, Network, StepSchedule, Timed, after_backward
 
 Density = Annotated[float, Field(gt=0, le=1)]
 

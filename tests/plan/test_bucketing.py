@@ -10,7 +10,6 @@ from skindx.comm.grouping import (
     candidates,
     ddp_buckets,
     greedy,
-    names_of,
     one_buffer,
     optimum,
     per_tensor,
@@ -124,11 +123,6 @@ def test_the_greedy_can_be_almost_twice_as_slow() -> None:
 def test_buckets_are_those_of_ddp() -> None:
     sizes = [MB // 2, MB // 2, 20 * MB, 6 * MB, 24 * MB, 4]
     assert ddp_buckets(trace_of(sizes, [0.1] * 6)) == [2, 2, 2]
-
-
-def test_groups_are_reported_by_name() -> None:
-    trace = trace_of([1, 1, 1], [1, 1, 1])
-    assert names_of(trace, [2, 1]) == [["t0", "t1"], ["t2"]]
 
 
 @given(traces(most=30), costs, st.integers(1, 5))

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.training.config.rate_schedules import rate_at
+from skindx.training.config.optimizers import rate_at
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 

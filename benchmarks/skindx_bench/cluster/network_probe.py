@@ -29,7 +29,7 @@ from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
 from skindx.core import measurement
 from skindx.core.cost.collectives import fit
-from skindx.core.cost.network import Kind
+from skindx.core.cost.pricing import Kind
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from skindx.core.cost.collectives import Cost, least_relative_error
-from skindx.core.cost.network import Price, Timed
+from skindx.core.cost.pricing import Message, Price, StepSchedule, Timed
 from skindx.core.cost.profile import Profile, Trace
-from skindx.core.cost.step import Message, StepSchedule
 from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Link
 from skindx_methods.plan.events import simulate_step
 from skindx_methods.plan.profiles import Profiles

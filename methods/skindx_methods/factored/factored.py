@@ -8,9 +8,8 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.grouping import MB, fixed_buckets
-from skindx.core.cost.pricing import Load, Network, StepSchedule
+from skindx.core.cost.pricing import Load, Message, Network, StepSchedule
 from skindx.core.cost.profile import Profile
-from skindx.core.cost.step import Message
 
 _SAVES = 2
 """How many times fewer bytes factors must be than the gradient: each rank multiplies them."""

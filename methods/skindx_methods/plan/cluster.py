@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from skindx.core.atomic_files import write_text
 from skindx.core.cost import collectives
 from skindx.core.cost.collectives import Cost, Curve
-from skindx.core.cost.network import Kind, Network, Price
+from skindx.core.cost.pricing import Kind, Network, Price
 from skindx.core.cost.profile import MOST_BYTES, Name, Seconds
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings

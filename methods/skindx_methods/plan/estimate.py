@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from skindx.core.cost.pricing import Load, Strategy
+from skindx.core.cost.pricing import Load, StepSchedule, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Trace
-from skindx.core.cost.step import StepSchedule
 from skindx_methods.plan.choices import Choice, PlannedMember, Workload
 from skindx_methods.plan.cluster import Cluster, ClusterNetwork
 from skindx_methods.plan.events import Feeding, Step, simulate_step

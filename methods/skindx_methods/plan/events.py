@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.pricing import Message, Network, StepSchedule, Timed
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import Message, StepSchedule
 
 PAPER = (
     "DAG model of a step | Shi et al., A DAG Model of Synchronous Stochastic Gradient "

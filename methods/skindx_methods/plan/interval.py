@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from skindx.core.cost.pricing import StepSchedule
 from skindx.core.cost.profile import Trace
 from skindx_methods.plan.cluster import Cluster
 from skindx_methods.plan.estimate import Estimate, PlanOutcome, Simulated
@@ -52,18 +53,18 @@ def _each_slower(step: Simulated) -> Iterator[Simulated]:
     cluster, profile, schedule = step.network.cluster, step.profile, step.schedule
     compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
     if compute:
-        slow = schedule.computing_slower(compute=1 + compute)
+        slow = _flow_slower(schedule, compute=1 + compute)
         yield replace(step, trace=_slower(step.trace, compute), schedule=slow)
     if profile.update_spread and step.trace.update_s:
         update = 1 + profile.update_spread
         trace = step.trace.model_copy(update={"update_s": step.trace.update_s * update})
-        slow = schedule.computing_slower(update=update)
+        slow = _flow_slower(schedule, update=update)
         yield replace(step, trace=trace, schedule=slow)
     wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
     if wire:
         yield replace(step, schedule=schedule.scaled(1 + wire))
     if schedule.local_spread and schedule.local_s:
-        yield replace(step, schedule=schedule.with_local(1 + schedule.local_spread))
+        yield replace(step, schedule=_local_slower(schedule))
     if profile.read_spread and step.feeding.read_s:
         read_s = step.feeding.read_s * (1 + profile.read_spread)
         yield replace(step, feeding=replace(step.feeding, read_s=read_s))
@@ -76,6 +77,21 @@ def _slower(trace: Trace, spread: float) -> Trace:
             "backward_s": tuple(seconds * (1 + spread) for seconds in trace.backward_s),
         }
     )
+
+
+def _flow_slower(schedule: StepSchedule, **slower: float) -> StepSchedule:
+    """Return the schedule with what its flow computes and updates taking so many times as long."""
+    return replace(schedule, flow=schedule.flow.slower(**slower)) if schedule.flow else schedule
+
+
+def _local_slower(schedule: StepSchedule) -> StepSchedule:
+    """Return the schedule whose work of the cores is slower by its standard deviation."""
+    factor = 1 + schedule.local_spread
+    messages = tuple(
+        replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
+        for message in schedule.messages
+    )
+    return replace(schedule, messages=messages, finish_s=schedule.finish_s * factor)
 
 
 def _learnt(cluster: Cluster, part: str) -> float:

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import EXCHANGES
-from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy, after_backward
-from skindx.core.cost.step import Message
+from skindx.core.cost.pricing import Load, Message, Network, StepSchedule, Strategy, after_backward
 from skindx.core.errors import UserError
 from skindx.training.config.parallel_form import PARALLEL_FORMS
 from skindx_methods.plan.choices import Choice, Exchanging, Workload

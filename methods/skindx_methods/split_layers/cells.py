@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from skindx.core.cost.network import Timed
+from skindx.core.cost.pricing import Timed
 from skindx_methods.plan.events import Feeding, Step, StepTasks
 
 

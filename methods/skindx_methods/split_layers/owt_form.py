@@ -9,10 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skindx.comm.fused import FusedSettings
-from skindx.core.cost.network import Network, Timed
-from skindx.core.cost.pricing import Load, Strategy
+from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy, Timed
 from skindx.core.cost.profile import Profile, ProfiledLayer
-from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.training.config.parallel_form import ParallelSettings
 from skindx_methods.plan.cluster import UNMEASURED

@@ -1,7 +1,6 @@
 """Cost of a collective: time = alpha + beta · bytes, fitted or built from point-to-point links.
 
-In `ring` bytes are those of the whole buffer, in `all_gather` and `gtopk` those of one rank's
-message (k values and k indices: 8 k bytes).
+In `ring` bytes are those of the whole buffer, in `all_gather` those of one rank's message.
 """
 
 import math
@@ -157,17 +156,6 @@ def all_gather(link: Cost, ranks: int) -> Cost:
     """Top-k's exchange: P - 1 steps, each of one rank's message."""
     _check(ranks)
     return _times(link, ranks - 1)
-
-
-def gtopk(link: Cost, ranks: int) -> Cost:
-    """gTop-k along a butterfly: ⌊log2 P⌋ steps of one rank's message.
-
-    Two more where P is no power of two: the ranks beyond it send theirs first and get the result
-    last (Shi et al. 2019, arXiv 1901.04359, without its broadcast).
-    """
-    _check(ranks)
-    power = ranks.bit_length() - 1
-    return _times(link, power + (2 if ranks > 1 << power else 0))
 
 
 def _times(cost: Cost, steps: int) -> Cost:

@@ -1,15 +1,19 @@
-"""What a way of training costs in a step: messages with their times, work of the cores, memory."""
+"""What a way of training costs in a step: messages with their times, work of the cores, memory.
 
+Another program simulates the step of a `StepSchedule`: `skindx plan` of the kit of methods.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
 
-from skindx.core.cost.network import Network as Network  # noqa: PLC0414 (of every price)
-from skindx.core.cost.network import Price, Timed
+from skindx.core.cost.collectives import Cost, Curve
 from skindx.core.cost.profile import LocalWork, Profile, Trace
-from skindx.core.cost.step import Message
-from skindx.core.cost.step import StepSchedule as StepSchedule  # noqa: PLC0414 (of every price)
+
+Kind = Literal["all_reduce", "all_gather", "exchange", "hierarchical", "multicolor"]
+"""Collectives, as a cluster file names them; the last two are those of one exchange each."""
 
 UNMEASURED_LOCAL = 0.5
 """Standard deviation, over the mean, of local work that was not measured."""
@@ -19,6 +23,177 @@ _MERGE_S_PER_ELEMENT = 1e-8
 
 _GPU_FASTER = 30
 """All of it is bound by memory, which a GPU has so much faster than a core."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A message on its way: seconds that pass, seconds of the link, seconds of a rank's cores."""
+
+    latency_s: float
+    wire_s: float
+    cpu_s: float = 0.0
+
+    def scaled(self, factor: float) -> "Timed":
+        """Return a message that takes `factor` times as long."""
+        return Timed(self.latency_s * factor, self.wire_s * factor, self.cpu_s)
+
+    @property
+    def alone_s(self) -> float:
+        """With the link to itself."""
+        return self.latency_s + self.wire_s
+
+
+@dataclass(frozen=True)
+class Price:
+    """Time of a collective for a number of bytes, with its uncertainty."""
+
+    curve: Curve
+    idle_share: float
+    cpu_s_per_byte: float
+    spread: float
+    measured: bool
+    together_spread: float = 0.0
+
+    def spread_of(self, messages: int) -> float:
+        """Return how sure so many of them are, which may be under way at once."""
+        return math.hypot(self.spread, self.together_spread if messages > 1 else 0.0)
+
+    @property
+    def line(self) -> Cost:
+        """As alpha + beta x bytes, for plans."""
+        return self.curve.line
+
+    def __call__(self, size_bytes: float) -> Timed:
+        """Return what so many bytes take."""
+        seconds = self.curve(size_bytes)
+        alpha_s = min(seconds, self.line.alpha_s)
+        idle_s = self.idle_share * (seconds - alpha_s)
+        return Timed(alpha_s + idle_s, seconds - alpha_s - idle_s, self.cpu_s_per_byte * size_bytes)
+
+
+class Network(Protocol):
+    """Some nodes of a cluster; `skindx plan` of the kit of methods makes it of a cluster file."""
+
+    nodes: int
+    per_node: int
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def backend(self) -> str:
+        """As the cluster file names it: gloo, nccl, mpi."""
+
+    @property
+    def slots(self) -> int:
+        """Collectives of a rank that are under way at once."""
+
+    @property
+    def between(self) -> Cost:
+        """The link between two nodes. Raises UserError where nothing is known of it."""
+
+    @property
+    def inside(self) -> Cost:
+        """The link between two ranks of a node. Raises UserError where nothing is known of it."""
+
+    @property
+    def step(self) -> Cost:
+        """The link that a message between two ranks takes: between nodes where there are several.
+
+        Raises UserError where nothing is known of it.
+        """
+
+    def price(
+        self, collective: Kind, line: Callable[["Network"], Cost] | None = None, variant: str = ""
+    ) -> Price:
+        """Return what a collective takes among all ranks.
+
+        Where it was not measured it is derived from the links; a collective of an exchange's own
+        brings its `line`, and a `variant` that names all that the line depends on.
+        """
+
+
+class Flow(Protocol):
+    """A whole step whose ranks wait for each other inside the network."""
+
+    @property
+    def border_bytes(self) -> int:
+        """Bytes that go from layer to layer."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients."""
+
+    def slower(self, *, compute: float = 1.0, update: float = 1.0, wire: float = 1.0) -> Self:
+        """Return the flow that takes so many times as long."""
+
+    def run(self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Any) -> Any:
+        """Return the step, as `events.simulate_step` does."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective of a step, in plan order."""
+
+    tensors: int
+    """It may begin once so many tensors are complete, in backward order."""
+    size_bytes: int
+    timed: Timed
+    before_s: float = 0.0
+    """Work of the rank's cores before it is sent."""
+    after_s: float = 0.0
+    """And after it has come."""
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """The communication of one step."""
+
+    messages: tuple[Message, ...] = ()
+    gathers: tuple[Message, ...] = ()
+    """Before forward, which waits for them."""
+    spreads: tuple[Message, ...] = ()
+    """After the update, of the ranks' parts of the weights."""
+    serial: bool = False
+    """One message at a time, whatever the backend could do."""
+    finish_s: float = 0.0
+    """Work after the last message."""
+    update_share: float = 1.0
+    """Of the weights that a rank updates."""
+    spread: float = 0.0
+    """How sure the messages are: standard deviation over the mean."""
+    local_spread: float = 0.0
+    """How sure the work of the cores is."""
+    measured: bool = True
+    """The collective was measured on this cluster, among as many ranks."""
+    flow: Flow | None = None
+    """The whole step, where layers are shared out over ranks; all of the above is then in it."""
+
+    def scaled(self, factor: float) -> "StepSchedule":
+        """Return the schedule whose messages take `factor` times as long on the wire."""
+
+        def scaled(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(replace(one, timed=one.timed.scaled(factor)) for one in messages)
+
+        return replace(
+            self,
+            messages=scaled(self.messages),
+            gathers=scaled(self.gathers),
+            spreads=scaled(self.spreads),
+            flow=self.flow.slower(wire=factor) if self.flow else None,
+        )
+
+    @property
+    def local_s(self) -> float:
+        """All work of the cores."""
+        return self.finish_s + sum(message.before_s + message.after_s for message in self.messages)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all messages, as collectives count them."""
+        every = (*self.gathers, *self.messages, *self.spreads)
+        flow_bytes = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
+        return flow_bytes + sum(message.size_bytes for message in every)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from skindx.models.classifier.head_kinds import Head, LinearHead
 from skindx.training.config.method_settings import PreconditionerSettings, name_in
 from skindx.training.config.optimizers import (
     OPTIMIZERS,
+    AnyRateSchedule,
+    Cosine,
     OptimizerKind,
     optimizer_kinds,
     readers_of,
     special_settings,
 )
-from skindx.training.config.rate_schedules import AnyRateSchedule, Cosine
 
 PRECONDITIONERS = Family(
     "preconditioner", "skindx.preconditioners", {}, elsewhere={"kfac": METHODS}

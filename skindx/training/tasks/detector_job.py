@@ -41,7 +41,7 @@ from skindx.training.callbacks import CallbackList, detector_callbacks
 from skindx.training.checkpoint.fingerprints import detector_fingerprint
 from skindx.training.checkpoint.finished import CHECKPOINT, is_trained, save_parts
 from skindx.training.config.ensemble import DetectorSettings
-from skindx.training.config.rate_schedules import rate_at
+from skindx.training.config.optimizers import rate_at
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row, Training, setup
