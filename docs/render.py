@@ -20,6 +20,7 @@ from blocks import (
     data,
     elsewhere,
     ensemble,
+    folds,
     hardware,
     installation,
     real_skin,
@@ -145,6 +146,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
             subset="images of the smaller host",
         ),
     ),
+    "ham10000 folds": (REAL_SKIN, partial(folds.out_of_fold, file="folds-ham10000.json")),
     "ham10000 curve": (REAL_SKIN, partial(real_skin.curve, file="real-skin-ham10000.json")),
     "fitzpatrick16 curve": (
         REAL_SKIN,

@@ -11,14 +11,14 @@ from skindx.evaluation.figures import first_upper
 
 Figures = Mapping[str, Mapping[str, Any]]
 
-_MEASURES = {
+MEASURES = {
     "top1": "top-1",
     "balanced_accuracy": "balanced accuracy",
     "balanced_rule_accuracy": "balanced accuracy, balanced rule",
     "auroc": "AUROC",
     "log_loss": "log loss (low is good)",
 }
-_LOW_IS_BETTER = ("log_loss",)
+LOW_IS_BETTER = ("log_loss",)
 _CALIBRATION = {
     "log_loss": "log loss",
     "classwise_calibration_error": "classwise calibration error",
@@ -49,7 +49,7 @@ _RIVALS = {"better": "the better member", "same_cost": "one network of its cost"
 def networks(load: Load, *, file: str) -> str:
     """Return a row for each network, the best balanced accuracy first."""
     written = load(file)
-    columns = {key: _MEASURES[key] for key in list(_MEASURES)[:4]} | {
+    columns = {key: MEASURES[key] for key in list(MEASURES)[:4]} | {
         "melanoma_auroc": "AUROC of melanoma",
         "melanoma_pauc_80": "above 80 % sensitivity",
         "melanoma_pauc_88": "above 88 %",
@@ -103,7 +103,7 @@ def _against(written: Mapping[str, Any], pool: str, name: str) -> list[str]:
     """Return an ensemble beside the rivals that were surely chosen, and the gain over each else."""
     figures, part = written["figures"], written["parts"][pool]
     headings = [name, "ensemble"]
-    rows = [[text, _figure(figures, f"{pool}_ensemble_{key}")] for key, text in _MEASURES.items()]
+    rows = [[text, _figure(figures, f"{pool}_ensemble_{key}")] for key, text in MEASURES.items()]
     notes, parts = [f"Ensemble chosen: {_shares(part['ensembles'])}."], []
     for rival, title in _RIVALS.items():
         choices = part["choices"].get(rival)
@@ -111,7 +111,7 @@ def _against(written: Mapping[str, Any], pool: str, name: str) -> list[str]:
             notes.append(f"No {title.removeprefix('one ')} was kept, so that column is absent.")
             continue
         headings += [title, f"ensemble − {title.removeprefix('one ')}", "chosen by"]
-        for row, key in zip(rows, _MEASURES, strict=True):
+        for row, key in zip(rows, MEASURES, strict=True):
             best, sure = _shares(choices[key]["best"]), choices[key]["sure"]
             alone = _figure(figures, f"{pool}_{rival}_{key}")
             row += [
@@ -119,13 +119,13 @@ def _against(written: Mapping[str, Any], pool: str, name: str) -> list[str]:
                 _figure(figures, f"{pool}_ensemble_minus_{rival}_{key}") if sure else "see below",
                 f"{whole(choices[key]['share'])} ({best})",
             ]
-        unsure = [key for key in _MEASURES if not choices[key]["sure"]]
+        unsure = [key for key in MEASURES if not choices[key]["sure"]]
         each = [
             [other, *(_figure(figures, f"{pool}_ensemble_minus_{other}_{key}") for key in unsure)]
             for other in _rivals_of(part, rival)
         ]
         if unsure:
-            head = [f"ensemble − each that may be {title}", *(_MEASURES[key] for key in unsure)]
+            head = [f"ensemble − each that may be {title}", *(MEASURES[key] for key in unsure)]
             parts += ["", table(head, each)]
     costs = "; ".join(f"{one} {share:.2f}" for one, share in part["cost"].items())
     if costs:
@@ -162,14 +162,15 @@ def _tried(written: Mapping[str, Any], pool: str, trials: Mapping[str, str]) -> 
                 for trial in trials
             ),
         ]
-        for key, text in _MEASURES.items()
+        for key, text in MEASURES.items()
     ]
     return table(["the ensemble's gain", *trials.values()], rows)
 
 
-def _gain_side(figures: Figures, name: str, key: str) -> int:
+def gain_side(figures: Figures, name: str, key: str) -> int:
+    """Return 1 for a gain in a figure, -1 for a loss, 0 where neither is shown."""
     side = side_of(figures[f"{name}_{key}"]["spread"])
-    return -side if key in _LOW_IS_BETTER else side
+    return -side if key in LOW_IS_BETTER else side
 
 
 def _claims(
@@ -178,11 +179,11 @@ def _claims(
     """Return what the ensemble gains over every member, what turns, and what was asked."""
     figures = written["figures"]
     sides = {
-        key: {trial: _gain_side(figures, f"{pool}_least_{trial}", key) for trial in trials}
-        for key in _MEASURES
+        key: {trial: gain_side(figures, f"{pool}_least_{trial}", key) for trial in trials}
+        for key in MEASURES
     }
     holds, turns, loses, neither = [], [], [], []
-    for key, text in _MEASURES.items():
+    for key, text in MEASURES.items():
         side = sides[key]["all"]
         if side > 0 and (turned := [trials[one] for one, own in sides[key].items() if own <= 0]):
             turns.append(f"{text} ({', '.join(turned)})")
@@ -209,7 +210,7 @@ def _claims(
     else:
         gained = "**not shown**, since it turns with the rule, the images or the calibration"
     asked = [f"{_TARGET_GAIN} points of balanced accuracy over the better member: {gained}"] + [
-        f"{least} % {_MEASURES[key]}: {_reached(figures[f'{pool}_ensemble_{key}'], least)}"
+        f"{least} % {MEASURES[key]}: {_reached(figures[f'{pool}_ensemble_{key}'], least)}"
         for key, least in target.items()
     ]
     return f"{said} Asked: {'; '.join(asked)}."

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.evaluation.figures import FIGURES
-from skindx.evaluation.member_gains import GAINED
+from skindx.evaluation.member_gains import GAINED, MemberChoice
 from skindx.metrics import Interval, Measure, Statistic, confidence_interval
 from skindx.metrics.bootstrap import bootstrap_intervals
 from skindx.models.combination import log
@@ -93,6 +93,7 @@ class Study:
         self.largest = str(groups[counts.argmax()]), int(counts.max())
         """The group of the most images, and how many it has."""
         self._judged = [by_histology_N[first.fold_N == fold] for fold in self.numbers]
+        self._chosen: dict[tuple[Any, ...], list[MemberChoice]] = {}
         self._choosing = [by_histology_N[first.fold_N != fold] for fold in self.numbers]
 
     def singles(self, views: int = 1) -> dict[str, Single]:
@@ -149,10 +150,7 @@ class Study:
         self, way: Way, key: str, singles: Mapping[str, Single]
     ) -> tuple["FoldAnswers", dict[str, Any]]:
         """Return the network that the other folds choose for each fold by a figure, and which."""
-        picks = []
-        for fold, by_histology_N in zip(self.folds, self._choosing, strict=True):
-            some_N = None if way.confirmed is None else by_histology_N == way.confirmed
-            picks.append(fold.choose(key, singles, some_N))
+        picks = self._picks(key, singles, way)
         members = [(singles[pick.best][0],) for pick in picks]
         views = [singles[pick.best][1] for pick in picks]
         if way.fold is not None:
@@ -163,6 +161,21 @@ class Study:
             "best": dict(chosen.most_common()),
             "share": share,
         }
+
+    def _picks(self, key: str, singles: Mapping[str, Single], way: Way) -> list[MemberChoice]:
+        """Return the choice of each fold; ways that differ in what is judged alone share it."""
+        told = (key, tuple(singles.items()), way.confirmed, way.by_class)
+        if told not in self._chosen:
+            self._chosen[told] = [
+                fold.choose(
+                    key,
+                    singles,
+                    None if way.confirmed is None else by_histology_N == way.confirmed,
+                    by_class=way.by_class,
+                )
+                for fold, by_histology_N in zip(self.folds, self._choosing, strict=True)
+            ]
+        return self._chosen[told]
 
     def strongest(
         self, way: Way, key: str, singles: Mapping[str, Single]

@@ -311,8 +311,9 @@ _NOTE = (
     "the one that the other folds put first by the figure of the row; the strongest one is put "
     "first by the judged images themselves. The balanced rule divides probabilities by the shares "
     "of the classes in the other folds. Differences: 95 % by a bootstrap over lesions within each "
-    "fold, paired, without what a sample may lack, which other tables join to it. One network of "
-    "its cost sees as many views as the ensemble takes passes."
+    "fold, paired. Other tables join to an interval what a sample may lack, counted by the "
+    "effective number of groups, which one large group lowers. One network of its cost sees as "
+    "many views as the ensemble takes passes."
 )
 
 
