@@ -158,7 +158,10 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     ),
     "unknowns": (REAL_SKIN, elsewhere.unknowns),
     "drift": (REAL_SKIN, elsewhere.drift),
-    "spectrum": (REAL_SKIN, partial(release.spectrum, file=RELEASE)),
+    "spectrum": (
+        REAL_SKIN,
+        partial(release.spectrum, file=RELEASE, folder=str(RELEASED.relative_to(ROOT))),
+    ),
     "classes": (REAL_SKIN, partial(release.classes, file=RELEASE)),
     "urgency": (REAL_SKIN, partial(safety.urgency, file=RELEASE)),
     "groups": (REAL_SKIN, partial(safety.groups, file=RELEASE)),

@@ -68,18 +68,22 @@ def headline(
     rows += [[title, *[""] * (max(len(columns), 1) - 1), text] for title, text in rest]
     head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
     names = [f"{part['name']}: {part['n']} ({part['groups']})" for part in columns] or ["all"]
-    again = f" `skindx recompute {folder}` makes every figure again." if folder else ""
     return "\n".join(
         [
             table([f"{head}; 95 % intervals", *names], rows),
             "",
             *_not_useful(written),
-            origin_of_release(written["origin"], len(written.get("members", ()))) + again,
+            origin_of_release(written["origin"], len(written.get("members", ()))) + again(folder),
         ]
     )
 
 
-def spectrum(load: Load, *, file: str) -> str:
+def again(folder: str) -> str:
+    """Return the command that makes every figure of a release again."""
+    return f" `skindx recompute {folder}` makes every figure again." if folder else ""
+
+
+def spectrum(load: Load, *, file: str, folder: str = "") -> str:
     """Return images that histology confirmed and others apart, and what is served of all."""
     written = load(file)
     parts = written.get("spectrum") or ()
@@ -104,7 +108,7 @@ def spectrum(load: Load, *, file: str) -> str:
             served,
             "",
             *_not_useful(written),
-            origin_of_release(written["origin"]),
+            origin_of_release(written["origin"]) + again(folder),
         ]
     )
 

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from skindx.core.machine import require_extra
 from skindx.diagnosis.answer_report import heading, opened, outlined
-from skindx.diagnosis.guarantees import right_at, set_errors, shown_share
+from skindx.diagnosis.guarantees import right_at, risk_errors, set_errors, shown_share
 from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Diagnosis, percent
-from skindx.diagnosis.scope import shown_tier
+from skindx.diagnosis.scope import lacks, shown_tier
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency
 
@@ -42,7 +42,8 @@ _MOST_PHOTO, _PHOTO_SIDE, _MOST_TEXT = 15_000, 260, 600
 def limits(diagnosis: Diagnosis) -> list[str]:
     """Return what no reader of an answer may miss, in sentences."""
     source = diagnosis.source
-    sentences = (CANNOT_RULE_OUT, source.learned_from, source.expects, source.adapted)
+    unknown = lacks(diagnosis.unknown_urgent)
+    sentences = (CANNOT_RULE_OUT, unknown, source.learned_from, source.expects, source.adapted)
     return [sentence for sentence in (*sentences, diagnosis.notice) if sentence]
 
 
@@ -57,13 +58,14 @@ def _right(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> Share | None
 
 
 def _explained(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
-    """Return what set and probabilities are worth, in sentences."""
+    """Return what next step, set and probabilities are worth, in sentences."""
     right = _right(diagnosis, metrics)
     about = "The evaluation's images whose likeliest condition had about this probability had it in"
     return [
         text
         for text in (
             diagnosis.abstained and f"The model does not know. {diagnosis.abstained}",
+            risk_errors(diagnosis),
             set_errors(diagnosis),
             right and f"{about} {shown_share(right)} of cases.",
         )

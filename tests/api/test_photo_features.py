@@ -96,8 +96,8 @@ def test_embeddings_are_those_that_the_answers_rest_on(loaded: Predictor) -> Non
     units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     joined = np.concatenate(units, axis=1) / np.sqrt(len(units))
     assert embeddings_ND == pytest.approx(joined, abs=1e-6)
-    with pytest.raises(skindx.UserError, match=r"no network 'resnet'; it has .+, "):
-        model.embeddings(PHOTOS, member="resnet")
+    with pytest.raises(skindx.UserError, match=r"no network 'other'; it has .+, "):
+        model.embeddings(PHOTOS, member="other")
 
 
 def test_what_cannot_be_read_has_rows_of_nan_and_no_gate_is_asked(loaded: Predictor) -> None:
