@@ -31,6 +31,7 @@ from skindx.models.ood.ood_detectors import (
     DEFAULT,
     ImageMixture,
     ImageMixtureSettings,
+    Mahalanobis,
     fit_gaussian,
 )
 from skindx.models.ood.stored_check import CHECK, OodImages, OodRow, load_check, save_check
@@ -63,6 +64,18 @@ def test_the_gaussian_is_that_of_probabilistic_pca() -> None:
     np.testing.assert_allclose(found.distances(asked_QD), expected_Q, rtol=2e-3)
     assert fit_gaussian(np.tile(points(3, 0), (9, 1)), np.array(LABELS * 9)) is None
     assert fit_gaussian(points(0, 0), np.array([], dtype=str)) is None
+
+
+def test_axes_in_half_precision_measure_the_same_distance() -> None:
+    known = learned()
+    whole = fit_gaussian(known.features.embeddings, known.labels_N)
+    found = Mahalanobis.fit(ADAPTER.validate_python({"kind": "mahalanobis"}), known)
+    assert whole is not None
+    assert found is not None
+    assert (found.axes_AD.dtype, found.means_CD.dtype) == (np.float16, np.float32)
+    for asked in (features(50, 5), features(50, 6, far=5)):
+        distances_N = whole.distances(asked.embeddings)
+        np.testing.assert_allclose(found.scores(asked), distances_N, rtol=2e-3)
 
 
 def test_a_mixture_is_its_likelihood() -> None:

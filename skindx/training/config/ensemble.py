@@ -60,8 +60,6 @@ class EnsembleSettings(Settings):
 class PackSettings(Settings):
     """What the bundle stores, and how finely: all of it is so before anything is fitted to it."""
 
-    removed_from: ClassVar[str] = "train pack."
-
     weights: Literal["as_trained", "fp16"] = "as_trained"
     """fp16: rounded to half precision, which halves the bundle; answers are computed in single
     precision. A tensor that loses its range by it stays as it is."""
