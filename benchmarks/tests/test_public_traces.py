@@ -28,6 +28,7 @@ from skindx_bench.cluster.public_traces import (
     read_runs,
 )
 from skindx_methods.plan.cluster import ClusterNetwork, Link
+from skindx_methods.plan.profiles import compute_s, trace_of
 
 # Two layers of a weight and a bias; each message 100 ms + 0.1 ms a byte, and 1 ms + 10 us a byte
 # more, but the first, which is disturbed. Backward takes 0.2 s and then 0.3 s.
@@ -113,7 +114,7 @@ def test_of_pipedream_input_is_dropped_and_edges_say_what_goes_in(tmp_path: Path
     path = tmp_path / "a.graph.txt"
     path.write_text("\n".join([*(NODE.format(*node) for node in NODES), *edges]))
     [own] = read_pipedream(path).networks
-    trace = own.trace()
+    trace = trace_of(own)
     assert trace.names == ("10.Linear", "2.Conv2d")
     assert trace.sizes_bytes == (260000, 7168)
     assert trace.backward_s == pytest.approx((0.001, 0.00825))
@@ -122,7 +123,7 @@ def test_of_pipedream_input_is_dropped_and_edges_say_what_goes_in(tmp_path: Path
     assert named["2.Conv2d"] == (4800, 64)
     assert named["10.Linear"] == (6400, 1000)
     assert own.batch == 20
-    assert read_pipedream(path, one_rank_s=2.0).networks[0].compute_s == pytest.approx(2.0)
+    assert compute_s(read_pipedream(path, one_rank_s=2.0).networks[0]) == pytest.approx(2.0)
 
 
 MPARAMS = {
@@ -142,7 +143,7 @@ MPARAMS = {
 def test_public_profiles_hold_the_networks_that_their_names_say(real: Path) -> None:
     for name, millions in MPARAMS.items():
         path = real / "traces" / "pipedream_profiles" / f"{name}.graph.txt"
-        trace = read_pipedream(path).networks[0].trace()
+        trace = trace_of(read_pipedream(path).networks[0])
         assert sum(trace.sizes_bytes) / 4e6 == pytest.approx(millions, abs=0.06)
         # Loading, up to 0.6 s of it, is left out.
         assert 0.01 < trace.forward_s < 0.4
@@ -183,7 +184,7 @@ def test_on_public_traces_the_optimum_wins_with_few_groups(real: Path, ranks: in
     folder, cost = real / "traces", ETHERNET_10G[ranks]
     profiles = sorted((folder / "pipedream_profiles").glob("*.graph.txt"))
     assert len(profiles) == 9
-    found = [read_pipedream(path).networks[0].trace() for path in profiles]
+    found = [trace_of(read_pipedream(path).networks[0]) for path in profiles]
     found.append(read_runs(folder / "bcaffe_logdata" / "tmp8comm.log")[0].trace)
     gains = []
     for trace in found:

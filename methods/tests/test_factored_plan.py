@@ -13,6 +13,7 @@ from skindx_methods.factored.factored import factors_of
 from skindx_methods.plan.choices import PlannedMember, Workload
 from skindx_methods.plan.cluster import ClusterNetwork, Collective
 from skindx_methods.plan.estimate import Machine
+from skindx_methods.plan.profiles import trace_of
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 
@@ -42,7 +43,7 @@ def network() -> ClusterNetwork:
 
 def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
     own = wide(rates=RATES)
-    load = Load(own.trace(), own, "cuda", images=8, pieces=2)
+    load = Load(trace_of(own), own, "cuda", images=8, pieces=2)
     found = strategy_of("factored").schedule(load, network())
     factors, others = found.messages
     size = 16 * (INSIDE + OUTSIDE) * 4

@@ -26,11 +26,26 @@ from skindx.training.checkpoint.finished import load_member, member_folder
 from skindx.training.checks import check_smallest_step
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.workers.lease_queue import ASIDE, DONE, FAILED, OPEN, TaskState, WorkerState
+from skindx.workers.lease_queue import (
+    ASIDE,
+    DONE,
+    FAILED,
+    OPEN,
+    LeaseQueue,
+    LeaseTask,
+    TaskState,
+    WorkerState,
+)
 from skindx_methods.hopping.hop_units import Unit, hop_tasks
 from skindx_methods.hopping.local_workers import line, progress_of
 from skindx_methods.hopping.partition_images import Partitions, Visits, check_partitions
-from skindx_methods.hopping.run_queue import conclude, raise_problems, state_bytes
+from skindx_methods.hopping.run_queue import (
+    conclude,
+    raise_problems,
+    schedule,
+    state_bytes,
+    unschedule,
+)
 
 PARTITIONS = 2
 
@@ -337,6 +352,17 @@ def test_progress_says_who_is_where_and_when_it_ends() -> None:
     assert (found[0].done, found[0].units) == (1, 4)
     assert left_s == pytest.approx(60 + 2 * 4 * 0.3 * 6)
     assert line(found, left_s) == "units done: averaged 1/4; about 1 min left"
+
+
+def test_one_training_schedules_a_run_until_it_lets_go(tmp_path: Path) -> None:
+    with LeaseQueue(tmp_path / "leases.sqlite", "q") as queue:
+        queue.put([LeaseTask("t")], fingerprint="same", version="1", facts={})
+        token = schedule(queue, "host a", 60)
+        assert schedule(queue, "host a", 60, token) == token
+        with pytest.raises(UserError, match=r"another training schedules this run \(host a\)"):
+            schedule(queue, "host b", 60)
+        unschedule(queue, token)
+        schedule(queue, "host b", 60)
 
 
 def test_units_that_did_not_work_are_named() -> None:

@@ -23,7 +23,7 @@ from skindx_methods.hopping import local_workers
 from skindx_methods.hopping.hop_units import open_queue
 from skindx_methods.hopping.hop_worker import launch_workers
 from skindx_methods.hopping.local_workers import Manager
-from skindx_methods.hopping.run_queue import RunJobs, fill, write_hops
+from skindx_methods.hopping.run_queue import RunJobs, fill, schedule, write_hops
 
 MEMBERS = [
     {"name": name, "model": "test_resnet", "seed": seed, "preprocess": {"size": 64}}
@@ -157,7 +157,7 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
     jobs = RunJobs.of(tmp_path, small_dataset, settings)
     with open_queue(tmp_path, settings.engine) as queue:
         fill(queue, jobs, 2)
-        queue.schedule("node7", 60)  # a machine that does not see this one's locks
+        schedule(queue, "node7", 60)  # a machine that does not see this one's locks
     with pytest.raises(UserError, match=r"another training schedules this run \(node7\)"):
         launch_workers(tmp_path, small_dataset, settings)
     other = TrainSettings.parse({**SETTINGS, "recipe": {"epochs": 1, "batch": 9}})

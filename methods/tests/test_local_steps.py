@@ -34,6 +34,7 @@ from skindx_methods.local_steps.local_codes import decode, encode, pack, unpack
 from skindx_methods.local_steps.local_steps import LocalSteps
 from skindx_methods.local_steps.round_guard import Moments, RoundGuard
 from skindx_methods.plan.cluster import Link, Links
+from skindx_methods.plan.profiles import trace_of
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
 AS_DENSE = LocalSettings(steps=1, density=1, bits=32)
@@ -107,7 +108,7 @@ def test_a_round_that_is_longer_than_an_epoch_is_refused() -> None:
 
 
 def test_a_plan_shares_a_rounds_message_out_over_its_steps() -> None:
-    load, network = Load(profile().trace(), profile()), Network(cluster(4))
+    load, network = Load(trace_of(profile()), profile()), Network(cluster(4))
     one, ten = (LocalSettings(steps=steps) for steps in (1, 10))
     size = 2 * one.part_bytes(load.size_bytes // 4, 4)
     assert size == 2 * (12 + 2 * (512 * 2 // 8 + 4))  # 3,000 elements are 6 chunks, 2 a rank

@@ -15,6 +15,7 @@ from skindx_methods.plan.choices import PlannedMember, Workload
 from skindx_methods.plan.cluster import ClusterNetwork
 from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.plan import preset
+from skindx_methods.plan.profiles import trace_of
 from skindx_methods.plan.search import PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 from skindx_methods.split_layers.cells import Cell
@@ -93,7 +94,7 @@ def test_each_further_round_passes_all_weights_through_memory() -> None:
 
 def test_memory_falls_by_the_weights_that_other_ranks_hold() -> None:
     own = alexnet(128, 2, 32)
-    load = Load(own.trace(), own, "cuda", images=32)
+    load = Load(trace_of(own), own, "cuda", images=32)
     split = 4 * (9216 * 4096 + 4096 + 4096 * 4096 + 4096)
     optimizer = own.optimizer_bytes / own.parameter_bytes
     saved = 0.75 * split * (2 + optimizer)

@@ -33,7 +33,7 @@ from skindx_methods.plan.estimate import Machine
 from skindx_methods.plan.measure import measure
 from skindx_methods.plan.measured_steps import profile_member
 from skindx_methods.plan.plan import make
-from skindx_methods.plan.profiles import Profiles
+from skindx_methods.plan.profiles import Profiles, trace_of
 from skindx_methods.plan.saved_plan import Predicted, write_fragment
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.training_plan import (
@@ -85,15 +85,17 @@ def profiles(both: list[Profile]) -> Profiles:
 def test_a_network_is_measured_layer_by_layer(profiles: Profiles) -> None:
     [network] = profiles.networks
     # Of test_resnet with a head of three classes.
-    assert network.elements == sum(parameter.numel() for parameter in _test_resnet().parameters())
+    assert network.parameter_bytes // 4 == sum(
+        parameter.numel() for parameter in _test_resnet().parameters()
+    )
     assert [point.batch for point in network.at] == [4, 8]
     assert network.at[0].peak_bytes <= network.at[1].peak_bytes
-    trace = network.trace()
+    trace = trace_of(network)
     assert trace.forward_s > 0
     assert sum(trace.sizes_bytes) == network.parameter_bytes
     whole = trace.forward_s + sum(trace.backward_s)
     assert whole == pytest.approx(network.at[1].compute_s, rel=0.5)
-    assert network.optimizer_bytes == pytest.approx(8 * network.elements, rel=0.01)
+    assert network.optimizer_bytes == pytest.approx(2 * network.parameter_bytes, rel=0.01)
     assert network.read_s > 0
     assert {"dense", "fused", "gtopk", "powersgd"} <= set(network.local)
     assert all(work.base_s > 0 for work in network.local.values())

@@ -16,7 +16,7 @@ from skindx_methods.plan.estimate import Machine, estimate, memory_of
 from skindx_methods.plan.events import simulate_step
 from skindx_methods.plan.interval import width_of_all
 from skindx_methods.plan.plan import largest_batch, make
-from skindx_methods.plan.profiles import compute_scale
+from skindx_methods.plan.profiles import compute_scale, trace_of
 from skindx_methods.plan.search import VARIANTS, PlanLimits, search
 from skindx_methods.plan.strategy_kinds import strategy_of
 
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_cut_into_pieces_and_what_never_fits_is_refused() -
 
 def test_memory_is_a_line_through_two_batches_and_what_an_exchange_adds() -> None:
     own = profile()
-    load, network = Load(own.trace(), own, "cuda"), ClusterNetwork(cluster(4))
+    load, network = Load(trace_of(own), own, "cuda"), ClusterNetwork(cluster(4))
 
     def peak(name: str, batch: int) -> float:
         return memory_of(strategy_of(name), load, network, batch, 0, checkpointing=False).peak_bytes
@@ -255,7 +255,7 @@ def test_local_steps_are_proposed_where_the_gradient_may_change_and_a_round_fits
 
 def test_zero_updates_a_part_and_gathers_the_weights() -> None:
     network = ClusterNetwork(cluster(4))
-    load = Load(profile().trace(), profile(), "cuda")
+    load = Load(trace_of(profile()), profile(), "cuda")
 
     def step_of(name: str) -> float:
         schedule = strategy_of(name).schedule(load, network)

@@ -10,6 +10,7 @@ from skindx.core.cost.pricing import Load, Message, StepSchedule, Timed
 from skindx.core.cost.profile import Trace
 from skindx_methods.plan.cluster import ClusterNetwork
 from skindx_methods.plan.events import Feeding, simulate_step
+from skindx_methods.plan.profiles import trace_of
 
 ONE_LINK = ClusterNetwork(cluster(4))
 
@@ -29,7 +30,7 @@ def test_with_one_link_a_step_is_the_timeline(trace: Trace, cost: Cost, rule: st
 
 def step_of(name: str, local_s: float = 0.0, **options: object) -> float:
     own = profile(local_s)
-    load = Load(own.trace(), own, "cuda")
+    load = Load(trace_of(own), own, "cuda")
     schedule = exchanging(name, **options).schedule(load, ONE_LINK)
     return simulate_step(load.trace, schedule, ONE_LINK).seconds
 
@@ -53,7 +54,7 @@ def test_exchanges_as_a_hand_counts_them() -> None:
 
 def test_pieces_are_exchanged_once() -> None:
     own = profile()
-    load = Load(own.trace(), own, "cuda")
+    load = Load(trace_of(own), own, "cuda")
     schedule = exchanging("dense").schedule(load, ONE_LINK)
     step = simulate_step(load.trace, schedule, ONE_LINK, pieces=3)
     assert step.seconds == pytest.approx(30 + 1.3 + 0.5)
@@ -62,7 +63,7 @@ def test_pieces_are_exchanged_once() -> None:
 
 def test_on_cores_images_and_bytes_slow_computing_down_and_beside_a_gpu_they_do_not() -> None:
     own = profile()
-    load = Load(own.trace(), own, "cpu")
+    load = Load(trace_of(own), own, "cpu")
     reads = Feeding(read_s=4.0)
     beside = simulate_step(load.trace, StepSchedule(), ONE_LINK, feeding=reads)
     assert beside.seconds == pytest.approx(10.5)

@@ -66,7 +66,6 @@ class BucketedExchange(Exchange):
         self._bucket_mb = bucket_mb
 
     def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
-        """Cut the buckets."""
         super().attach(fabric, gradients, steps_per_epoch)
         self._groups = fixed_buckets(
             [4 * elements for elements in gradients.sizes], self._bucket_mb
@@ -79,11 +78,9 @@ class BucketedExchange(Exchange):
 
     @property
     def groups(self) -> Sequence[int]:
-        """How many tensors each bucket has."""
         return self._groups
 
     def launch(self, group: int) -> None:
-        """Begin with a bucket, while backward goes on."""
         first = sum(self._groups[:group])
         span = self.gradients.span(first, first + self._groups[group])
         self._background.do(lambda: self._mean(span))
@@ -93,12 +90,10 @@ class BucketedExchange(Exchange):
         span.div_(self.fabric.world)
 
     def finish(self) -> bool:
-        """Wait for all buckets."""
         self._background.wait()
         return True
 
     def close(self) -> None:
-        """End the thread."""
         self._background.close()
 
 
@@ -134,7 +129,6 @@ class Hierarchical(BucketedExchange):
         return [str(one) for one in names[:, 0].tolist()]
 
     def sum(self, span: Tensor) -> None:
-        """Sum a bucket, chunk after chunk."""
         pieces = [piece for piece in span.tensor_split(self.settings.chunks) if len(piece)]
         first = self._node[0]
         up = [
@@ -182,7 +176,6 @@ class Tree:
     arity: int
 
     def parent(self, place: int) -> int:
-        """Return the place above `place`."""
         return (place - 1) // self.arity
 
     def depth(self, place: int) -> int:
@@ -267,7 +260,6 @@ class Multicolor(BucketedExchange):
         ]
 
     def sum(self, span: Tensor) -> None:
-        """Sum a bucket, round after round."""
         pieces = [
             part.tensor_split(self.settings.chunks) for part in span.tensor_split(self._colors)
         ]

@@ -35,7 +35,6 @@ class DenseSettings(ExchangeSettings):
         )
 
     def memory_bytes(self, load: Load, network: Network) -> int:
-        """Count the one buffer."""
         return load.size_bytes if network.ranks > 1 else 0
 
     def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:

@@ -35,7 +35,6 @@ class Fused(Exchange):
 
     @property
     def groups(self) -> Sequence[int]:
-        """How many tensors are sent together, in backward order."""
         return self._groups
 
     def plan(self, groups: Sequence[int]) -> None:
@@ -45,7 +44,6 @@ class Fused(Exchange):
         self._groups = list(groups)
 
     def launch(self, group: int) -> None:
-        """Begin to sum a group, while backward goes on."""
         first = sum(self._groups[:group])
         span = self.gradients.span(first, first + self._groups[group])
         sent = span.bfloat16() if self.settings.wire == "bf16" else span
@@ -65,7 +63,6 @@ class Fused(Exchange):
         return True
 
     def norm(self) -> float:
-        """Return the norm of all groups."""
         return float(torch.linalg.vector_norm(torch.stack(self._norms))) if self._norms else 0.0
 
     def state_dict(self) -> State:

@@ -69,7 +69,6 @@ class HierarchicalSettings(BucketedSettings):
 
     @classmethod
     def probed(cls, nodes: int, per_node: int) -> Self | None:
-        """Return it for these nodes."""
         return cls(ranks_per_node=per_node) if nodes > 1 and per_node > 1 else None
 
 

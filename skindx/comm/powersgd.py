@@ -36,7 +36,6 @@ class PowerSGDSettings(ExchangeSettings):
 
     @classmethod
     def timed(cls) -> Self:
-        """Return the defaults."""
         return cls()
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:

@@ -100,11 +100,9 @@ class PowerSGD(Exchange):
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def state_dict(self) -> State:
-        """Return residual and thin matrices."""
         return {"residual": self._residual_M, "right": list(self._right)}
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take residual and thin matrices over."""
         take_over(self._residual_M, states, "residual", self.fabric)
         check_like(states[0].get("right"), self._right, "exchange/right")
         self._right = [tensor.to(self.fabric.device) for tensor in states[0]["right"]]

@@ -252,7 +252,6 @@ class SparseExchange(Exchange):
 
     @property
     def density(self) -> float:
-        """The density of the next step."""
         epoch, warmup = self.step // self.steps_per_epoch, self.settings.warmup
         return warmup[epoch] if epoch < len(warmup) else self.settings.density
 
@@ -297,14 +296,12 @@ class SparseExchange(Exchange):
         self.residual_M = residual_M
 
     def state_dict(self) -> State:
-        """Return residual, velocity, and how many steps were taken."""
         state: State = {"step": self.step, "residual": self.residual_M}
         if self._velocity_M is not None:
             state["velocity"] = self._velocity_M
         return state
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take residual, velocity and the place in the warm-up over."""
         step = states[0].get("step")
         if type(step) is not int or step < 0:
             raise UnfitStateError("exchange/step is no number of steps")

@@ -56,7 +56,6 @@ class SparseSettings(ExchangeSettings):
         return (1 + bool(self.momentum)) * load.size_bytes
 
     def saved_bytes(self, load: Load, network: Network) -> int:
-        """Count the same."""
         return self.memory_bytes(load, network)
 
 
@@ -73,6 +72,5 @@ class TopKSettings(SparseSettings):
     local_as: ClassVar[str] = "gtopk"
 
     def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
-        """Gather all ranks' messages."""
         price = network.price("all_gather")
         return price(size_bytes), network.ranks - 1, price.spread, price.measured

@@ -223,6 +223,5 @@ def _entry_points() -> Any:
 
 
 def load_object(target: str) -> Any:
-    """Import "module:Object" and return the object."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -93,7 +93,6 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def write_private_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as CSV, the names of its columns first."""
     with private_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)
@@ -101,7 +100,6 @@ def write_private_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterabl
 
 
 def write_private_json(path: Path, value: Any) -> None:
-    """Write JSON, keys in the order given, with a final newline."""
     write_private(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 

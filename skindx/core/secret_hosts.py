@@ -93,7 +93,6 @@ def variables(raw: Any, *, of_urls: bool = False) -> Iterator[str]:
 
 
 def hosts_in(values: Any) -> Iterator[str]:
-    """Yield the hosts of the URLs in plain values."""
     yield from filter(None, map(host_of, _texts(values)))
 
 

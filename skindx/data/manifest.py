@@ -377,5 +377,4 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def box_labels(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the sorted classes of the boxes that the records carry."""
     return tuple(sorted({box.label for record in records for box in record.boxes or ()}))

@@ -56,8 +56,6 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class PhotoFault:
-    """A fault of a photo."""
-
     fault: Fault
     fatal: bool
     """Whether no diagnosis should rest on the photo; otherwise it is a remark beside one."""

@@ -54,7 +54,6 @@ class FileColours:
 
     @property
     def there(self) -> bool:
-        """Tell whether there is a profile to be asked."""
         return bool(self._profile)
 
     @property

@@ -93,11 +93,9 @@ class MeasureDifference(Measure):
 
     @property
     def images(self) -> int:
-        """How many images both were made from."""
         return self.first.images
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
-        """Prepare both for the same draws."""
         first, second = (measure.redraw(index_N, groups) for measure in (self.first, self.second))
         return lambda weights_DG: first(weights_DG) - second(weights_DG)
 
@@ -120,7 +118,6 @@ class Statistic(Measure):
 
     @property
     def images(self) -> int:
-        """How many images it was made from."""
         return len(self.features_NF)
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
@@ -325,7 +322,6 @@ class ClasswiseGaps(Measure):
 
     @property
     def images(self) -> int:
-        """How many images it was made from."""
         return len(self.gap_NC)
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:

@@ -125,7 +125,6 @@ class EmbeddingIndex:
 
     @cached_property
     def groups(self) -> dict[str, int]:
-        """The group of each image by its SHA-256."""
         return {row.sha256: row.group for row in self.rows}
 
     def nearest(

@@ -51,7 +51,6 @@ def _word(*words: str) -> Check:
 
 
 def flag(value: Any) -> bool:
-    """Tell whether a value is a truth value."""
     return isinstance(value, bool)
 
 

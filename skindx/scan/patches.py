@@ -58,7 +58,6 @@ class Patches:
 
     @cached_property
     def begins_by_axis(self) -> tuple[tuple[int, ...], ...]:
-        """Starts of patches, by axis."""
         axes = zip(self.shape, self.patch, self.overlap, strict=True)
         return tuple(starts(*axis) for axis in axes)
 

@@ -60,7 +60,6 @@ class _Speed(ProgressColumn):
         self._batch = batch
 
     def render(self, task: Task) -> Text:
-        """Return the text."""
         return Text("" if task.speed is None else f"{task.speed * self._batch:.0f} images/s")
 
 
@@ -240,14 +239,12 @@ class CallbackList:
         self._waiting = []
 
     def step(self, step: int, loss: float) -> None:
-        """`step` steps are done since the first epoch; `loss` is this rank's mean."""
         self._bar.step(loss, step)
         for name, monitor in self._started:
             if name not in self._failing:
                 self._careful(name, partial(monitor.step, step, loss))
 
     def epoch(self, history: Sequence[Row], line: str) -> None:
-        """One more epoch is done: the last row of `history`, which `line` sums up."""
         self._bar.line(line)
         for name, monitor in self._started:
             self._careful(name, partial(monitor.epoch, history))

@@ -105,7 +105,6 @@ class Method:
         return dict(state)
 
     def whole_weights(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the parameters by name."""
         return {name: weight.detach() for name, weight in module.named_parameters()}
 
     def whole_shapes(self, module: nn.Module) -> dict[str, torch.Size]:

@@ -149,7 +149,6 @@ class Training(Generic[Result_co]):
 
     @property
     def name(self) -> str:
-        """The task's name in messages."""
         return self.task.name
 
     @property

@@ -82,7 +82,6 @@ class Mlflow:
         self._settings = settings
 
     def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
-        """Begin a run, or go on with the one of this training."""
         go_offline()  # before the import, which reads whether usage is reported
         uri = self._settings.uri
         if uri is None:
@@ -134,7 +133,6 @@ class Mlflow:
         self._id.keep(self._id.value, len(history))
 
     def close(self, *, finished: bool) -> None:
-        """End the run."""
         self._client.set_terminated(self._id.value, "FINISHED" if finished else "KILLED")
 
 
@@ -178,7 +176,6 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self, *, finished: bool) -> None:
-        """Close the event file."""
         self._writer.close()
 
 
@@ -189,7 +186,6 @@ class Wandb:
         self._settings = settings
 
     def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
-        """Begin a run, or go on with the one of this training."""
         go_offline()  # before the import, which starts its makers' error reports
         import wandb
 

@@ -6,7 +6,6 @@ index lets no group of tasks be on two workers at a time.
 
 import json
 import random
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +33,6 @@ from sqlalchemy import (
     make_url,
     select,
     text,
-    update,
 )
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
@@ -383,36 +381,3 @@ class LeaseQueue:
         with database_errors(self.where), self.engine.begin() as connection:
             for table in (TASKS, PLACES, WORKERS, QUEUES):
                 connection.execute(delete(table).where(table.c.queue == self.name))
-
-    def schedule(self, note: str, lease_s: float, token: str = "", *, ended: str = "") -> str:
-        """Become the queue's one scheduler, or stay it with the `token` of before.
-
-        One whose note is `ended` is known to be dead. Raises UserError while another is at work.
-        """
-        token, fresh = token or secrets.token_hex(8), now(self.engine)
-        mine = (QUEUES.c.scheduler == token) | QUEUES.c.scheduler.is_(None)
-        if ended:
-            mine |= QUEUES.c.scheduler_note == ended
-        with database_errors(self.where), self.engine.begin() as connection:
-            taken = connection.execute(
-                update(QUEUES)
-                .where(QUEUES.c.queue == self.name, mine | (QUEUES.c.scheduler_until < fresh))
-                .values(scheduler=token, scheduler_note=note, scheduler_until=fresh + lease_s)
-            ).rowcount
-            other = connection.execute(
-                select(QUEUES.c.scheduler_note).where(QUEUES.c.queue == self.name)
-            ).scalar()
-        if not taken:
-            raise UserError(
-                f"another training schedules this run ({other}); wait for it, or end it."
-            )
-        return token
-
-    def unschedule(self, token: str) -> None:
-        """Let another one schedule."""
-        with database_errors(self.where), self.engine.begin() as connection:
-            connection.execute(
-                update(QUEUES)
-                .where(QUEUES.c.queue == self.name, QUEUES.c.scheduler == token)
-                .values(scheduler=None, scheduler_note=None, scheduler_until=None)
-            )

@@ -182,7 +182,6 @@ class LastingProcess:
         return _failure(code, self._order["timeout_s"])
 
     def end(self) -> None:
-        """End the process, if there is one."""
         if self._process:
             self._process.kill()
             self._process.end()

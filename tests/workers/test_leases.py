@@ -177,12 +177,6 @@ def test_what_does_not_belong_together_is_refused(queue: LeaseQueue) -> None:
         put(queue, [LeaseTask("t")], fingerprint="other")
     with pytest.raises(UserError, match=r"this worker is skindx 2"):
         put(queue, [LeaseTask("t")], version="2")
-    token = queue.schedule("host a", 60)
-    assert queue.schedule("host a", 60, token) == token
-    with pytest.raises(UserError, match=r"another training schedules this run \(host a\)"):
-        queue.schedule("host b", 60)
-    queue.unschedule(token)
-    queue.schedule("host b", 60)
     queue.remove()
     assert queue.facts() is None
 

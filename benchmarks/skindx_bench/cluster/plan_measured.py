@@ -31,7 +31,7 @@ from skindx_methods.plan.cluster import Cluster
 from skindx_methods.plan.estimate import Estimate, Machine, estimate
 from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import PlanRequest
-from skindx_methods.plan.profiles import Profiles
+from skindx_methods.plan.profiles import Profiles, trace_of
 from skindx_methods.plan.saved_plan import happened_of
 from skindx_methods.plan.search import PlanLimits
 from skindx_methods.plan.strategy_kinds import strategy_of
@@ -73,7 +73,7 @@ def _of_model(
     planned = {
         kind: estimate(profile, _choice(kind, layout), machine) for kind in kinds(settings, layout)
     }
-    ready_s = profile.trace().ready_s
+    ready_s = trace_of(profile).ready_s
     times: dict[Kind, list[float]] = {kind: [] for kind in planned}
     for turn in range(settings.rounds + 1):
         for kind, found in planned.items():

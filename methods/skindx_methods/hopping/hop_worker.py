@@ -59,7 +59,14 @@ from skindx_methods.hopping.partition_images import (
     check_partitions,
     partitions_of,
 )
-from skindx_methods.hopping.run_queue import RunJobs, check_memory, conclude, fill
+from skindx_methods.hopping.run_queue import (
+    RunJobs,
+    check_memory,
+    conclude,
+    fill,
+    schedule,
+    unschedule,
+)
 
 PAPER = (
     "Model hopping | Kumar et al., Cerebro: A Layered Data Platform for Scalable Deep Learning,"
@@ -409,13 +416,13 @@ def scheduling(queue: LeaseQueue, lease_s: float) -> Iterator[None]:
     """Be the one training that schedules a run. Raises UserError while another one is."""
     note = socket.gethostname()
     # Who holds the run's folder on this host is the only one here: what is noted of it has ended.
-    token = queue.schedule(note, lease_s, ended=note)
+    token = schedule(queue, note, lease_s, ended=note)
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(lease_s / _BEATS):
             try:
-                queue.schedule(note, lease_s, token)
+                schedule(queue, note, lease_s, token)
             except UserError:
                 continue
 
@@ -426,4 +433,4 @@ def scheduling(queue: LeaseQueue, lease_s: float) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        queue.unschedule(token)
+        unschedule(queue, token)

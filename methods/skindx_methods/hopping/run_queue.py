@@ -4,6 +4,7 @@ What went wrong is named, what was done is kept as RUN/hops.csv.
 """
 
 import csv
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sqlalchemy import select, update
 from torch import nn
 
 from skindx.core import measurement
@@ -35,9 +37,12 @@ from skindx.workers.lease_queue import (
     DONE,
     FAILED,
     MOST_LOSSES,
+    QUEUES,
     LeaseQueue,
     LeaseTask,
     TaskState,
+    database_errors,
+    now,
 )
 from skindx.workers.leases import Leases
 from skindx_methods.hopping.hop_units import (
@@ -233,4 +238,39 @@ def check_memory(
             f"member {member.name}: {member.model} takes {needed / 1e9:.1f} GB in training without "
             f"its activations, and each of {workers} workers has {there / 1e9:.1f} GB; set "
             "engine.ranks lower, or choose a smaller model."
+        )
+
+
+def schedule(
+    queue: LeaseQueue, note: str, lease_s: float, token: str = "", *, ended: str = ""
+) -> str:
+    """Become a queue's one scheduler, or stay it with the `token` of before.
+
+    One whose note is `ended` is known to be dead. Raises UserError while another is at work.
+    """
+    token, fresh = token or secrets.token_hex(8), now(queue.engine)
+    mine = (QUEUES.c.scheduler == token) | QUEUES.c.scheduler.is_(None)
+    if ended:
+        mine |= QUEUES.c.scheduler_note == ended
+    with database_errors(queue.where), queue.engine.begin() as connection:
+        taken = connection.execute(
+            update(QUEUES)
+            .where(QUEUES.c.queue == queue.name, mine | (QUEUES.c.scheduler_until < fresh))
+            .values(scheduler=token, scheduler_note=note, scheduler_until=fresh + lease_s)
+        ).rowcount
+        other = connection.execute(
+            select(QUEUES.c.scheduler_note).where(QUEUES.c.queue == queue.name)
+        ).scalar()
+    if not taken:
+        raise UserError(f"another training schedules this run ({other}); wait for it, or end it.")
+    return token
+
+
+def unschedule(queue: LeaseQueue, token: str) -> None:
+    """Let another one schedule."""
+    with database_errors(queue.where), queue.engine.begin() as connection:
+        connection.execute(
+            update(QUEUES)
+            .where(QUEUES.c.queue == queue.name, QUEUES.c.scheduler == token)
+            .values(scheduler=None, scheduler_note=None, scheduler_until=None)
         )

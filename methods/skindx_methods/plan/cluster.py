@@ -206,7 +206,10 @@ class ClusterNetwork:
         more = self.cluster.overhead
         if self.ranks == 1 or more is None:
             return price
-        curve = price.curve.plus(more.cost)
+        line = price.line
+        line = Cost(line.alpha_s + more.alpha_s, line.beta_s_per_byte + more.beta_s_per_byte)
+        points = ((size, seconds + more.cost(size)) for size, seconds in price.curve.points)
+        curve = Curve(line, tuple(points))
         return replace(price, curve=curve, spread=max(price.spread, more.spread))
 
     def _measured(self, collective: Kind) -> Collective | None:

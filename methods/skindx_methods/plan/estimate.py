@@ -1,16 +1,16 @@
 """Time and memory of a step under a choice; time, money and energy of the whole ensemble."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from skindx.core.cost.pricing import Load, StepSchedule, Strategy
+from skindx.core.cost.pricing import Load, Message, StepSchedule, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Trace
 from skindx_methods.plan.choices import Choice, PlannedMember, Workload
 from skindx_methods.plan.cluster import Cluster, ClusterNetwork
 from skindx_methods.plan.events import Feeding, Step, simulate_step
-from skindx_methods.plan.profiles import Profiles, compute_scale
+from skindx_methods.plan.profiles import Profiles, compute_s, compute_scale, trace_of
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,13 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     compute = corrections["compute"].factor if "compute" in corrections else 1.0
     communicate = corrections["communicate"].factor if "communicate" in corrections else 1.0
     scale = compute_scale(profile, choice.piece) * compute
-    trace = profile.trace(scale=scale)
+    trace = trace_of(profile, scale=scale)
     if choice.checkpointing:
         trace = _computed_again(trace, profile)
     load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
     schedule = choice.strategy.schedule(load, network)
     if communicate != 1.0:
-        schedule = schedule.scaled(communicate)
+        schedule = messages_slower(schedule, communicate)
     images = choice.piece * choice.accumulate
     feeding = Feeding(read_s=images * profile.read_s / machine.profiles.cores)
     simulated = Simulated(
@@ -191,12 +191,27 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     return Estimate(choice, simulated.run(), simulated, memory, beyond)
 
 
+def messages_slower(schedule: StepSchedule, factor: float) -> StepSchedule:
+    """Return the schedule whose messages take `factor` times as long on the wire."""
+
+    def slower(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return tuple(replace(one, timed=one.timed.scaled(factor)) for one in messages)
+
+    return replace(
+        schedule,
+        messages=slower(schedule.messages),
+        gathers=slower(schedule.gathers),
+        spreads=slower(schedule.spreads),
+        flow=schedule.flow.slower(wire=factor) if schedule.flow else None,
+    )
+
+
 def _computed_again(trace: Trace, profile: Profile) -> Trace:
     """Return a trace whose backward computes forward once more, spread over its tensors."""
     measured = profile.checkpointing
     more_s = trace.forward_s
     if measured:
-        plain_s = (profile.compute_s * compute_scale(profile, measured.batch)) or 1e-12
+        plain_s = (compute_s(profile) * compute_scale(profile, measured.batch)) or 1e-12
         more_s = max(0.0, measured.compute_s / plain_s - 1) * (
             trace.forward_s + sum(trace.backward_s)
         )

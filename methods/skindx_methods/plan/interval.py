@@ -13,7 +13,7 @@ from dataclasses import replace
 from skindx.core.cost.pricing import StepSchedule
 from skindx.core.cost.profile import Trace
 from skindx_methods.plan.cluster import Cluster
-from skindx_methods.plan.estimate import Estimate, PlanOutcome, Simulated
+from skindx_methods.plan.estimate import Estimate, PlanOutcome, Simulated, messages_slower
 
 Z90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""
@@ -51,7 +51,8 @@ def width_of_all(outcome: PlanOutcome) -> float:
 def _each_slower(step: Simulated) -> Iterator[Simulated]:
     """Yield the step with each thing that was measured slower by its standard deviation."""
     cluster, profile, schedule = step.network.cluster, step.profile, step.schedule
-    compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
+    spread = max((point.spread for point in profile.at), default=0.0)
+    compute = math.hypot(spread, _learnt(cluster, "compute"))
     if compute:
         slow = _flow_slower(schedule, compute=1 + compute)
         yield replace(step, trace=_slower(step.trace, compute), schedule=slow)
@@ -62,7 +63,7 @@ def _each_slower(step: Simulated) -> Iterator[Simulated]:
         yield replace(step, trace=trace, schedule=slow)
     wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
     if wire:
-        yield replace(step, schedule=schedule.scaled(1 + wire))
+        yield replace(step, schedule=messages_slower(schedule, 1 + wire))
     if schedule.local_spread and schedule.local_s:
         yield replace(step, schedule=_local_slower(schedule))
     if profile.read_spread and step.feeding.read_s:

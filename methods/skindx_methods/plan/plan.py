@@ -15,7 +15,7 @@ from skindx.core.text import seconds
 from skindx_methods.plan.choices import Choice, PlannedMember, Workload
 from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Link, Links
 from skindx_methods.plan.estimate import Estimate, Machine, PlanOutcome, estimate, memory_of
-from skindx_methods.plan.profiles import Profiles
+from skindx_methods.plan.profiles import Profiles, trace_of
 from skindx_methods.plan.search import PlanLimits, SearchResult, search
 
 PAPER = (
@@ -204,7 +204,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
             limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
         )
         network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
-        load = Load(profile.trace(), profile, machine.profiles.device, chosen.choice.piece)
+        load = Load(trace_of(profile), profile, machine.profiles.device, chosen.choice.piece)
         most = largest_batch(
             chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
         )

@@ -1,12 +1,22 @@
 """trace.json: the profiles of the networks of a config on one kind of node, and their reading."""
 
+import math
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field
 
 from skindx.core.atomic_files import write_json
-from skindx.core.cost.profile import MOST_TENSORS, Bytes, Images, Name, Number, Profile
+from skindx.core.cost.profile import (
+    MOST_TENSORS,
+    Bytes,
+    Images,
+    Name,
+    Number,
+    Profile,
+    ProfiledLayer,
+    Trace,
+)
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, parse_json, read_plain
@@ -93,3 +103,51 @@ def compute_scale(profile: Profile, images: float) -> float:
     seconds = first.compute_s + slope * (images - first.batch)
     known = first.compute_s + slope * (profile.batch - first.batch)
     return max(seconds, 0.2 * first.compute_s * images / first.batch) / known
+
+
+def trace_of(profile: Profile, *, scale: float = 1.0) -> Trace:
+    """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
+
+    Raises UserError for a layer that was never timed, and for times that no step takes.
+    """
+    names: list[str] = []
+    sizes: list[int] = []
+    seconds: list[float] = []
+    waiting_s = 0.0
+    for layer in reversed(profile.layers):
+        waiting_s += _timed(profile, layer, "backward_s") * scale
+        elements = [math.prod(shape) for shape in layer.shapes]
+        for number, count in enumerate(elements or [layer.parameter_bytes // 4]):
+            if count:
+                names.append(f"{layer.name}/{number}" if number else layer.name)
+                sizes.append(4 * count)
+                seconds.append(waiting_s)
+                waiting_s = 0.0
+    if not names:
+        raise UserError(f"{profile.name} has no parameters; there is nothing to train.")
+    raw = {
+        "names": names,
+        "sizes_bytes": sizes,
+        "backward_s": (*seconds[:-1], seconds[-1] + waiting_s),
+        "forward_s": scale * sum(_timed(profile, layer, "forward_s") for layer in profile.layers),
+        "update_s": profile.update_s,
+    }
+    return Trace.parse(raw, origin=f"a step of {profile.name}", expand=False)
+
+
+def compute_s(profile: Profile) -> float:
+    """Return seconds of forward and backward at the profile's batch, layer by layer."""
+    return sum(
+        _timed(profile, layer, "forward_s") + _timed(profile, layer, "backward_s")
+        for layer in profile.layers
+    )
+
+
+def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
+    seconds: float | None = getattr(layer, key)
+    if seconds is None:
+        raise UserError(
+            f"layer {layer.name} of {profile.name} was never timed ({key} is null); measure it "
+            "with `skindx plan measure`, or put a time in."
+        )
+    return seconds

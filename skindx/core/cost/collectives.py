@@ -52,13 +52,6 @@ class Curve:
         sizes, seconds = zip(*self.points, strict=True)
         return float(np.interp(size_bytes, sizes, seconds))
 
-    def plus(self, more: Cost) -> "Curve":
-        """Return the curve of what takes longer by `more`."""
-        line = Cost(
-            self.line.alpha_s + more.alpha_s, self.line.beta_s_per_byte + more.beta_s_per_byte
-        )
-        return Curve(line, tuple((size, seconds + more(size)) for size, seconds in self.points))
-
 
 def fit(samples: Iterable[tuple[int, float]]) -> Cost:
     """Fit measured (bytes, seconds), of which some may be far off; neither term is negative.

@@ -6,7 +6,7 @@ Another program simulates the step of a `StepSchedule`: `skindx plan` of the kit
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from skindx.core.cost.collectives import Cost, Curve
@@ -168,20 +168,6 @@ class StepSchedule:
     """The collective was measured on this cluster, among as many ranks."""
     flow: Flow | None = None
     """The whole step, where layers are shared out over ranks; all of the above is then in it."""
-
-    def scaled(self, factor: float) -> "StepSchedule":
-        """Return the schedule whose messages take `factor` times as long on the wire."""
-
-        def scaled(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-            return tuple(replace(one, timed=one.timed.scaled(factor)) for one in messages)
-
-        return replace(
-            self,
-            messages=scaled(self.messages),
-            gathers=scaled(self.gathers),
-            spreads=scaled(self.spreads),
-            flow=self.flow.slower(wire=factor) if self.flow else None,
-        )
 
     @property
     def local_s(self) -> float:

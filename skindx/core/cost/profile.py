@@ -9,7 +9,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 
 MOST_S = 1e9
@@ -167,60 +166,3 @@ class Profile(Settings):
     def parameter_bytes(self) -> int:
         """Of all layers, as fp32."""
         return sum(layer.parameter_bytes for layer in self.layers)
-
-    @property
-    def elements(self) -> int:
-        """How many there are in the whole gradient."""
-        return self.parameter_bytes // 4
-
-    @property
-    def spread(self) -> float:
-        """Of a step's computing."""
-        return max((point.spread for point in self.at), default=0.0)
-
-    def trace(self, *, scale: float = 1.0) -> Trace:
-        """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
-
-        Raises UserError for a layer that was never timed, and for times that no step takes.
-        """
-        names: list[str] = []
-        sizes: list[int] = []
-        seconds: list[float] = []
-        waiting_s = 0.0
-        for layer in reversed(self.layers):
-            waiting_s += _timed(self, layer, "backward_s") * scale
-            elements = [math.prod(shape) for shape in layer.shapes]
-            for number, count in enumerate(elements or [layer.parameter_bytes // 4]):
-                if count:
-                    names.append(f"{layer.name}/{number}" if number else layer.name)
-                    sizes.append(4 * count)
-                    seconds.append(waiting_s)
-                    waiting_s = 0.0
-        if not names:
-            raise UserError(f"{self.name} has no parameters; there is nothing to train.")
-        raw = {
-            "names": names,
-            "sizes_bytes": sizes,
-            "backward_s": (*seconds[:-1], seconds[-1] + waiting_s),
-            "forward_s": scale * sum(_timed(self, layer, "forward_s") for layer in self.layers),
-            "update_s": self.update_s,
-        }
-        return Trace.parse(raw, origin=f"a step of {self.name}", expand=False)
-
-    @property
-    def compute_s(self) -> float:
-        """Forward and backward at the profile's batch, layer by layer."""
-        return sum(
-            _timed(self, layer, "forward_s") + _timed(self, layer, "backward_s")
-            for layer in self.layers
-        )
-
-
-def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
-    seconds: float | None = getattr(layer, key)
-    if seconds is None:
-        raise UserError(
-            f"layer {layer.name} of {profile.name} was never timed ({key} is null); measure it "
-            "with `skindx plan measure`, or put a time in."
-        )
-    return seconds

@@ -237,7 +237,6 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _folded(folder: str) -> str:
-    """Return a folder's name as it is compared."""
     return folded_name(unquote(folder))
 
 

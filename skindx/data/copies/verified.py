@@ -290,7 +290,6 @@ def records_of(copies: Iterable[Copy], paths: Sequence[str]) -> list[CopyRecord]
 
 
 def write_copies(file: Path, rows: Sequence[CopyRecord]) -> None:
-    """Write rows, atomically."""
     write_table(file, rows, CopyRecord)
 
 

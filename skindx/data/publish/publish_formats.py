@@ -66,7 +66,6 @@ def _split(path: str) -> str:
 
 
 def shards(rows: Iterable[PublishedRow]) -> list[str]:
-    """Return the shards that the rows name, in shard order."""
     return list(dict.fromkeys(row.path for row in rows if row.path))
 
 

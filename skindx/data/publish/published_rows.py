@@ -275,7 +275,6 @@ def _value(kind: str) -> dict[str, str]:
 
 
 def write_rows(folder: Path, rows: Sequence[PublishedRow]) -> None:
-    """Write `folder`/manifest.parquet."""
     write_table(folder / MANIFEST, rows, PublishedRow)
 
 

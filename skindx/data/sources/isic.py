@@ -58,7 +58,6 @@ class IsicSource(ApiSource):
     def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
-        """Yield one result's row."""
         isic_id = text(result, "isic_id")
         clinical = ("metadata", "clinical")
         diagnoses = [text(result, *clinical, level) for level in _LEVELS]
@@ -176,7 +175,6 @@ class IsicFolder(TableOfFiles):
         return SourcePreview(preview.labels, [*preview.notes, note])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read the table. Raises UserError."""
         files = {path.stem: path.relative_to(self.root).as_posix() for path in self._files()}
         label_of = _label_chooser(self.labels, self._taxonomy, _LEVELS[5 - self.deepest :])
         return [self._line(n, raw, files, label_of) for n, raw in enumerate(self._raw(), start=2)]

@@ -33,7 +33,6 @@ class LinearHead(HeadSettings):
 
     @property
     def solved(self) -> bool:
-        """True by the exact solver."""
         return self.solver == "exact"
 
 

@@ -229,7 +229,6 @@ class ScanTaskRunner:
 
 
 def to_box(row: list[Any]) -> Box:
-    """Return a box from x1, y1, x2, y2, score, label."""
     x1, y1, x2, y2, score, label = row
     return Box(x1, y1, x2, y2, label, "detector", score)
 

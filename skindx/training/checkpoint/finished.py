@@ -84,7 +84,6 @@ class FinishedMember:
 
 
 def member_folder(run: Path, name: str) -> Path:
-    """Return the folder of one member of a run."""
     return run / "members" / name
 
 

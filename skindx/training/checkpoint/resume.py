@@ -49,7 +49,6 @@ class RandomNumbers:
         self._rank, self._world, self._device = rank, world, device
 
     def state_dict(self) -> State:
-        """Return the generators' states."""
         name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
         version, words, following = random.getstate()
         state: dict[str, Any] = {
@@ -157,7 +156,6 @@ class Remembered:
         self._exchange = exchange
 
     def state_dict(self) -> State:
-        """Return this rank's state."""
         return self._exchange.state_dict()
 
     def load_state_dict(self, states: Sequence[State]) -> None:

@@ -328,7 +328,6 @@ class Buffers:
         }
 
     def state_dict(self) -> State:
-        """Return the buffers by name; every rank calls this."""
         return dict(self._named())
 
     def load_state_dict(self, states: Sequence[State]) -> None:

@@ -195,7 +195,6 @@ class Engine:
         self._lost: RuntimeError | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Forward."""
         if self._engine.training:
             self.method.forward(len(inputs))
             if self._sync:

@@ -37,8 +37,6 @@ Ending = Literal["at work", "asked to stop", "stopped", "finished", "refused", "
 
 @dataclass(frozen=True)
 class Note:
-    """One rank's note."""
-
     rank: int
     host: str
     pid: int
@@ -59,7 +57,6 @@ def write_note(folder: Path, ending: Ending, words: str = "", why: str = "") -> 
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Return all notes, in rank order."""
     notes = []
     for file in folder.glob("rank-*.json"):
         try:

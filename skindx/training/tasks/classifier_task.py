@@ -47,7 +47,6 @@ def figures(finished: FinishedMember, speed: EpochSpeed) -> dict[str, Any]:
 
 
 def epoch_line(row: Row) -> str:
-    """Return an epoch's figures as a line."""
     return (
         f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
         f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} images/s"

@@ -363,7 +363,6 @@ class MovingAverage:
 
     @property
     def module(self) -> nn.Module:
-        """A network with the averaged weights."""
         return self._average.module
 
     def update(self, module: nn.Module, steps: int) -> None:

@@ -46,7 +46,6 @@ class HeadData:
 
     @property
     def dimensions(self) -> int:
-        """Of the features."""
         return int(self.features[0].shape[1])
 
     def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -65,7 +64,6 @@ class HeadData:
         return np.concatenate(list(self._training_rows())).astype(np.float32)
 
     def training_labels(self) -> NDArray[np.int64]:
-        """Return the labels of `training_features`."""
         return np.tile(self.labels_P[self.train_N], len(self.features))
 
     def _training_rows(self) -> list[Rows]:

@@ -206,7 +206,6 @@ class HeadsJob:
 
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
-        """Of the members."""
         return tuple(fingerprint(self.settings, member, self.dataset) for member in self.members)
 
     @cached_property

@@ -79,7 +79,6 @@ def sgd(recipe: Recipe) -> Made:
 
 
 def lars(recipe: Recipe) -> Made:
-    """Return timm's LARS."""
     from timm.optim import Lars
 
     return Lars, {
@@ -145,7 +144,6 @@ class WeightAverage:
         return module
 
     def update(self, module: nn.Module, steps: int) -> None:
-        """Take in a module's weights after `steps` steps in all."""
         self._average.update(module, step=steps)
 
     def state_dict(self) -> dict[str, Any]:
