@@ -336,18 +336,24 @@ def predict_records(
 
 
 def outputs_of_records(
-    ensemble: Ensemble, dataset: Path, records: Sequence[Record], decoding: Decoding | None = None
+    ensemble: Ensemble,
+    dataset: Path,
+    records: Sequence[Record],
+    decoding: Decoding | None = None,
+    change: Callable[[Record, NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
 ) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
     """Yield batches of records, their images, and the outputs of the ensemble.
 
-    Raises UserError for an image that is gone or damaged.
+    With `change`, images are first changed by it. Raises UserError for an image that is gone or
+    damaged.
     """
     first = 0
     for images in decoded(dataset, records, decoding):
         batch = records[first : first + len(images)]
         first += len(images)
+        seen = images if change is None else list(map(change, batch, images))
         # Members of one ensemble take all the same: pixels, or embeddings beside them.
-        taken = ensemble.members[0].prepared(batch, images)
+        taken = ensemble.members[0].prepared(batch, seen)
         yield batch, taken, ensemble.predict_with_features(taken)
 
 

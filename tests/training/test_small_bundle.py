@@ -236,3 +236,23 @@ def without_seen(bundle: Bundle) -> Bundle:
         (bundle.path / name).unlink()
     write_index(bundle.path, bundle.spec)
     return open_bundle(bundle.path)
+
+
+def test_what_training_changes_is_less_of_a_reason_to_refuse(
+    packed: Packs, small: Bundle, dataset: Path, tmp_path: Path
+) -> None:
+    changes = {"scale": [0.7, 1], "white": 0.3, "colour": 0.3}
+    wide = packed(tmp_path / "run", pack=PACK, ensemble={"ood_changes": changes})
+    again = packed(tmp_path / "again", pack=PACK, ensemble={"ood_changes": changes})
+    assert again.digest == wide.digest != small.digest
+    held = split_of(read_manifest(dataset), "calibration")
+    warm = [(read_image(dataset, one) * [1, 0.85, 0.7]).astype(np.uint8) for one in held]
+
+    def scores(bundle: Bundle) -> np.ndarray:
+        """Return how far the photos stand out, on the scale of the calibration images."""
+        ensemble, check = bundle.ensemble(), bundle.ood()
+        assert check is not None
+        output = ensemble.predict_with_features(warm)
+        return check.combined(features_of(ensemble, warm, output, check.needs))
+
+    assert np.median(scores(wide)) < np.median(scores(small))

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import go_offline
+from skindx.data.loader.crops import ASPECTS, random_window
 from skindx.data.loader.settings import Augment
+from skindx.data.manifest import Record
 
 if TYPE_CHECKING:
     from albumentations import BasicTransform
@@ -89,6 +91,22 @@ def changer(augment: Augment) -> Change:
     if augment.composed:
         return composed_changer(augment)
     return lambda square_SS3, seed: _turned_and_coloured(square_SS3, seed, augment)
+
+
+def photo_changer(augment: Augment) -> Callable[[Record, NDArray[np.uint8]], NDArray[np.uint8]]:
+    """Return a function (record, photo H x W x 3) -> a random crop of the photo, changed.
+
+    The record's SHA-256 decides what is drawn.
+    """
+    change = changer(augment)
+
+    def changed(record: Record, photo_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        seed = int(record.sha256[:8], 16)
+        draw = np.random.default_rng(seed)
+        window = random_window(*photo_HW3.shape[:2], augment.scale, ASPECTS, draw)
+        return change(np.ascontiguousarray(window.of(photo_HW3)), seed)
+
+    return changed
 
 
 def composed_changer(augment: Augment) -> Change:

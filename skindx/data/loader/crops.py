@@ -21,6 +21,8 @@ from skindx.imaging.resize import resize_bilinear
 # H, W = height, width; S = side of the square
 
 _TRIES = 10
+ASPECTS = (0.8, 1.25)
+"""Aspects of the random crop in training, width / height."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from skindx.core.settings_base import OFF, Settings
+from skindx.data.loader.settings import Augment
 from skindx.models.combination import Space
 from skindx.models.ood.ood_check import AnyDetector
 from skindx.models.ood.ood_detectors import DEFAULT
@@ -48,6 +49,9 @@ class EnsembleSettings(Settings):
     )
     """Detectors of the out-of-distribution check, by their `kind`; the highest score counts. A
     bundle is opened only where all of its kinds are installed."""
+    ood_changes: Augment | None = Field(None, exclude_if=lambda changes: changes is None)
+    """The detectors are fitted on each training image as it is and once more changed so: what the
+    networks learned to ignore, such as another camera's colours, is then no reason to refuse."""
 
     @field_validator("combine", mode="before")
     @classmethod

@@ -399,6 +399,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         detector=packed_parts(run, settings),
         provenance=provenance,
         ood=settings.ensemble.ood,
+        changed=settings.ensemble.ood_changes,
         use=settings.use,
         stored=settings.pack,
     )

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from skindx.core.atomic_files import sha256_file
 from skindx.data.layout import MANIFEST
+from skindx.data.loader.augment import photo_changer
+from skindx.data.loader.settings import Augment
 from skindx.data.manifest import COUNTED, Record, count_images, decoding_of, read_image, split_of
 from skindx.data.origin import ImageOrigin, origin_of
 from skindx.imaging.photo_gates import ModalityCheck, modality_features
@@ -310,9 +312,6 @@ class ReadyEnsemble:
     """What the calibration by class gains, in sentences for the card."""
 
 
-_ALL = PackSettings()
-
-
 def pack_ensemble(
     path: Path,
     dataset: Path,
@@ -325,23 +324,24 @@ def pack_ensemble(
     detector: DetectorParts | None = None,
     embeddings: EmbeddingsSpec | None = None,
     ood: Sequence[OodDetectorSettings] = DEFAULT,
+    changed: Augment | None = None,
     use: UseLimits | None = None,
-    stored: PackSettings = _ALL,
+    stored: PackSettings | None = None,
 ) -> Bundle:
     """Fit what needs the calibration split, and pack it all with what is known of the images."""
     ensemble, learned, metadata = ready.ensemble, ready.learned, ready.metadata
+    stored = stored or PackSettings()
     made_from = [record for record in records if record.split != "test"]
     fitted_on = stratified(learned, CAP)
     collector = OodCollector(ensemble, {record.sha256 for record in fitted_on}, ood)
     gallery = None
     if stored.gallery:
         gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
-        print(
-            f"gallery of {len(gallery)} training images; {gallery.spec.shown} may be shown by "
-            "their licences and by what people decided on them"
-        )
-    else:
-        for seen in outputs_of_records(plain_views(ensemble), dataset, fitted_on):
+        shown = f"{gallery.spec.shown} may be shown by their licences and people's decisions"
+        print(f"gallery of {len(gallery)} training images; {shown}")
+    changes = ([] if stored.gallery else [None]) + ([photo_changer(changed)] if changed else [])
+    for change in changes:
+        for seen in outputs_of_records(plain_views(ensemble), dataset, fitted_on, change=change):
             collector.train(*seen)
     print(ready.by_class)
     conformal, check, rules = fit_on_calibration(

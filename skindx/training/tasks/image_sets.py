@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skindx.data.loader.augment import squares_changer
 from skindx.data.loader.batches import epoch_plan
-from skindx.data.loader.crops import fill_random_crops, sample_seeds
+from skindx.data.loader.crops import ASPECTS, fill_random_crops, sample_seeds
 from skindx.data.loader.load import Reading
 from skindx.data.loader.settings import Augment
 from skindx.data.loader.shuffler import ShardShuffler
@@ -24,9 +24,6 @@ from skindx.data.loader.source import ImageSource
 from skindx.training.parallel.mesh import Mesh
 
 # N = images, B = batch, T = images of a task, S = side
-
-RATIO = (0.8, 1.25)
-"""Aspects of the random crop, width / height."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def training_batches(
 
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
         seeds = sample_seeds((seed, epoch), indices)
-        drawn = data.source, indices, seeds, augment.scale, RATIO
+        drawn = data.source, indices, seeds, augment.scale, ASPECTS
         fill_random_crops(*drawn, bars=bars, out_TSS3=out_TSS3)
         change(out_TSS3, seeds)
 
