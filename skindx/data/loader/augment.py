@@ -102,8 +102,9 @@ def photo_changer(augment: Augment) -> Callable[[Record, NDArray[np.uint8]], NDA
 
     def changed(record: Record, photo_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
         seed = int(record.sha256[:8], 16)
+        height, width = photo_HW3.shape[:2]
         draw = np.random.default_rng(seed)
-        window = random_window(*photo_HW3.shape[:2], augment.scale, ASPECTS, draw)
+        window = random_window(height, width, augment.scale, ASPECTS, draw)
         return change(np.ascontiguousarray(window.of(photo_HW3)), seed)
 
     return changed
