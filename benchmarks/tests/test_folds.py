@@ -23,7 +23,16 @@ from skindx.training.checkpoint.finished import FinishedMember, save_member
 from skindx.training.config.run import TrainSettings
 from skindx_bench.train import folds as bench
 from skindx_bench.train.ensemble_passes import predict_views
-from skindx_bench.train.fold_gains import FoldDraws, Study, Way, class_gains, gains, trials
+from skindx_bench.train.fold_gains import (
+    TUNED,
+    FoldDraws,
+    Study,
+    Way,
+    balanced_biases,
+    class_gains,
+    gains,
+    trials,
+)
 from skindx_bench.train.kept_predictions import Kept, read_kept, write_kept
 
 CLASSES = ("a", "b", "c")
@@ -102,7 +111,7 @@ def test_the_interval_of_a_paired_difference_is_that_of_its_images(pair: Study) 
 def test_the_gain_is_the_difference_of_both_figures_on_the_same_images(pair_gains: Any) -> None:
     figures, parts = pair_gains
     for where in ("histology", "all"):
-        for key in ("balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss"):
+        for key in (TUNED, "balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss"):
             for rival in ("chosen", "strongest", "same_cost"):
                 gain = figures[f"{where}_ensemble_minus_{rival}_{key}"]
                 ours, theirs = (figures[f"{where}_{one}_{key}"] for one in ("ensemble", rival))
@@ -181,12 +190,28 @@ def test_one_large_group_is_named_and_left_out_in_one_way() -> None:
 
 
 def test_gains_of_the_classes_average_to_the_balanced_gain(pair: Study, pair_gains: Any) -> None:
-    key = "balanced_rule_accuracy"
-    by_class = class_gains(pair, key)
-    assert set(by_class) == {f"class_{name}_{key}" for name in CLASSES}
     whole, _ = pair_gains
-    mean = np.mean([figure.value for figure in by_class.values()])
-    assert mean == pytest.approx(whole[f"all_ensemble_minus_chosen_{key}"].value)
+    for rule in ("balanced_rule_accuracy", TUNED):
+        by_class = class_gains(pair, rule)
+        assert set(by_class) == {f"class_{name}_{rule}" for name in CLASSES}
+        mean = np.mean([figure.value for figure in by_class.values()])
+        assert mean == pytest.approx(whole[f"all_ensemble_minus_chosen_{rule}"].value)
+
+
+def test_the_tuned_rule_is_the_best_that_one_bias_gives_and_sees_no_judged_image() -> None:
+    """By hand: of two classes the second is named above 0.2, where all of its images lie."""
+    says_N = np.array([0.05, 0.1, 0.15, 0.18, 0.25, 0.3, 0.6])
+    truth_N = np.array([0, 0, 0, 0, 1, 1, 1])
+    own_NC = np.column_stack([1 - says_N, says_N])
+    biases_C = balanced_biases(own_NC, truth_N, np.array([0.9, 0.1]))  # the rule alone: above 0.1
+    named_N = (np.log(own_NC) + biases_C).argmax(axis=1)
+    np.testing.assert_array_equal(named_N, truth_N)
+    members = [network("one", 1.5, seed=1), network("two", 1.5, seed=2)]
+    said = [fold.says((0, 1), tuned=True)[1] for fold in Study(members).folds]
+    of_fold_N = members[0].fold_N == 0
+    other = Study([replace(own, truth_N=np.where(of_fold_N, 0, own.truth_N)) for own in members])
+    np.testing.assert_array_equal(said[0], other.folds[0].says((0, 1), tuned=True)[1])
+    np.testing.assert_allclose(said[0].sum(axis=1), 1)
 
 
 # Rows that outlive the machine.

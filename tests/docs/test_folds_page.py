@@ -9,7 +9,10 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from blocks import folds
 
-MEASURES = ("top1", "balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss")
+MEASURES = (
+    "top1", "balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_loss",
+    "tuned_rule_accuracy",
+)  # fmt: skip
 GAIN = "all_ensemble_minus_chosen"
 MEMBERS = ("one", "two")
 
@@ -39,7 +42,8 @@ def written(**gains: tuple[float, float]) -> dict[str, Any]:
         for way in ("two_views", "fold0"):
             own = gains.get(f"try_{way}_chosen_{key}", gains.get(f"try_{way}_chosen", (3, 1)))
             figures[f"try_{way}_chosen_{key}"] = gain(key, *own)
-    figures["class_Dermato_fibroma_balanced_rule_accuracy"] = figure(-1.25, 2, "points")
+    for number, rule in enumerate(("balanced_rule_accuracy", "tuned_rule_accuracy")):
+        figures[f"class_Dermato_fibroma_{rule}"] = figure(number - 1.25, 2, "points")
     for key in ("disagreement", "mistake_correlation", "error_correlation"):
         figures[key] = figure(0.5, 0.1)
     choices = {"chosen": choice, "strongest": "two", "same_cost": {"best": {"x": 3}, "share": 1.0}}
@@ -72,17 +76,20 @@ def test_histology_stands_first_and_every_rival_is_named() -> None:
     assert "one 3 folds, seed 7, 1.5 hours; two 3 folds, seed 7, 1.5 hours" in text
     assert "(one in 2, two in 1; 75 %)" in text
     assert "(x; 100 %)" in text
-    assert "| Dermato fibroma | −1.2 [−3.2, +0.8] |" in text
+    assert "| Dermato fibroma | −1.2 [−3.2, +0.8] | −0.2 [−2.2, +1.8] |" in text
     assert "| fold 0 alone |" in text
     assert "The largest group has 243 images." in text
     assert "How." in text
 
 
 def test_what_was_asked_is_reached_or_missed_by_the_figures() -> None:
-    assert folds.claims(written()).count("**reached**") == 2
+    assert folds.claims(written()).count("**reached**") == 3
     small = folds.claims(written(**{f"{GAIN}_balanced_rule_accuracy": (1.5, 1)}))
     assert "balanced rule **missed**: a gain, of 1.5 points" in small
-    assert small.count("**reached**") == 1
+    assert small.count("**reached**") == 2
+    assert "turns with the rule" in small
+    assert "is Dermato fibroma, −1.2 [−3.2, +0.8] points; by the rule that is tuned" in small
+    assert "turns with the rule" not in folds.claims(written())
     loose = folds.claims(written(**{GAIN: (3, 4)}))
     assert "**missed**: +3.0 points, no gain is shown" in loose
     assert "**reached**" not in loose

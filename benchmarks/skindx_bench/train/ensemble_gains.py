@@ -93,18 +93,17 @@ class Fold:
         key: str,
         singles: Mapping[str, Single],
         some_N: Bools | None = None,
-        *,
-        by_class: bool = True,
+        **how: bool,
     ) -> MemberChoice:
         """Choose one of several single networks by a figure of the validation images, or of some.
 
+        `how` they say it is told to `says`.
         Raises UserError where the figure is not defined of them.
         """
         seen = self.passes.validation
         own_N = np.ones(len(seen.truth_N), dtype=bool) if some_N is None else some_N
         said = {
-            name: self.says((m,), views, by_class=by_class)[0][own_N]
-            for name, (m, views) in singles.items()
+            name: self.says((m,), views, **how)[0][own_N] for name, (m, views) in singles.items()
         }
         truth_N, groups_N = seen.truth_N[own_N], seen.groups_N[own_N]
         choice = choose_network(key, said, truth_N, groups_N, mix_C=self.mix_C)

@@ -9,12 +9,13 @@ member that the judged images themselves put first: no rival is harder.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from skindx.evaluation.figures import FIGURES
 from skindx.evaluation.member_gains import GAINED, MemberChoice
@@ -24,6 +25,7 @@ from skindx.models.combination import log
 from skindx_bench.harness.result import Figure
 from skindx_bench.train.ensemble_curve import Single, Subset
 from skindx_bench.train.ensemble_gains import Floats, Fold, Judged
+from skindx_bench.train.ensemble_passes import Ints
 from skindx_bench.train.kept_predictions import Kept, passes_of
 
 # N = images, C = classes, G = groups, D = bootstrap draws, M = members
@@ -34,6 +36,10 @@ _DRAWS = 2000
 _CHUNKS = 8
 _SERVED_VIEWS = 2
 _SAME = 1e-12
+_STEPS, _ROUNDS = (0.5, 0.25, 0.125), 3
+TUNED = "tuned_rule_accuracy"
+RULES = {key: (key, False) for key in GAINED} | {TUNED: ("balanced_accuracy", True)}
+"""Name of a figure -> its key in FIGURES, and whether the rule is tuned on the other folds."""
 _LARGE = 50
 """Images of a group that is large enough to decide an interval."""
 
@@ -53,6 +59,52 @@ class CalibratedFold(Fold):
         first, second = (log(np.mean(parts, axis=0)) for parts in zip(*said, strict=True))
         return first, second
 
+    def says(
+        self, members: Subset, views: int = 1, *, by_class: bool = True, tuned: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Return the probabilities of validation and of judged images.
+
+        `tuned`: times a factor of each class by which the likeliest class has the best balanced
+        accuracy on validation. The balanced rule takes the shares for it, which is right for exact
+        probabilities: how often it names a common class hangs on how sure a predictor is.
+        """
+        said = super().says(members, views, by_class=by_class)
+        if not tuned:
+            return said
+        key = members, views, by_class
+        if key not in self._biases:
+            self._biases[key] = balanced_biases(said[0], self.passes.validation.truth_N, self.mix_C)
+        first, second = (softmax(log(part_NC) + self._biases[key], axis=1) for part_NC in said)
+        return first, second
+
+    @cached_property
+    def _biases(self) -> dict[tuple[Subset, int, bool], Floats]:
+        return {}
+
+
+def balanced_biases(probabilities_NC: Floats, truth_N: Ints, mix_C: Floats) -> Floats:
+    """Return log-factors of the classes, C, for the best balanced accuracy: coordinate ascent.
+
+    It begins with the balanced rule, and moves one class at a time by ever smaller steps.
+    """
+    log_NC = log(probabilities_NC)
+    of_class_CN = [truth_N == place for place in np.unique(truth_N)]
+
+    def balanced(biases_C: Floats) -> float:
+        right_N = (log_NC + biases_C).argmax(axis=1) == truth_N
+        return float(np.mean([right_N[own_N].mean() for own_N in of_class_CN]))
+
+    biases_C = -log(mix_C)
+    best = balanced(biases_C)
+    for step in _STEPS:
+        for place in list(range(len(mix_C))) * _ROUNDS:
+            for change in (-step, step):
+                moved_C = biases_C.copy()
+                moved_C[place] += change
+                if (value := balanced(moved_C)) > best + _SAME:
+                    best, biases_C = value, moved_C
+    return biases_C
+
 
 @dataclass(frozen=True)
 class Way:
@@ -66,6 +118,8 @@ class Way:
     """The only fold that is judged."""
     largest: bool = True
     """Also the images of the largest group."""
+    tuned: bool = False
+    """Classes are named by a rule that is tuned on the other folds."""
     cautious: bool = False
     """Intervals as other tables have them; see `FoldDraws.interval`."""
 
@@ -122,7 +176,7 @@ class Study:
     def judged(self, way: Way, members: Sequence[Subset], views: Sequence[int]) -> "FoldAnswers":
         """Return what a predictor, with members and views of its own in each fold, says."""
         parts = [
-            fold.says(own, seen, by_class=way.by_class)[1]
+            fold.says(own, seen, by_class=way.by_class, tuned=way.tuned)[1]
             for fold, own, seen in zip(self.folds, members, views, strict=True)
         ]
         whole = Judged.of(self.folds, parts)
@@ -164,7 +218,7 @@ class Study:
 
     def _picks(self, key: str, singles: Mapping[str, Single], way: Way) -> list[MemberChoice]:
         """Return the choice of each fold; ways that differ in what is judged alone share it."""
-        told = (key, tuple(singles.items()), way.confirmed, way.by_class)
+        told = (key, tuple(singles.items()), way.confirmed, way.by_class, way.tuned)
         if told not in self._chosen:
             self._chosen[told] = [
                 fold.choose(
@@ -172,6 +226,7 @@ class Study:
                     singles,
                     None if way.confirmed is None else by_histology_N == way.confirmed,
                     by_class=way.by_class,
+                    tuned=way.tuned,
                 )
                 for fold, by_histology_N in zip(self.folds, self._choosing, strict=True)
             ]
@@ -304,25 +359,25 @@ def gains(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
     }  # fmt: skip
     ways = {"histology": Way(confirmed=True)} if True in study.by_histology else {}
     for name, way in (ways | {ALL: Way()}).items():
-        ensemble = study.ensemble(way)
-        draws = FoldDraws.of(ensemble)
-        singles = {own: study.single(way, single) for own, single in study.singles().items()}
-        parts["images"][name] = len(ensemble.fold_N)
+        draws = FoldDraws.of(study.ensemble(way))
+        parts["images"][name] = len(draws.groups_N)
         choices = parts["choices"][name] = {}
-        for key in GAINED:
-            figures[f"{name}_ensemble_{key}"] = draws.figure(ensemble, key)
-            for own, says in singles.items():
-                figures[f"{name}_{own}_{key}"] = draws.figure(says, key)
+        for rule, (key, tuned) in RULES.items():
+            way = replace(way, tuned=tuned)  # noqa: PLW2901
+            ensemble = study.ensemble(way)
+            figures[f"{name}_ensemble_{rule}"] = draws.figure(ensemble, key)
+            for own, single in study.singles().items():
+                figures[f"{name}_{own}_{rule}"] = draws.figure(study.single(way, single), key)
             chosen, choice = study.chosen(way, key, study.singles())
             strongest, best = study.strongest(way, key, study.singles())
             rivals = {"chosen": chosen, "strongest": strongest}
-            choices[key] = {"chosen": choice, "strongest": best}
+            choices[rule] = {"chosen": choice, "strongest": best}
             if study.same_cost:
                 rivals["same_cost"], of_cost = study.chosen(way, key, study.same_cost)
-                choices[key]["same_cost"] = of_cost
+                choices[rule]["same_cost"] = of_cost
             for rival, says in rivals.items():
-                figures[f"{name}_{rival}_{key}"] = draws.figure(says, key)
-                figures[f"{name}_ensemble_minus_{rival}_{key}"] = draws.gain(ensemble, says, key)
+                figures[f"{name}_{rival}_{rule}"] = draws.figure(says, key)
+                figures[f"{name}_ensemble_minus_{rival}_{rule}"] = draws.gain(ensemble, says, key)
     return figures, parts
 
 
@@ -342,21 +397,23 @@ def trials(study: Study) -> tuple[dict[str, Figure], dict[str, Any]]:
     figures: dict[str, Figure] = {}
     rivals: dict[str, Any] = {}
     for name, way in ways.items():
-        ensemble, singles = study.ensemble(way), study.singles(way.views)
-        draws = FoldDraws.of(ensemble)
-        for key in GAINED:
+        draws, singles = FoldDraws.of(study.ensemble(way)), study.singles(way.views)
+        for rule, (key, tuned) in RULES.items():
+            way = replace(way, tuned=tuned)  # noqa: PLW2901
+            ensemble = study.ensemble(way)
             chosen, choice = study.chosen(way, key, singles)
             strongest, best = study.strongest(way, key, singles)
             for rival, says in (("chosen", chosen), ("strongest", strongest)):
                 gain = draws.gain(ensemble, says, key, cautious=way.cautious)
-                figures[f"try_{name}_{rival}_{key}"] = gain
-            rivals.setdefault(name, {})[key] = {"chosen": choice, "strongest": best}
+                figures[f"try_{name}_{rival}_{rule}"] = gain
+            rivals.setdefault(name, {})[rule] = {"chosen": choice, "strongest": best}
     return figures, rivals
 
 
-def class_gains(study: Study, key: str) -> dict[str, Figure]:
+def class_gains(study: Study, rule: str) -> dict[str, Figure]:
     """Return of each class what more the ensemble finds than the chosen member, by one rule."""
-    way = Way()
+    key, tuned = RULES[rule]
+    way = Way(tuned=tuned)
     ensemble, (chosen, _) = study.ensemble(way), study.chosen(way, key, study.singles())
     draws = FoldDraws.of(ensemble)
     more_N = ensemble.hits_N(key) - chosen.hits_N(key)
@@ -368,5 +425,5 @@ def class_gains(study: Study, key: str) -> dict[str, Figure]:
             features = np.column_stack([more_N * of_class_N, of_class_N])
             share = Statistic(features, lambda total_DF: total_DF[:, 0] / total_DF[:, 1], -1, 1)
             found = Figure.of(draws.interval(share), "points", len(study.folds), 100)
-            figures[f"class_{name}_{key}"] = found
+            figures[f"class_{name}_{rule}"] = found
     return figures

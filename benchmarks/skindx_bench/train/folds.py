@@ -36,15 +36,15 @@ from skindx_bench.harness.training import end_on_sigterm, read_history
 from skindx_bench.train.ensemble_curve import curve
 from skindx_bench.train.ensemble_curve_figures import curve_figures
 from skindx_bench.train.ensemble_passes import mean_of_views, predict_views
-from skindx_bench.train.fold_gains import Study, class_gains, gains, trials
+from skindx_bench.train.fold_gains import TUNED, Study, class_gains, gains, trials
 from skindx_bench.train.kept_predictions import Kept, costs_of, origin_of, read_kept, write_kept
 
 # N = images, C = classes, V = views
 
 SMALLEST = ("missing=leave", "least_folds=2", "views=1")
 
-RULE = "balanced_rule_accuracy"
-"""The rule of the classes' gains: the class of the greatest probability over its share."""
+BALANCED = ("balanced_rule_accuracy", TUNED)
+"""The rules of the classes' gains."""
 _DIVERSITY = ("disagreement", "mistake_correlation", "error_correlation")
 _CLOSE = 0.02
 """Largest difference in nats between what a training said and what its weights say again."""
@@ -295,7 +295,9 @@ def figures_of(folds: Sequence[FoldOf], training: TrainSettings, settings: Confi
     study = Study(members)
     figures, parts = gains(study)
     tried, rivals = trials(study)
-    figures |= tried | class_gains(study, RULE)
+    figures |= tried
+    for rule in BALANCED:
+        figures |= class_gains(study, rule)
     passes = [fold.passes for fold in study.folds]
     said = curve_figures(passes, curve(passes, 1))
     figures |= {key: said[key] for key in _DIVERSITY}
@@ -310,7 +312,9 @@ _NOTE = (
     "is the mean of their calibrated probabilities, calibrated there again. The chosen member is "
     "the one that the other folds put first by the figure of the row; the strongest one is put "
     "first by the judged images themselves. The balanced rule divides probabilities by the shares "
-    "of the classes in the other folds. Differences: 95 % by a bootstrap over lesions within each "
+    "of the classes in the other folds; the tuned rule multiplies them by the factors of the "
+    "classes that name best there, found for every predictor alike. Differences: 95 % by a "
+    "bootstrap over lesions within each "
     "fold, paired. Other tables join to an interval what a sample may lack, counted by the "
     "effective number of groups, which one large group lowers. One network of its cost sees as "
     "many views as the ensemble takes passes."
