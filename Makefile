@@ -1,6 +1,8 @@
 # Two commands for a newcomer: `make demo` and `make test`. Everything else serves them.
 PYTHON ?= python3
 VENV := .venv
+# The released bundles, each a distribution; a source distribution of skindx has none.
+BOXES := $(patsubst %/pyproject.toml,%,$(wildcard models/*/pyproject.toml))
 BIN := $(VENV)/bin
 
 # TORCH=cpu: torch and torchvision for CPUs, without hashes, and nothing of CUDA. The environment
@@ -76,13 +78,14 @@ licences: install
 advisories: install
 	$(BIN)/uv tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
-# Wheel and sdist of skindx, skindx-methods and skindx-bench; built twice from the same commit they are the same
-# to the byte.
+# Wheel and sdist of skindx, skindx-methods, skindx-bench and the bundles in models; built twice from the same
+# commit they are the same to the byte.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 dist: install
 	$(BIN)/python -m hatchling build -d dist
 	cd methods && ../$(BIN)/python -m hatchling build -d ../dist
 	cd benchmarks && ../$(BIN)/python -m hatchling build -d ../dist
+	set -e; for box in $(BOXES); do (cd $$box && $(CURDIR)/$(BIN)/python -m hatchling build -d $(CURDIR)/dist); done
 
 # Everything of a release but the upload: FLAGS=--dry lists it, --long adds the long tests, --offline
 # leaves the links out.
@@ -106,7 +109,7 @@ install: $(READY)
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
 $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): PART := data train detect serve hatchling uv
-$(READY) $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): requirements.lock pyproject.toml benchmarks/pyproject.toml methods/pyproject.toml skindx/__init__.py
+$(READY) $(VENV)/.skindx-demo$(addprefix -,$(TORCH)): requirements.lock pyproject.toml benchmarks/pyproject.toml methods/pyproject.toml skindx/__init__.py $(BOXES:%=%/pyproject.toml)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/.skindx-*
@@ -120,7 +123,7 @@ ifeq ($(TORCH),cpu)
 	  { echo "no CPU wheels can be fetched: see the error above, or leave out TORCH=cpu" >&2; exit 1; }
 endif
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
-	  --editable . --editable ./methods --editable ./benchmarks
+	  --editable . --editable ./methods --editable ./benchmarks $(BOXES:%=--editable ./%)
 	$(BIN)/python -m compileall -q skindx methods benchmarks
 	$(BIN)/skindx doctor
 	echo $(TORCH) > $(VENV)/.skindx-torch

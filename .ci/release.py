@@ -177,7 +177,8 @@ def _dist() -> str:
 
 def _built(root: Path, out: Path) -> dict[str, str]:
     build = (sys.executable, "-m", "hatchling", "build", "-d", str(out))
-    for folder in (root, root / "methods", root / "benchmarks"):
+    boxes = [file.parent for file in sorted(root.glob("models/*/pyproject.toml"))]
+    for folder in (root, root / "methods", root / "benchmarks", *boxes):
         _logged("dist", *build, cwd=folder)
     return {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()

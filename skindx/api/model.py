@@ -40,6 +40,7 @@ from skindx.diagnosis.record import NOTICE, CaseAnswer, Diagnosis
 from skindx.diagnosis.scope import known_names
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.detach import unpack
+from skindx.models.bundle.installed import bundle_path
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import MemberNetwork
 from skindx.models.exports.runtimes import Backend
@@ -363,7 +364,7 @@ def load(
     miss_rate: float | None = None,
     prevalence: "str | os.PathLike[str] | None" = None,
 ) -> Model:
-    """Open a bundle, a folder or the zip of one, and verify each file's hash.
+    """Open a bundle, a folder, the zip of one or the name of an installed one; verify each hash.
 
     `digest` is that of the bundle, or its first digits: another bundle is refused. `device` is cpu
     or cuda; `backend` is eager, that of an export, or the fastest (auto). The others are as in
@@ -375,7 +376,7 @@ def load(
     mix = Path(prevalence) if prevalence is not None else None
     served = partial(Predictor.load, prevalence=mix)
     rest = (device, backend, digest, miss_rate)
-    if not (place := Path(path)).is_file():
+    if not (place := bundle_path(path)).is_file():
         return Model(served(place, *rest))
     folder = tempfile.mkdtemp(prefix="skindx-bundle-")
     try:

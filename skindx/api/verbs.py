@@ -361,12 +361,11 @@ def evaluate(
     """
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.models.bundle.bundle_changes import add_metrics
+    from skindx.models.bundle.installed import InstalledPath, beside, bundle_path
 
-    path = Path(bundle)
+    path = bundle_path(bundle)
     external = external or internal is not None
-    folder = (
-        Path(out) if out else path.resolve().parent / ("external" if external else "evaluation")
-    )
+    folder = Path(out) if out else beside(path, "external" if external else "evaluation")
     part: Any = split or ("all" if external else "test")
     scores = evaluate_bundle(
         path,
@@ -382,9 +381,9 @@ def evaluate(
         pictures=pictures,
     )
     report = EvaluationReport(folder, scores, None)
-    if part == "test" and scores.external is None and not external:
-        beside = add_metrics(path, report.metrics, digest)
-        return replace(report, digest=beside.digest, evaluation_digest=beside.evaluation)
+    if part == "test" and not (scores.external or external or isinstance(path, InstalledPath)):
+        changed = add_metrics(path, report.metrics, digest)
+        return replace(report, digest=changed.digest, evaluation_digest=changed.evaluation)
     return report
 
 

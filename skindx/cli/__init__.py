@@ -26,7 +26,7 @@ from skindx.cli.build import build
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import bench, completion, demo, doctor, plan
 from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recompute
-from skindx.cli.export import bundle, export
+from skindx.cli.export import bundle, export, models
 from skindx.cli.new import new
 from skindx.cli.options import VerbGroup, lay_out, refuse_special_files
 from skindx.cli.remove import publish, remove
@@ -246,6 +246,7 @@ JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "export": export,
         "plan": plan,
         "features": features,
+        "models": models,
         "bundle": bundle,
     },
     "Diagnose: photos and cases": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skindx.cli.options import Sets
+from skindx.cli.options import BundleText, Sets
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 
@@ -127,7 +127,12 @@ def embed(
         Path | None, typer.Option(help="Weights (safetensors or a plain state dict).")
     ] = None,
     bundle: Annotated[
-        Path | None, typer.Option(help="Use a bundle's first member instead of weights.")
+        BundleText | None,
+        typer.Option(
+            parser=BundleText,
+            metavar="BUNDLE",
+            help="Use a bundle's first member instead of weights.",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The network's settings (YAML).")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from skindx.cli.options import Split, console
+from skindx.cli.options import BundlePath, Split, console
 from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.core.text import cell, printable
@@ -162,7 +162,7 @@ def agree(
 @app.command()
 def propose(
     dataset: Dataset,
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    bundle: BundlePath,
     everywhere: Annotated[
         bool, typer.Option("--everywhere", help="Also propose for annotated images, to compare.")
     ] = False,

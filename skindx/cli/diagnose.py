@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skindx.cli.options import Expect, MissRate, Prevalence, console
+from skindx.cli.options import BundlePath, Expect, MissRate, Prevalence, console
 from skindx.core.errors import UserError
 from skindx.core.private_files import write_private
 from skindx.core.text import printable
@@ -52,7 +52,7 @@ def _option(name: str) -> inspect.Parameter:
 
 @_with_facts
 def diagnose(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    bundle: BundlePath,
     photos: Annotated[
         list[Path],
         typer.Argument(

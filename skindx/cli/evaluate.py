@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from skindx.cli.options import Expect, MissRate, Part, console
+from skindx.cli.options import BundlePath, BundleText, Expect, MissRate, Part, console
 from skindx.core.errors import UserError
 
 
 def evaluate(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    bundle: BundlePath,
     dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
     *,
     out: Annotated[
@@ -79,6 +79,7 @@ def evaluate(
     from skindx.energy import energy_reported
     from skindx.evaluation.checklist import write_checklists
     from skindx.evaluation.evaluation_report import print_table
+    from skindx.models.bundle.installed import beside
 
     if release or also:
         if not release or external or internal or split or checklist:
@@ -91,7 +92,7 @@ def evaluate(
             bundle, dataset, out, also or [], expect=expect, miss_rate=miss_rate
         )
     external = external or internal is not None
-    folder = out or bundle.resolve().parent / ("external" if external else "evaluation")
+    folder = out or beside(bundle, "external" if external else "evaluation")
     with energy_reported("evaluate", folder), progress_bars() as progress:
         report = evaluate_bundle(
             bundle,
@@ -130,12 +131,13 @@ def _evaluate_release(
     from skindx.evaluation.evaluation_report import print_table
     from skindx.evaluation.release import evaluate_release
     from skindx.models.bundle.bundle_changes import add_metrics
+    from skindx.models.bundle.installed import InstalledPath, beside, shown
 
     named = dict(part.partition("=")[::2] for part in also)
     if len(named) < len(also) or not all(named.values()):
         raise UserError("give each external dataset a name of its own: --also clinic=other/data.")
-    folder = out or bundle.resolve().parent / "release"
-    words = ["skindx evaluate", str(bundle), str(dataset), "--release"]
+    folder = out or beside(bundle, "release")
+    words = ["skindx evaluate", shown(bundle), str(dataset), "--release"]
     words += [f"--also {part}" for part in also]
     words += [] if miss_rate is None else [f"--miss-rate {miss_rate}"]
     with progress_bars() as progress:
@@ -151,13 +153,22 @@ def _evaluate_release(
         )
     print_table(test, console())
     print(f"report: {folder / 'report.html'}; `skindx recompute {folder}` makes its figures again")
-    beside = add_metrics(bundle, read_json(folder / METRICS, finite=False), expect)
-    print(f"bundle: digest {beside.digest}, unchanged")
-    print(f"these figures lie beside it: evaluation digest {beside.evaluation}")
+    if isinstance(bundle, InstalledPath):
+        return
+    changed = add_metrics(bundle, read_json(folder / METRICS, finite=False), expect)
+    print(f"bundle: digest {changed.digest}, unchanged")
+    print(f"these figures lie beside it: evaluation digest {changed.evaluation}")
 
 
 def recompute(
-    evaluation: Annotated[Path, typer.Argument(help="A folder that `skindx evaluate` wrote.")],
+    evaluation: Annotated[
+        BundleText,
+        typer.Argument(
+            parser=BundleText,
+            metavar="EVALUATION",
+            help="A folder that `skindx evaluate` wrote, or an installed bundle's name.",
+        ),
+    ],
     *,
     internal: Annotated[
         Path | None,
@@ -178,7 +189,10 @@ def recompute(
     from skindx.evaluation.image_table import NOT_IN_TABLE, TABLE
     from skindx.evaluation.image_table import recompute as recompute_figures
     from skindx.evaluation.release import ROWS, is_release, recompute_release
+    from skindx.models.bundle.installed import RELEASE, InstalledPath
 
+    if isinstance(evaluation, InstalledPath):
+        evaluation = evaluation.with_name(RELEASE)
     if of_release := is_release(evaluation):
         if internal or checklist:
             raise UserError("a release holds all that it needs; leave out the other options.")
@@ -205,7 +219,7 @@ def recompute(
 
 
 def adapt(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle; it stays as it is.")],
+    bundle: BundlePath,
     local: Annotated[Path, typer.Argument(help="A dataset of labelled local images.")],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The new bundle.")],
@@ -300,8 +314,12 @@ def evaluate_verb(
         str, typer.Option(metavar="NAME", help="What the tower is called, where it is not here.")
     ] = "",
     bundle: Annotated[
-        Path | None,
-        typer.Option(help="Evaluate the heads of this bundle instead of fitting new ones."),
+        BundleText | None,
+        typer.Option(
+            parser=BundleText,
+            metavar="BUNDLE",
+            help="Evaluate the heads of this bundle instead of fitting new ones.",
+        ),
     ] = None,
     split: Annotated[Part, typer.Option(help="The images to score.")] = "test",
 ) -> None:
@@ -343,8 +361,13 @@ def evaluate_verb(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A: the folder of an evaluation, or a bundle.")],
-    second: Annotated[Path, typer.Argument(help="B: the same.")],
+    first: Annotated[
+        BundleText,
+        typer.Argument(
+            parser=BundleText, metavar="A", help="The folder of an evaluation, or a bundle."
+        ),
+    ],
+    second: Annotated[BundleText, typer.Argument(parser=BundleText, metavar="B", help="The same.")],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder to write; default: comparison/ beside A."),
@@ -369,8 +392,9 @@ def compare(
     """
     from skindx.core.progress import progress_bars
     from skindx.evaluation.predictor_comparison import PAGE, compare_folders, print_comparison
+    from skindx.models.bundle.installed import beside
 
-    folder = out or first.resolve().parent / "comparison"
+    folder = out or beside(first, "comparison")
     with progress_bars() as progress:
         comparison = compare_folders(
             first, second, folder, dataset=dataset, split=split, progress=progress
@@ -380,8 +404,11 @@ def compare(
 
 
 def leak(
-    first: Annotated[Path, typer.Argument(help="A: a dataset folder, or a bundle.")],
-    second: Annotated[Path, typer.Argument(help="B: the same.")],
+    first: Annotated[
+        BundleText,
+        typer.Argument(parser=BundleText, metavar="A", help="A dataset folder, or a bundle."),
+    ],
+    second: Annotated[BundleText, typer.Argument(parser=BundleText, metavar="B", help="The same.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the certificate.")],
     *,
     fail: Annotated[

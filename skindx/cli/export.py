@@ -1,16 +1,19 @@
-"""`skindx export` and `skindx bundle`: what is done with a finished bundle."""
+"""`skindx models`, `export` and `bundle`: finished bundles, those that are installed too."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from skindx.cli.options import BundlePath
+from skindx.core.errors import UserError
+
 if TYPE_CHECKING:
     from skindx.models.exports.runtimes import ExportSpec
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    bundle: BundlePath,
     dataset: Annotated[
         Path, typer.Option("--dataset", help="Dataset whose validation images check the export.")
     ],
@@ -19,6 +22,12 @@ def export(
         Literal["fp32", "bf16", "int8"],
         typer.Option(help="bf16: openvino, on CPUs with avx512_bf16 or amx_bf16."),
     ] = "fp32",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write a copy with the export; the bundle stays as it is."
+        ),
+    ] = None,
 ) -> None:
     """Add a version of a bundle's networks for a faster runtime to the bundle.
 
@@ -31,14 +40,22 @@ def export(
     of balanced accuracy on the test images.
 
     Example: skindx export runs/mine/bundle --dataset runs/mine/data --to onnx
+
+    Of an installed bundle: skindx export ham10000 --dataset data --to onnx --out runs/faster
     """
     from rich.table import Table
 
     from skindx.cli.options import console
     from skindx.models.bundle.bundle import open_bundle
-    from skindx.models.exports.bundle_export import export_bundle
+    from skindx.models.bundle.installed import refuse_change
+    from skindx.models.exports.bundle_export import export_bundle, export_copy
 
-    done = export_bundle(bundle, to, precision, dataset)
+    if out is None:
+        refuse_change(bundle)
+        done = export_bundle(bundle, to, precision, dataset)
+    else:
+        done = export_copy(bundle, out, to, precision, dataset)
+        bundle = out
     table = Table("member", title=f"{done.name}: checked on validation images")
     for heading in ("images", "same first class", "95 % interval", "least cosine"):
         table.add_column(heading, justify="right")
@@ -84,6 +101,56 @@ def _coarser(done: "ExportSpec") -> list[str]:
     return lines
 
 
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not text.")] = False,
+) -> None:
+    """List the installed bundles: classes, licence, figures, what they must not be used for.
+
+    The name of one stands for its folder in every verb that takes a bundle.
+
+    Example: skindx models
+    """
+    import json
+
+    from skindx.models.bundle.installed import HEADLINE, described, installed_bundles
+
+    sound, broken = installed_bundles()
+    listed = []
+    for one in sound:
+        try:
+            listed.append(described(one))
+        except UserError as error:
+            broken.append(str(error))
+    if as_json:
+        print(json.dumps({"bundles": listed, "problems": broken}, indent=2, ensure_ascii=False))
+        return
+    for entry in listed:
+        brought = f"{entry['distribution']} {entry['version']}"
+        print(f"{entry['name']} ({brought}), digest {entry['digest'][:16]}")
+        print(f"  classes: {', '.join(entry['classes'])}")
+        print(f"  licence: {entry['licence'] or 'not stated: ask who made it before you use it'}")
+        shown = [
+            f"{HEADLINE[key]} {_percent(key, figure['value'])} "
+            f"[{_percent(key, figure['low'])}, {_percent(key, figure['high'])}]"
+            for key, figure in entry["figures"].items()
+        ]
+        on = f" on {entry['images']} test images (95 % intervals)" if shown else ""
+        print(f"  measured: {', '.join(shown) or 'it brings no evaluation of this bundle'}{on}")
+        print(f"  {entry['use'] or 'It does not say what it must not be used for.'}")
+        print(f"  to use it: skindx serve {entry['name']}")
+    for problem in broken:
+        print(f"note: {problem}")
+    if not (listed or broken):
+        print(
+            "No bundle is installed. In a checkout `make` installs models/ham10000, and `pip "
+            "install` what `skindx publish BUNDLE --as NAME` wrote."
+        )
+
+
+def _percent(key: str, value: float) -> str:
+    return f"{value:.3f}" if key == "auroc" else f"{100 * value:.1f} %"
+
+
 bundle = typer.Typer(
     no_args_is_help=True,
     help=(
@@ -96,7 +163,7 @@ bundle = typer.Typer(
 
 @bundle.command("detach")
 def detach_verb(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that `skindx train` packed.")],
+    bundle: BundlePath,
     out: Annotated[Path, typer.Option("--out", "-o", help="Archive to write (.zip).")],
     expect: Annotated[
         str | None, typer.Option(help="Digest that the bundle must have, or its first digits.")

@@ -72,6 +72,26 @@ Expect = Annotated[
 ]
 
 
+if TYPE_CHECKING:
+    BundleText = Path  # a verb gets the path
+else:
+
+    class BundleText(str):
+        """What is typed for a bundle, a path or an installed one's name, until `_resolved`."""
+
+        __slots__ = ()
+
+
+BundlePath = Annotated[
+    BundleText,
+    typer.Argument(
+        parser=BundleText,
+        metavar="BUNDLE",
+        help="A bundle, RUN/bundle, or an installed one's name.",
+    ),
+]
+
+
 CasebookPath = Annotated[
     str,
     typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
@@ -246,7 +266,7 @@ _KINDS = {
 def refuse_special_files(app: typer.Typer) -> None:
     """Let every command, also of groups, refuse a path that is no plain file or folder.
 
-    A pipe that nobody writes to would hold its reader for ever.
+    A pipe that nobody writes to would hold its reader for ever. A bundle's name becomes its path.
     """
     for command in app.registered_commands:
         if command.callback is not None:
@@ -270,6 +290,8 @@ def check(path: Path) -> None:
 def _checking(verb: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(verb)
     def checked(*values: Any, **named: Any) -> Any:
+        values = tuple(map(_resolved, values))
+        named = {name: _resolved(value) for name, value in named.items()}
         for value in (*values, *named.values()):
             for one in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(one, Path | str) and one:
@@ -277,6 +299,17 @@ def _checking(verb: Callable[..., Any]) -> Callable[..., Any]:
         return verb(*values, **named)
 
     return checked
+
+
+def _resolved(value: Any) -> Any:
+    """Return the path for what was typed for a bundle, also within a list; others as they are."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_resolved, value))
+    if type(value) is not BundleText:
+        return value
+    from skindx.models.bundle.installed import bundle_path
+
+    return bundle_path(str(value))
 
 
 def _modes(path: Path) -> Iterator[tuple[Path, int]]:

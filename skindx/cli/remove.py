@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skindx.cli.options import Sets, console
+from skindx.cli.options import BundleText, Sets, console
 from skindx.core.errors import UserError
 from skindx.core.text import cell, printable
 
@@ -28,8 +28,12 @@ def remove(
         list[Path] | None, typer.Option(help="Also remove it from this published folder.")
     ] = None,
     bundle: Annotated[
-        list[Path] | None,
-        typer.Option(help="Also from this bundle; its model card says whether it learned from it."),
+        list[BundleText] | None,
+        typer.Option(
+            parser=BundleText,
+            metavar="BUNDLE",
+            help="Also from this bundle; its model card says whether it learned from it.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")
@@ -47,10 +51,12 @@ def remove(
     """
     from skindx.core.progress import progress_bars
     from skindx.data.removal.takedown import plan, source_copies
+    from skindx.models.bundle.installed import refuse_change
 
     if not (url or sha):
         raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")
     for path in () if dry_run else bundle or []:
+        refuse_change(path)
         _clear(path)
     _check_published(published or [])
     with progress_bars() as progress:
@@ -214,9 +220,29 @@ Format = Literal["hub", "imagefolder", "fiftyone"]
 
 
 def publish(
-    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Published folder to write.")],
+    source: Annotated[
+        BundleText,
+        typer.Argument(
+            parser=BundleText,
+            metavar="DATASET_OR_BUNDLE",
+            help="A folder that `skindx build` wrote, or a bundle.",
+        ),
+    ],
     *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write; default of a bundle: skindx-NAME."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="A bundle: its name once it is installed.")
+    ] = "",
+    version: Annotated[
+        str, typer.Option("--version", metavar="1.0.0", help="A bundle: that of its distribution.")
+    ] = "",
+    rows: Annotated[
+        bool,
+        typer.Option("--rows", help="A bundle: with age, sex and site of each evaluated image."),
+    ] = False,
     form: Annotated[
         Format, typer.Option("--format", help="hub: Parquet shards for `load_dataset`.")
     ] = "hub",
@@ -229,14 +255,29 @@ def publish(
     ] = False,
     sets: Sets = None,
 ) -> None:
-    """Write a copy of a dataset that may be published, without metadata.
+    """Write a copy of a dataset, or of a bundle, that may be published.
 
-    The licence of each image decides. An image with an unknown or no-derivatives licence, or one
-    flagged for a face, text or an intimate region, is only listed, with the reason. An earlier
-    copy in OUT is replaced.
+    Dataset: the licence of each image decides, and metadata are stripped. An image with an unknown
+    or no-derivatives licence, or one flagged for a face, text or an intimate region, is only
+    listed, with the reason. An earlier copy in OUT is replaced.
+
+    Bundle: a distribution that pip installs, after which NAME stands for the bundle. It needs
+    `use:` with a licence, and the evaluation of its release in release/ beside it. examples/ and
+    LICENSE beside it are taken along.
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
+
+    Example: skindx publish runs/mine/bundle --as mine --out mine
     """
+    if (source / "bundle.json").is_file():
+        if form != "hub" or contact or unaudited or sets:
+            raise UserError(f"{source} is a bundle: of its options only --as, --version, --rows.")
+        _publish_bundle(source, name, out, version or "1.0.0", rows=rows)
+        return
+    if name or version or rows:
+        raise UserError(f"{source} is no bundle; --as, --version and --rows are for bundles.")
+    if out is None:
+        raise UserError("give the folder to write: --out FOLDER.")
     from skindx.core.progress import progress_bars
     from skindx.data.publish.assemble import publish as publish_dataset
     from skindx.data.publish.publish_settings import PublishSettings
@@ -244,9 +285,33 @@ def publish(
     start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}
     settings = PublishSettings.load(None, sets or [], start=start)
     with progress_bars() as progress:
-        done = publish_dataset(dataset, out, settings, progress=partial(progress, "publish"))
+        done = publish_dataset(source, out, settings, progress=partial(progress, "publish"))
     print(f"{done.folder}: {done.published} of {done.kept} images published.")
     for reason, count in done.withheld.items():
         print(f"  {count} withheld: {reason}")
     if done.reencoded:
         print(f"  {done.reencoded} coded once more: without metadata they would display wrongly.")
+
+
+def _publish_bundle(path: Path, name: str, out: Path | None, version: str, *, rows: bool) -> None:
+    from skindx.evaluation.release import is_release, read_release
+    from skindx.models.bundle.bundle import open_bundle
+    from skindx.models.bundle.installed import RELEASE, write_distribution
+
+    if not name:
+        raise UserError(f"{path} is a bundle; give the name under which it is installed: --as NAME")
+    bundle, release = open_bundle(path), path.absolute().with_name(RELEASE)
+    if not is_release(release):
+        raise UserError(
+            f"bundle {path} has no evaluation of its release beside it ({release}); run `skindx "
+            f"evaluate {path} DATA --release`, which writes it."
+        )
+    folder = out or Path(f"skindx-{name}")
+    measured = read_release(release).origin.bundle_digest or ""
+    write_distribution(bundle, name, folder, version=version, measured=measured, rows=rows)
+    print(f"{folder}: skindx-{name.replace('_', '-')} {version}, bundle digest {bundle.digest}.")
+    left = " and the rows of its evaluation (age, sex and site of each image)" if rows else ""
+    print(
+        f"It holds the bundle, its card, the figures of its release{left}; read it before it goes."
+    )
+    print(f"To use it: pip install ./{folder}, then skindx serve {name}")

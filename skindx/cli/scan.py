@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skindx.cli.options import Expect, MissRate, Sets
+from skindx.cli.options import BundleText, Expect, MissRate, Sets
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.private_files import private_file
@@ -68,7 +68,14 @@ def run(
     ],
     *,
     bundle: Annotated[
-        Path, typer.Option("--bundle", "-b", help="A bundle with a detector, RUN/bundle.")
+        BundleText,
+        typer.Option(
+            "--bundle",
+            "-b",
+            parser=BundleText,
+            metavar="BUNDLE",
+            help="A bundle with a detector, RUN/bundle or an installed one's name.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the results.")],
     workers: Annotated[

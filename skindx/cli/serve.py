@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import CasebookKey, Expect, MissRate, Prevalence
+from skindx.cli.options import BundlePath, CasebookKey, Expect, MissRate, Prevalence
 
 
 def serve(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    bundle: BundlePath,
     *,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to your network.")
@@ -69,6 +69,8 @@ def serve(
     /docs describes the interface. For TLS, put a proxy in front and name it with --proxy.
 
     Example: skindx serve runs/demo/bundle
+
+    An installed one, see skindx models: skindx serve ham10000
 
     With logins, behind a proxy on the same machine: skindx user add users.json anna, then
     skindx serve runs/demo/bundle --login users.json --proxy 127.0.0.1

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-LAB, METHODS = "skindx-bench", "skindx-methods"
-FOLDERS = {LAB: ("methods", "benchmarks"), METHODS: ("methods",)}
+LAB, METHODS, BOX = "skindx-bench", "skindx-methods", "skindx-ham10000"
+FOLDERS = {LAB: ("methods", "benchmarks"), METHODS: ("methods",), BOX: ("models/ham10000",)}
 """Distribution -> the folders in the checkout that it is installed from.
 
 The lab needs the kit: with both in one command pip asks no index for the kit's name.

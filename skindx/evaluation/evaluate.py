@@ -45,6 +45,7 @@ from skindx.evaluation.image_table import (
 )
 from skindx.evaluation.input_effects import with_known_facts
 from skindx.evaluation.score import Evaluation, External, join_taxonomies, measure
+from skindx.models.bundle.installed import shown
 from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec
@@ -150,7 +151,7 @@ def evaluate(
         records,
         partial(decode_limited, decoding=predictor.decoding),
         out,
-        bundle=str(bundle),
+        bundle=shown(bundle),
         digest=predictor.bundle.digest,
         dataset=dataset,
         split=split,

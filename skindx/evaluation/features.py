@@ -32,6 +32,7 @@ from skindx.evaluation.score import Evaluation
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
+from skindx.models.bundle.installed import bundle_path, is_installed
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.class_calibration import fit_class_calibration
@@ -210,7 +211,7 @@ def find_tower(name: str) -> PresentTower:
         assert resolved.weights is not None
         trunk = open_trunk(resolved.network, resolved.weights)
         return PresentTower(resolved.network, trunk, resolved.origin)
-    path = Path(name)
+    path = bundle_path(name) if is_installed(name) else Path(name)
     if not path.exists():
         raise UserError(
             f"there is no tower {name!r}; give local-dir:FOLDER, hf-hub:ORG/NAME, or a bundle of "

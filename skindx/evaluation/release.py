@@ -52,6 +52,7 @@ from skindx.evaluation.image_table import (
     table_columns,
 )
 from skindx.evaluation.score import Evaluation, measure
+from skindx.models.bundle.installed import shown
 from skindx.models.class_calibration import ClassCalibration
 from skindx.models.combination import log
 from skindx.models.copy_recognition import CopyRecognition
@@ -177,13 +178,13 @@ def evaluate_release(
             predictor,
             records,
             decode,
-            bundle=str(bundle),
+            bundle=shown(bundle),
             dataset=folder,
             split=split,
             external=name not in OWN,
             progress=progress,
         )
-    origin = measured_now(predictor, str(bundle), predictor.bundle.digest, dataset, "test")
+    origin = measured_now(predictor, shown(bundle), predictor.bundle.digest, dataset, "test")
     members = predictor.bundle.spec.members
     with atomic_folder(out, FOLDER) as folder:
         _write_rows(folder / ROWS, answered, predictor.ensemble, origin.bundle_digest)

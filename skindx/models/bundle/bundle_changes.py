@@ -44,6 +44,7 @@ from skindx.models.bundle.bundle_index import (
     without_old_keys,
     write_seen_splits,
 )
+from skindx.models.bundle.installed import refuse_change
 from skindx.models.bundle.model_card import model_card
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import Conformal
@@ -75,6 +76,7 @@ def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) 
             f"these figures are of a bundle with the digest {measured}, and bundle {path} has "
             f"{bundle.digest}; evaluate it again."
         )
+    refuse_change(path)
     with atomic_folder(path, BUNDLE) as folder:
         for name in {INDEX, *bundle.spec.files} - {METRICS, CARD}:
             _put(path / name, folder / name)
@@ -190,6 +192,8 @@ def _rewrite(
     its own; `seen` are other images than it knows.
     """
     parts = parts or {}
+    if out is None:
+        refuse_change(bundle.path)
     provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
     with atomic_folder(out or bundle.path, BUNDLE) as folder:

@@ -12,14 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import sha256_file, temporary_folder, write_json
+from skindx.core.atomic_files import (
+    atomic_folder,
+    entries,
+    sha256_file,
+    temporary_folder,
+    write_json,
+)
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle
 from skindx.models.bundle.bundle_changes import put_folder
+from skindx.models.bundle.installed import copy_bundle
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import Ensemble, Member, predict_members
 from skindx.models.exports.backend_choice import with_temperatures
@@ -107,6 +114,21 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
         )
         write_json(folder / SPEC, spec.model_dump(mode="json"))
         put_folder(path, folder_of(to, precision), folder)
+    return spec
+
+
+def export_copy(
+    path: Path, out: Path, to: Runtime, precision: Precision, dataset: Path
+) -> ExportSpec:
+    """Write a copy of a bundle that has the export too; nothing is written where that fails."""
+    bundle = open_bundle(path)
+    with atomic_folder(out, BUNDLE) as folder:
+        copy = folder / "bundle"
+        copy_bundle(bundle, copy)
+        spec = export_bundle(copy, to, precision, dataset)
+        for part in entries(copy):
+            part.replace(folder / part.name)
+        copy.rmdir()
     return spec
 
 
