@@ -179,6 +179,14 @@ def beyond_shares(shares: Mapping[str, float], budget: Mapping[str, int]) -> Ite
             )
 
 
+def code_in_boxes(root: Path) -> Iterator[str]:
+    """Yield one sentence for each file of an installed bundle that is more than a docstring."""
+    for path in sorted(root.glob("models/*/skindx_*/**/*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        if path.name != "__init__.py" or len(body) > 1 or not isinstance(body[0], ast.Expr):
+            yield f"{path.relative_to(root)} holds code; a bundle is data, and is never imported."
+
+
 def repeated_classes(files: Iterable[Module]) -> Iterator[str]:
     """Yield one sentence for each class name that is defined more than once."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -227,6 +235,7 @@ def main() -> int:
     exceeded = list(problems(wheel, kit, lab, limits))
     exceeded += beyond_files(files, limits["wheel_of_all_kinds"])
     exceeded += beyond_reach(reach, limits["reach"])
+    exceeded += code_in_boxes(ROOT)
     for sentence in exceeded:
         print(sentence)
     if JUNIT.is_file():

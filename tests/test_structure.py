@@ -169,3 +169,16 @@ def test_the_glossary_has_at_most_40_words_and_each_is_used():
     guide = "\n".join(page.read_text() for page in pages).lower()
     unused = [word for word in words for part in word.split(", ") if part.rstrip("y") not in guide]
     assert not unused
+
+
+def test_an_installed_bundle_is_data(structure, tmp_path):
+    package = tmp_path / "models/toy/skindx_toy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""A bundle."""\n')
+    assert not list(structure.code_in_boxes(tmp_path))
+    (package / "__init__.py").write_text('"""A bundle."""\nprint(1)\n')
+    (package / "more.py").write_text('"""Text."""\n')
+    assert [line.split()[0] for line in structure.code_in_boxes(tmp_path)] == [
+        "models/toy/skindx_toy/__init__.py", "models/toy/skindx_toy/more.py"
+    ]  # fmt: skip
+    assert not list(structure.code_in_boxes(ROOT))

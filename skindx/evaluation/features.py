@@ -32,9 +32,9 @@ from skindx.evaluation.score import Evaluation
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
-from skindx.models.bundle.installed import bundle_path, is_installed
 from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.bundle.installed import bundle_path, is_installed
 from skindx.models.class_calibration import fit_class_calibration
 from skindx.models.classifier.classifier import ClassifierSettings, fitted_network
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead

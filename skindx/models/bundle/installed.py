@@ -292,7 +292,7 @@ def copy_bundle(bundle: "Bundle", folder: Path) -> None:
         shutil.copyfile(bundle.path / file, folder / file)
 
 
-def _checked(bundle: "Bundle", name: str, version: str, measured: str) -> Any:
+def _checked(bundle: "Bundle", name: str, version: str, measured: str) -> UseLimits:
     """Return what the bundle may be used for. Raises UserError where it may not be published."""
     if not is_name(name):
         raise UserError(
@@ -325,7 +325,7 @@ def _checked(bundle: "Bundle", name: str, version: str, measured: str) -> Any:
     return use
 
 
-def _licence(bundle: "Bundle", name: str, use: Any) -> str:
+def _licence(bundle: "Bundle", name: str, use: UseLimits) -> str:
     """Return LICENSE: the text that lies beside the bundle, or the licence's name and address."""
     given = bundle.path.with_name(_LICENCE)
     if given.is_file():
@@ -339,7 +339,7 @@ def _licence(bundle: "Bundle", name: str, use: Any) -> str:
     return "\n\n".join(line for line in lines if line) + "\n"
 
 
-def _readme(bundle: "Bundle", name: str, use: Any) -> str:
+def _readme(bundle: "Bundle", name: str, use: UseLimits) -> str:
     """Return README.md: how the bundle is used, and its model card."""
     card = read_plain(bundle.path / "MODEL_CARD.md").decode()
     return (
@@ -349,7 +349,7 @@ def _readme(bundle: "Bundle", name: str, use: Any) -> str:
     )
 
 
-def _project(name: str, package: str, version: str, use: Any) -> str:
+def _project(name: str, package: str, version: str, use: UseLimits) -> str:
     known = parse_licence(use.licence).id
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", use.licence).strip("-.") or "unnamed"
     licence = known if _SPDX.fullmatch(known) else f"LicenseRef-{plain}"
