@@ -216,7 +216,7 @@ def test_wrong_words_are_refused_before_a_bundle_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    code, _, problem = skindx("diagnose", "no-bundle", folder, *words)
+    code, _, problem = skindx("diagnose", "./no-bundle", folder, *words)
     assert code == 2
     assert message in " ".join(problem.split())
     assert list(tmp_path.iterdir()) == []
