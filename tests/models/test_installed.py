@@ -154,8 +154,8 @@ BUNDLES = {
 } | {"compare first", "compare second", "leak first", "leak second", "recompute evaluation",
      "publish source"}  # fmt: skip
 OTHER_PATHS = {
-    "adapt out", "bundle attach archive", "bundle attach out", "evaluate out", "evaluate internal", "compare dataset",
-    "publish out", "export out",
+    "adapt out", "bundle attach archive", "bundle attach out", "evaluate out", "evaluate internal",
+    "compare dataset", "publish out", "export out",
 }  # fmt: skip
 """Paths that a help describes by a bundle, and that are none to read."""
 
