@@ -20,9 +20,11 @@ Each photo is a case by itself and has one row, refused ones too. Columns, for e
 - `familiarity` (double): p-value of the out-of-distribution check; null in a bundle without one
 - `remarks` (string): limits of the photo's quality, or that the model learned from it; or ""
 - `probability_KEY` (double), one for each class, in the bundle's order
+- `use`, `licence` (string): what the bundle may be used for and what it is not for, in each row;
+  missing for a bundle that states nothing
 
-All but the first six are null in the row of a refused photo. The schema's metadata name the
-bundle: `skindx.bundle` (its digest) and `skindx.backend`.
+All but the first six and the last two are null in the row of a refused photo. The schema's metadata
+name the bundle: `skindx.bundle` (its digest) and `skindx.backend`.
 """
 
 import io
@@ -57,6 +59,7 @@ from skindx.diagnosis.photo_checks import MIN_SIDE, Refused, file_hash, open_pho
 from skindx.diagnosis.scope import unjudged, without_reassurance
 from skindx.imaging.decode import load_pixels, pixels_of_opened
 from skindx.imaging.stored_colours import Decoding
+from skindx.models.bundle.use_limits import UseLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,12 +171,22 @@ def schema_of(predictor: "Predictor") -> "pa.Schema":
         *((name, number) for name in ("disagreement", "familiarity")),
         ("remarks", text),
         *((f"probability_{key}", number) for key in predictor.taxonomy.keys),
+        *((name, text) for name in use_columns(predictor.use)),
     ]
     about = {"skindx.bundle": predictor.bundle.digest, "skindx.backend": predictor.backend}
     return pa.schema(fields, metadata=about)
 
 
 _RISK = ("risk", "threshold")
+
+
+def use_columns(use: UseLimits | None) -> dict[str, str]:
+    """Return what each row says of a bundle's use; empty for one that states nothing.
+
+    They are columns, since a comment in a CSV spoils it for spreadsheets and is lost when rows are
+    sorted, filtered or joined.
+    """
+    return {"use": use.sentence, "licence": use.licence_text} if use else {}
 
 
 def iter_predictions(
@@ -307,7 +320,7 @@ def _concluded(
 def _row(
     predictor: "Predictor", read: _Read, concluded: ConcludedCase | UserError | None
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"file": read.file, "sha256": read.sha256}
+    row: dict[str, Any] = {"file": read.file, "sha256": read.sha256, **use_columns(predictor.use)}
     if isinstance(read.case, CheckedCase):
         [seen] = read.case.passed.values()
         row |= {"width": seen.opened.width, "height": seen.opened.height}

@@ -319,6 +319,8 @@ def _bundle(
     if given := given_facts(diagnosis):
         observed.append(given | common | {"issued": issued})
     results = [entries.add(observation) for observation in observed]
+    use = diagnosis.source.use
+    said = (use.sentence if use else "", diagnosis.notice)
     report: Plain = {
         "resourceType": "DiagnosticReport",
         "text": {"status": "additional", "div": _div(diagnosis, metrics)},
@@ -329,7 +331,7 @@ def _bundle(
         "issued": issued,
         "result": results,
         "media": [{"comment": f"Photo {n}", "link": link} for n, link in enumerate(media, 1)],
-        "conclusion": text_value(" ".join(filter(None, [*next_step(diagnosis), diagnosis.notice]))),
+        "conclusion": text_value(" ".join(filter(None, [*next_step(diagnosis), *said]))),
     }
     if subject.study_uid:
         report["imagingStudy"] = [{"identifier": _uid(subject.study_uid)}]

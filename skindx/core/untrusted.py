@@ -136,6 +136,14 @@ def read_json(
 
 def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
     """Read a YAML mapping of plain values, without aliases, from a plain file."""
+    value = read_plain_values(path, most)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
+    return value
+
+
+def read_plain_values(path: Path, most: int = MEGABYTE) -> Any:
+    """Read plain values of any kind, without aliases, from a plain YAML file."""
     content = read_plain(path, most)
     try:
         text = content.decode("utf-8")
@@ -146,8 +154,6 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
             raise
         detail = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is not valid YAML: {detail}.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
     return value
 
 

@@ -184,6 +184,7 @@ def basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
         f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
         f"{source.digests}; "
         f"taxonomy {source.taxonomy}, {source.review}.",
+        source.use.licensed if source.use else "",
         source.expects,
         source.adapted,
         ""

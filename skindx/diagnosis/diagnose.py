@@ -22,7 +22,7 @@ from skindx.diagnosis.photo_checks import (
     small_view,
     view_jpeg,
 )
-from skindx.diagnosis.record import LEARNED, CaseAnswer, PhotoView, Similar, UsedFacts
+from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar, UsedFacts
 from skindx.diagnosis.record_assembly import (
     assemble,
     at_prevalence,
@@ -76,6 +76,11 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 
 # P = photos of a case, C = classes, M = members
 
+LEARNED = (
+    "This photo is one of the images that the model learned from; the answer is no test of the "
+    "model."
+)
+"""A remark on a photo that the bundle's gallery holds."""
 _OUT_OF_DISTRIBUTION = (
     "the photo is unlike the images that the networks were trained on, so their answer would mean "
     "nothing: it may show no skin lesion, or show it in another way; take the lesion again, near, "

@@ -8,6 +8,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.origin import OF_WIDE_PHOTOS
 from skindx.diagnosis.case import Patient, listed, use_of_facts
 from skindx.imaging.cut_lesions import Cut
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.conformal import Share
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
@@ -50,13 +51,6 @@ CUT: dict[Cut, str] = {
     ),
 }
 """Remarks on a photo of whose lesion the networks saw a part."""
-
-
-LEARNED = (
-    "This photo is one of the images that the model learned from; the answer is no test of the "
-    "model."
-)
-"""A remark on a photo that the bundle's gallery holds."""
 
 
 def percent(probability: float) -> str:
@@ -280,7 +274,10 @@ class Source(_Part):
     review: str
     """Whether a clinician has checked names, codes and urgencies."""
     learned_from: str = ""
-    """What an answer is worth of a model that learned from paintings; empty for photographs."""
+    """What the model may be used for and what it is not for, and what an answer is worth of one
+    that learned from paintings, in sentences; empty where neither is stated."""
+    use: UseLimits | None = Field(None, exclude_if=lambda use: use is None)
+    """The same of its use, a field each; missing where the bundle states nothing."""
     modality: str = ""
     """Of the images it learned from: dermoscopic, clinical or mixed; empty: not stated."""
     expects: str = ""

@@ -289,6 +289,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
         learned_from=bundle.warning,
+        use=bundle.spec.use,
         modality=bundle.images.modality,
         expects=bundle.images.expects,
         adapted=bundle.spec.adapted.words if bundle.spec.adapted else "",

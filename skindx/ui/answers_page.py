@@ -116,6 +116,7 @@ def _basis(predictor: "Predictor") -> list[str]:
         measured(predictor.metrics) or "How often this bundle is right has not been measured.",
         "" if source.calibrated else "Its probabilities were not calibrated: expect them too high.",
         mix_text(predictor),
+        source.use.licensed if source.use else "",
         source.expects,
         source.adapted,
     )

@@ -14,6 +14,7 @@ from skindx import __version__
 from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
 from skindx.ui.http.answer_forms import PATH as REPORT
@@ -35,7 +36,7 @@ from skindx.ui.page.answer_html import PageScans
 from skindx.ui.page_basics import gradio_options, sentence
 from skindx.ui.scans.scan_job import ScanServing, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
-from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
+from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads, example_routes
 from skindx.workers.worker_pool import PoolSettings
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class Wiring:
     """A file of the mix of diseases that shown probabilities hold for; None: the bundle's."""
     monitor: Path | None = None
     """The file of a monitor; None: photos are not counted."""
+    examples: Examples = NO_EXAMPLES
+    """Photos that the page offers to try the bundle with."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -148,7 +151,9 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
 
     version = bundle_version(bundle)
     given = (wiring.expect, wiring.miss_rate, wiring.prevalence)
-    command = worker_command(bundle.path, version, *given, monitor=wiring.monitor)
+    examples = wiring.examples
+    hashes = tuple(examples.photos)
+    command = worker_command(bundle.path, version, *given, monitor=wiring.monitor, examples=hashes)
     pool = DiagnosisPool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
@@ -174,7 +179,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         docs_url=None,  # FastAPI's own page is fetched from another host
         redoc_url=None,
     )
-    by_api = CountingDiagnoser(pool, metrics, "api")
+    by_api = CountingDiagnoser(pool, metrics, "api", examples)
     rule = wiring.scan_serving.wide if jobs else None
     app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version, rule=rule))
     app.include_router(scan_routes(jobs, unable, metrics))
@@ -183,12 +188,14 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         _add_monitor(app, metrics.monitor)
     _add_docs(app)
     logged_in = wiring.users is not None
-    by_page = CountingDiagnoser(pool, metrics, "page")
+    by_page = CountingDiagnoser(pool, metrics, "page", examples)
     scans = PageScans(wiring.scan_serving, jobs, unable)
     reports = Reports(bundle.metrics())
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(by_page, bundle))
-    page = build_page(by_page, bundle, reports, wiring.casebook, logged_in=logged_in, scans=scans)
+    app.include_router(example_routes(examples))
+    offered: dict[str, Any] = {"logged_in": logged_in, "scans": scans, "examples": examples}
+    page = build_page(by_page, bundle, reports, wiring.casebook, **offered)
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)

@@ -4,7 +4,8 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -13,7 +14,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.photo_checks import Refusal, Refused, file_hash
 from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.page_basics import hide_messages, log_fault
 from skindx.workers import worker_process
@@ -159,12 +160,12 @@ def worker_command(
     prevalence: Path | None = None,
     *,
     monitor: Path | None = None,
+    examples: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return what starts a worker; `worker.started` adds a connection and a folder."""
     files = (path and str(path.resolve()) for path in (bundle, prevalence, monitor))
-    return module_command(
-        "skindx.ui.diagnosis_pool", json.dumps([version, expect, miss_rate, *files])
-    )
+    served = json.dumps([[*examples], version, expect, miss_rate, *files])
+    return module_command("skindx.ui.diagnosis_pool", served)
 
 
 def load_bundle(
@@ -175,12 +176,14 @@ def load_bundle(
     prevalence: Path | None = None,
     *,
     monitor: Path | None = None,
+    examples: Collection[str] = (),
 ) -> Answerer:
     """Return what answers cases by a bundle.
 
     Raises UserError for one that is not whole, one that is no longer of this `version`, one that
     does not have the digest which is expected, one without a threshold for the miss rate, and one
-    that the file of the prevalence does not fit. `monitor` is the file that counts its photos.
+    that the file of the prevalence does not fit. `monitor` is the file that counts its photos;
+    `examples` are hashes of photos that it does not count, and that each answer names as such.
     """
     import cv2
     import torch
@@ -198,7 +201,7 @@ def load_bundle(
             f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
         )
     if monitor is None:
-        return partial(answer_many, predictor)
+        return _marking(partial(answer_many, predictor), None, examples)
     from skindx.monitor.monitor_file import MonitorFile
     from skindx.monitor.photo_numbers import PhotoNumbers
 
@@ -211,7 +214,42 @@ def load_bundle(
         except Exception as error:  # an answer never fails for the monitor's sake
             log_fault(log, "the monitor could not count a photo", error)
 
-    return partial(answer_many, predictor, observe=observe)
+    return _marking(partial(answer_many, predictor), observe, examples)
+
+
+EXAMPLE = "This photo is an example that came with the model, and not of a patient."
+"""A remark on a photo that one may try the model with."""
+
+
+def _marking(
+    answer_many: Callable[..., Sequence[CaseAnswer | UserError]],
+    observe: Callable[..., None] | None,
+    examples: Collection[str],
+) -> Answerer:
+    """Return an answerer that says of examples what they are, and lets nothing observe them."""
+
+    def answer(cases: Sequence[Case]) -> Sequence[CaseAnswer | UserError]:
+        tried = [any(file_hash(photo) in examples for photo in case.photos) for case in cases]
+        answers: dict[int, CaseAnswer | UserError] = {}
+        for example in sorted({*tried}):
+            places = [place for place, one in enumerate(tried) if one == example]
+            asked = [cases[place] for place in places]
+            found = answer_many(asked, None if example else observe)
+            answers |= zip(places, map(_marked, found) if example else found, strict=True)
+        return [answers[place] for place in range(len(cases))]
+
+    return answer if examples else partial(answer_many, observe=observe)
+
+
+def _marked(answer: CaseAnswer | UserError) -> CaseAnswer | UserError:
+    if isinstance(answer, UserError):
+        return answer
+    photos = [
+        photo.model_copy(update={"remarks": (EXAMPLE, *photo.remarks)})
+        for photo in answer.diagnosis.photos
+    ]
+    diagnosis = answer.diagnosis.model_copy(update={"photos": tuple(photos)})
+    return replace(answer, diagnosis=diagnosis)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -220,11 +258,11 @@ def main(arguments: Sequence[str]) -> None:
     collect_rarely()
     hide_messages()
     served, descriptor, folder = arguments
-    version, expect, miss_rate, bundle, *others = json.loads(served)
+    examples, version, expect, miss_rate, bundle, *others = json.loads(served)
     prevalence, monitor = (path and Path(path) for path in others)
     given = (Path(bundle), version, expect, miss_rate, prevalence)
     with socket.socket(fileno=int(descriptor)) as connection:
-        load = partial(load_bundle, *given, monitor=monitor)
+        load = partial(load_bundle, *given, monitor=monitor, examples=examples)
         serve_cases(connection, Path(folder), load)
 
 

@@ -12,6 +12,7 @@ from skindx.core.machine import go_offline, require_extra
 from skindx.core.text import printable
 from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
+from skindx.models.bundle.use_limits import read_examples
 from skindx.models.urgent_risk import check_level
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.monitor.photo_numbers import PhotoNumbers
@@ -59,7 +60,8 @@ def serve(
     `keep_scans_min` the minutes for which the result of a scan is kept, and `monitor` the file of
     numbers by which drift is noticed. Raises UserError for a monitor file of another bundle, for a
     bundle that is not whole, another one or without that level, for an address that is taken
-    or wrong, for a case book that others could open without a login, and for a missing extra.
+    or wrong, for a case book that others could open without a login, for a missing extra, and for
+    a folder of examples beside the bundle that is not what its list says.
     """
     from skindx.ui.http.server import checked_root
 
@@ -71,6 +73,7 @@ def serve(
     loaded = open_bundle(bundle, expect)
     check_level(loaded.spec.urgent_risk, miss_rate, loaded.taxonomy.classes)
     given_prevalence(loaded, prevalence)
+    examples = read_examples(loaded.path)
     if monitor is not None:
         MonitorFile.create(monitor, PhotoNumbers(loaded, loaded.ood()), bundle_version(loaded))
     require_extra("serve", *_MODULES, purpose="the server")
@@ -104,6 +107,7 @@ def serve(
             scan_serving,
             prevalence,
             monitor,
+            examples,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:

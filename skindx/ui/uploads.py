@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from skindx.core.errors import UserError
 from skindx.core.private_files import make_private, new_private
@@ -26,10 +28,15 @@ from skindx.diagnosis.photo_checks import MAX_BYTES, Refused, read_photo, small_
 from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import HEAD, SHOWN_BY_NONE, photo_format
+from skindx.models.bundle.use_limits import Examples
+from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.forms import FORM_BYTES, is_form, parsed_form
 from skindx.ui.http.request_limits import Shares, client_of
 from skindx.ui.page_basics import data_url
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 ROUTE = "/gradio_api/upload"
 REQUEST_BYTES = FORM_BYTES
@@ -167,6 +174,37 @@ def _write(paths: list[Path], photos: list[bytes]) -> None:
         make_private(path.parent, parents=False)
         with new_private(path) as file:
             file.write(photo)
+
+
+EXAMPLE = "/examples"
+"""Where the page gets an example, which it then sends as any other photo."""
+
+
+def offered_examples(examples: Examples) -> list[dict[str, str]]:
+    """Return what the form shows of each example."""
+    return [
+        {
+            "url": f"{EXAMPLE[1:]}/{number}",
+            "file": photo.example.file,
+            "jpeg": data_url(photo.thumbnail, "image/jpeg"),
+        }
+        for number, photo in enumerate(examples.photos.values(), 1)
+    ]
+
+
+def example_routes(examples: Examples) -> "APIRouter":
+    """Return the router of the examples' files, by their place in the list from 1 on."""
+    from fastapi import APIRouter
+
+    router, photos = APIRouter(), tuple(examples.photos.values())
+
+    @router.get(f"{EXAMPLE}/{{number}}", include_in_schema=False)
+    def example(number: int) -> Response:
+        if not 0 < number <= len(photos):
+            return problem(404, "there is no such example; reload the page.")
+        return Response(photos[number - 1].data, media_type="application/octet-stream")
+
+    return router
 
 
 _GONE = "a photo did not arrive or was cleared away; send it again."

@@ -23,10 +23,10 @@ from skindx.core.errors import UserError
 from skindx.diagnosis import heat_maps, pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import answer, answer_many
+from skindx.diagnosis.diagnose import LEARNED, answer, answer_many
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import LEARNED, CaseAnswer
+from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow

@@ -11,12 +11,14 @@ import gradio as gr
 import uvicorn
 from fastapi import FastAPI, Request
 from painted_answers import Painter
+from some_examples import write_examples
 from spot_scan import command
 
 from skindx.casebook.casebook import Casebook
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.use_limits import read_examples
 from skindx.ui.http.answer_forms import Reports, report_routes
 from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.guard import Guard
@@ -28,7 +30,7 @@ from skindx.ui.page_basics import theme
 from skindx.ui.scans.rulers import _LIMITS, Rulers
 from skindx.ui.scans.scan_job import ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
-from skindx.ui.uploads import UploadFolder, Uploads
+from skindx.ui.uploads import UploadFolder, Uploads, example_routes
 from skindx.workers.worker_pool import PoolStatus
 
 
@@ -50,6 +52,9 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     reports = Reports(None)
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(Painter(), bundle))
+    write_examples(Path.cwd() / "offered/bundle")
+    examples = read_examples(Path.cwd() / "offered/bundle")
+    app.include_router(example_routes(examples))
 
     @app.middleware("http")
     async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]
@@ -58,7 +63,14 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
     gr.mount_gradio_app(
         app,
-        build_page(Painter(), bundle, reports, casebook, scans=PageScans(ScanServing(), jobs)),
+        build_page(
+            Painter(),
+            bundle,
+            reports,
+            casebook,
+            scans=PageScans(ScanServing(), jobs),
+            examples=examples,
+        ),
         path="",
         theme=theme(),
         run_history=False,

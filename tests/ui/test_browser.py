@@ -387,3 +387,38 @@ def test_change_back_and_reload_lose_nothing_unasked(opened: Opened, photos: Pho
     assert page.locator(".sx-photo, .sx-back:visible").count() == 0
     page.reload()  # there is nothing to lose now
     assert asked == ["beforeunload"]
+
+
+def test_one_key_tries_an_example_and_nothing_of_it_is_kept(
+    opened: Opened, painted: Painted, photos: Photos, axe: Axe
+) -> None:
+    page = opened(color_scheme="light", **PHONE).page
+    names = [one.name for one in load_taxonomy("isic9").classes]
+    page.fill("[name=age]", "45")
+    buttons = page.locator(".sx-examples button")
+    assert buttons.count() == 2
+    assert all(image["width"] > 40 for image in (box(one) for one in buttons.all()))
+    buttons.nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sx-truth")
+    assert page.locator(".sx-summary").inner_text() == "An example"
+    assert "Nothing of this answer is kept" in page.locator(".sx-example-mark").inner_text()
+    said = page.locator(".sx-truth").inner_text()
+    for words in (names[1], "histopathology", f"is wrong: it puts {names[0]} first", "A. Painter"):
+        assert words in said
+    assert "45" not in page.locator(".sx-may").inner_text()  # the facts are of somebody else
+    assert page.locator(".sx-keep, .sx-pdf").count() == 0
+    assert painted.uploads == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.click(".sx-change")
+    page.set_input_files("#sx-file", photos["good"])  # in the example's place
+    assert page.locator(".sx-photo").count() == 1
+    buttons.first.click()
+    page.wait_for_selector(".sx-refusal-form:not(:empty)")
+    assert "remove your photos first" in page.locator(".sx-refusal-form").inner_text()
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    assert page.locator(".sx-truth, .sx-example-mark").count() == 0
+    assert page.locator(".sx-summary").inner_text() == "1 photo · 45 years"

@@ -118,9 +118,10 @@ class Bundle:
 
     @property
     def warning(self) -> str:
-        """What paintings mean for its answers and outlines, in a sentence; "" for photographs."""
+        """What its use and paintings mean for its answers, in sentences; "" where nothing does."""
         detector = origin_of_detector(self.spec) if self.spec.detector else UNSTATED
-        return self.images.warning or detector.warning_of_outlines
+        used, painted = self.spec.use, self.images.warning or detector.warning_of_outlines
+        return f"{used.sentence if used else ''} {painted}".strip()
 
     def ensemble(self, device: str = "cpu") -> Ensemble:
         """Rebuild the classifiers, in evaluation mode on `device`.

@@ -1,11 +1,24 @@
-"""What a bundle may be used for, what it learned from and what it is not for, in its index."""
+"""What a reader is told of a bundle: its limits, and examples to try it with.
 
-from typing import Annotated, Literal, Self
+The limits stand in its index: what it may be used for, what it learned from and what it is not
+for. The examples are photos of known diseases in the folder `examples` beside that of the bundle.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.text import folded_name
+from skindx.core.untrusted import MEGABYTE, read_plain, read_plain_values
 from skindx.data.origin import parse_licence
+from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.taxonomy import SkinClass
 
 MOST_WORDS = 30
 """An answer is read on a phone: what each one says of its limits is at most this long."""
@@ -80,7 +93,102 @@ class UseLimits(Settings):
         return f"{self.licence} ({self.licence_url})" if self.licence_url else self.licence
 
     @property
+    def licensed(self) -> str:
+        """Licence and citation in sentences."""
+        cite = f" Citation: {self.citation.removesuffix('.')}." if self.citation else ""
+        return f"Licence of the weights: {self.licence_text}.{cite}"
+
+    @property
     def text(self) -> str:
         """All of it in sentences, for a report."""
-        cite = f" Citation: {self.citation.removesuffix('.')}." if self.citation else ""
-        return f"{self.sentence} Licence of the weights: {self.licence_text}.{cite}"
+        return f"{self.sentence} {self.licensed}"
+
+
+EXAMPLES, EXAMPLE_LIST = "examples", "examples.yaml"
+"""The folder beside that of a bundle, and the file in it that lists them."""
+_MOST_EXAMPLES, _MOST_BYTES, _THUMBNAIL_PX = 24, 2 * MEGABYTE, 128
+
+
+class Example(Settings):
+    """One photo of `examples.yaml`, a list of them."""
+
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    """Its name in the folder."""
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    truth: Line
+    """The true diagnosis: a key or name of the bundle's classes, or another condition's name."""
+    truth_by: Line
+    """How it was confirmed, such as histopathology."""
+    credit: Line
+    """Whose photo it is, and its licence."""
+    note: str = Field("", max_length=512, pattern=r"^[^\x00-\x1f\x7f]*$")
+    """What a reader may learn from it."""
+
+    def class_of(self, classes: Iterable[SkinClass]) -> SkinClass | None:
+        """Return the class that is its true diagnosis; None for a condition that is none."""
+        for one in classes:
+            if folded_name(self.truth) in (folded_name(one.key), folded_name(one.name)):
+                return one
+        return None
+
+
+@dataclass(frozen=True)
+class ExamplePhoto:
+    """An example as it lay in the folder, and as a small JPEG."""
+
+    example: Example
+    data: bytes
+    thumbnail: bytes
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A bundle's examples by the SHA-256 of their files; none where it has no such folder."""
+
+    photos: Mapping[str, ExamplePhoto] = field(default_factory=dict)
+
+    def of(self, photos: Iterable[bytes]) -> Example | None:
+        """Return the first example among the photos of a case; None where all are a person's."""
+        for photo in photos if self.photos else ():
+            if found := self.photos.get(hashlib.sha256(photo).hexdigest()):
+                return found.example
+        return None
+
+
+NO_EXAMPLES = Examples()
+
+
+def read_examples(bundle: Path) -> Examples:
+    """Read the examples beside a bundle, each photo in a process with limits of time and memory.
+
+    Raises UserError for a folder or file that is a link, a file with another SHA-256 than the list
+    names, one of more than 2 MB, one that is no image, and a list that is none.
+    """
+    folder = bundle.resolve().parent / EXAMPLES
+    path = folder / EXAMPLE_LIST
+    if not folder.is_symlink() and not path.is_symlink() and not path.exists():
+        return NO_EXAMPLES
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link; put the examples themselves there, or remove it.")
+    values = read_plain_values(path)
+    if not isinstance(values, list) or not 0 < len(values) <= _MOST_EXAMPLES:
+        raise UserError(f"{path} must be a list of 1 to {_MOST_EXAMPLES} examples; correct it.")
+    photos = {}
+    for number, value in enumerate(values, 1):
+        raw: dict[str, Any] = value if isinstance(value, dict) else {"file": value}
+        example = Example.parse(raw, f"{path}, example {number}", expand=False, yaml=True)
+        data = read_plain(folder / example.file, _MOST_BYTES)
+        if (found := hashlib.sha256(data).hexdigest()) != example.sha256:
+            raise UserError(
+                f"{folder / example.file} has the SHA-256 {found[:16]}, not {example.sha256[:16]} "
+                f"as {EXAMPLE_LIST} names; copy the folder again."
+            )
+        try:
+            small = small_jpeg(decode_limited(data), _THUMBNAIL_PX)
+        except ValueError as error:
+            raise UserError(
+                f"{folder / example.file} is no image that can be shown ({error}); take it out of "
+                f"{EXAMPLE_LIST}."
+            ) from None
+        photos[found] = ExamplePhoto(example, data, small)
+    return Examples(photos)

@@ -6,12 +6,14 @@ has two photos at a time here, so that many of its photos leave the others' case
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from skindx.api.answer_file import Row, csv_cells
+from skindx.api.predictions import use_columns
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused, file_hash
@@ -47,6 +49,7 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
     router = APIRouter()
     shares = Shares(AT_A_TIME)
     names = {one.key: one.name for one in bundle.taxonomy.classes}
+    use = use_columns(bundle.spec.use)
 
     @router.post(PATH, include_in_schema=False)
     async def answer_row(request: Request) -> Response:
@@ -58,7 +61,7 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
             photos, fields = await read_form(request)
             if len(photos) != 1 or set(fields) - {FILE}:
                 return problem(400, _ONE_PHOTO)
-            row = {FILE: fields.get(FILE, ""), **await _answered(diagnoser, photos[0])}
+            row = {FILE: fields.get(FILE, ""), **use, **await _answered(diagnoser, photos[0])}
         except ClientDisconnect:
             return Response(status_code=400)
         except Busy as error:
@@ -67,7 +70,9 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
             return problem(400, str(error))
         finally:
             shares.add(client, -1)
-        return JSONResponse({"shown": shown_row(row, "", names), "csv": csv_line(row)})
+        return JSONResponse(
+            {"shown": shown_row(row, "", names), "csv": csv_line(row, (*COLUMNS, *use))}
+        )
 
     return router
 
@@ -115,8 +120,8 @@ def row_of(answer: CaseAnswer | UserError) -> Row:
     }
 
 
-def csv_line(row: Row) -> str:
+def csv_line(row: Row, columns: Sequence[str] = COLUMNS) -> str:
     """Return a row as a line of the file that the page offers."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(csv_cells(row, COLUMNS))
+    csv.writer(line, lineterminator="\n").writerow(csv_cells(row, columns))
     return line.getvalue()

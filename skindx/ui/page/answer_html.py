@@ -26,6 +26,7 @@ from skindx.diagnosis.record import (
     percent,
 )
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
+from skindx.models.bundle.use_limits import Example
 from skindx.taxonomy import Taxonomy, Urgency, unknown_to
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
@@ -81,8 +82,40 @@ def problem_html(message: str, images: ImageOrigin | None = None) -> str:
     return render("problem.html.jinja", message=sentence(message), images=images)
 
 
-def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
-    """Return the whole answer; photos are in the HTML itself, so that no file of them is kept."""
+@dataclass(frozen=True)
+class TriedExample:
+    """What an answer to an example has beside it."""
+
+    truth: str
+    """The name of the true diagnosis."""
+    verdict: str
+    """Whether the model is right, in sentences."""
+    example: Example
+
+
+def example_of(example: Example, diagnosis: Diagnosis, taxonomy: Taxonomy) -> TriedExample:
+    """Return what the page says of an example after its answer."""
+    first, truth = diagnosis.candidates[0], example.class_of(taxonomy.classes)
+    if truth is None:
+        verdict = "The model does not know this condition, so it cannot name it."
+    elif diagnosis.abstained:
+        verdict = "The model names no condition for it."
+    elif first.key == truth.key:
+        verdict = "The model is right: it puts this condition first."
+    else:
+        inside = any(one.in_set and one.key == truth.key for one in diagnosis.candidates)
+        holds = " Its set holds the true condition too." if inside else ""
+        verdict = f"The model is wrong: it puts {first.name} first.{holds}"
+    return TriedExample(truth.name if truth else example.truth, verdict, example)
+
+
+def result_html(
+    answer: CaseAnswer, metrics: dict[str, Any] | None, tried: TriedExample | None = None
+) -> str:
+    """Return the whole answer; photos are in the HTML itself, so that no file of them is kept.
+
+    `tried`: it is the answer to an example, which the page marks, with the true diagnosis.
+    """
     diagnosis = answer.diagnosis
     shown = sum(candidate.probability for candidate in diagnosis.candidates)
     return render(
@@ -111,6 +144,7 @@ def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         has_heat=any(view.heat for view in answer.views),
         similar=_similar(answer),
         nearest_first=NEAREST_FIRST,
+        tried=tried,
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from skindx.api.predictions import use_columns
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.data.origin import ImageOrigin
@@ -30,12 +31,14 @@ from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
+from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits
 from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.answer_html import (
     PageScans,
+    example_of,
     followup_html,
     offer_html,
     problem_html,
@@ -47,7 +50,13 @@ from skindx.ui.page.answer_html import (
 from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, scan_keeper
 from skindx.ui.page_basics import FAILED, log_fault, render, script, sentence
 from skindx.ui.scans.scan_job import seen_of_refused
-from skindx.ui.uploads import shown_by_server, shown_of_refused, take_uploads, upload_folder
+from skindx.ui.uploads import (
+    offered_examples,
+    shown_by_server,
+    shown_of_refused,
+    take_uploads,
+    upload_folder,
+)
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -81,12 +90,14 @@ def intake_html(
     *,
     crop: float | None = 1.0,
     fields: Sequence[str] = (),
+    examples: Examples = NO_EXAMPLES,
 ) -> str:
     """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
 
     `images` are those that the model learned from: the form says which photos it is for. `crop` is
     the share of the shorter side that the networks see, a square that the form draws; None: all of
-    a photo. `fields` are the facts about the person that change an answer.
+    a photo. `fields` are the facts about the person that change an answer, `examples` are offered
+    to try the form with.
     """
     return render(
         "intake.html.jinja",
@@ -103,6 +114,7 @@ def intake_html(
         expects=images.expects if images else "",
         unjudged=NOT_JUDGED,
         images=images,
+        examples=offered_examples(examples),
     )
 
 
@@ -119,17 +131,20 @@ def photo_limits(least_side: int) -> str:
     )
 
 
-def many_html(least_side: int) -> str:
-    """Return the card that takes many photos; `many.js` has their queue."""
+def many_html(least_side: int, use: UseLimits | None = None) -> str:
+    """Return the card that takes many photos; `many.js` has their queue.
+
+    `use` is what the bundle may be used for, which stands in each row and below them.
+    """
     return render(
         "many.html.jinja",
         most=MOST_PHOTOS,
         max_bytes=MAX_BYTES,
-        columns=",".join(COLUMNS),
+        columns=",".join((*COLUMNS, *use_columns(use))),
         limits=photo_limits(least_side),
         at_a_time=AT_A_TIME,
         accept="image/*,.heic,.heif,.dcm",
-        notice=NOTICE,
+        notice=f"{use.sentence} {NOTICE}" if use else NOTICE,
         cannot=CANNOT_RULE_OUT,
     )
 
@@ -187,24 +202,26 @@ def build_page(
     *,
     logged_in: bool = False,
     scans: PageScans | None = None,
+    examples: Examples = NO_EXAMPLES,
 ) -> "gr.Blocks":
     """Return the page over a bundle; the case book's tab is there only where one is given.
 
     `reports` seals what PDF reports are made of, `logged_in` shows a log-out link, `scans` offers
-    scans for wide photos.
+    scans for wide photos, `examples` are photos to try the bundle with.
     """
     go_offline()
     import gradio as gr
 
+    more: dict[str, Any] = {"scans": scans, "examples": examples}
     with gr.Blocks(title="skindx", analytics_enabled=False) as page:
         top = top_html(logged_in=logged_in)
         gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
         if casebook is None:
-            _add_diagnosis(diagnoser, bundle, reports, None, scans)
+            _add_diagnosis(diagnoser, bundle, reports, None, **more)
         else:
             with gr.Tabs(elem_id="sx-tabs"):
                 with gr.Tab("Diagnosis", id="diagnosis"):
-                    _add_diagnosis(diagnoser, bundle, reports, casebook, scans)
+                    _add_diagnosis(diagnoser, bundle, reports, casebook, **more)
                 with gr.Tab("Case book", id="book") as tab:
                     add_casebook_tab(tab, casebook, bundle.taxonomy)
 
@@ -221,7 +238,9 @@ def _add_diagnosis(
     bundle: Bundle,
     reports: Reports,
     casebook: "Casebook | None",
+    *,
     scans: PageScans | None,
+    examples: Examples,
 ) -> None:
     import gradio as gr
 
@@ -241,6 +260,7 @@ def _add_diagnosis(
                     bundle.images,
                     crop=frame.crop if frame.frame == "square" else None,
                     fields=used_fields(bundle.spec),
+                    examples=examples,
                 ),
                 js_on_load=script("intake"),
                 apply_default_css=False,
@@ -265,7 +285,7 @@ def _add_diagnosis(
                 elem_id="sx-follow",
             )
     gr.HTML(
-        many_html(least),
+        many_html(least, bundle.spec.use),
         apply_default_css=False,
         js_on_load=script("many"),
         elem_id="sx-many-photos",
@@ -275,7 +295,7 @@ def _add_diagnosis(
 
     parts = _Parts(form, result, follow, offer, kept_scan, kept_answer)
     newest = _NewestQuestions()
-    answers = _answering(parts, diagnoser, bundle, reports, scans)
+    answers = _answering(parts, diagnoser, bundle, reports, scans=scans, examples=examples)
 
     async def ask(event: gr.EventData, request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
         number, tab = _question(event._data), str(request.session_hash)
@@ -323,9 +343,14 @@ def _answering(
     diagnoser: Diagnoser,
     bundle: Bundle,
     reports: Reports,
+    *,
     scans: PageScans | None,
+    examples: Examples,
 ) -> Callable[[Any, str], AsyncIterator[dict[Any, Any]]]:
-    """Return what answers a form's question of a user by messages to the parts of the page."""
+    """Return what answers a form's question of a user by messages to the parts of the page.
+
+    Nothing of the answer to an example can be kept: it has no report, scan or place in a case book.
+    """
     metrics, keeps = bundle.metrics(), parts.kept_answer is not None
 
     async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
@@ -333,13 +358,17 @@ def _answering(
         try:
             case = case_of(sent, upload_folder())
             answer = await diagnoser.diagnose(case)
-            answer_shown = await asyncio.to_thread(result_html, answer, metrics)
+            example = examples.of(case.photos)
+            tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
+            answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
             seen = dict(enumerate(answer.diagnosis.photos))
-            offered = offer_html(seen, scans, keeps=keeps) if scans else ""
+            offered = offer_html(seen, scans, keeps=keeps) if scans and not tried else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
-            after = await asyncio.to_thread(followup_html, answer, reports, user, keeps=keeps)
+            after = ""
+            if not tried:
+                after = await asyncio.to_thread(followup_html, answer, reports, user, keeps=keeps)
             answered = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
-            kept = {parts.kept_answer: answer} if keeps else {}
+            kept = {parts.kept_answer: None if tried else answer} if keeps else {}
             yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)

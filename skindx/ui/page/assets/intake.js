@@ -129,6 +129,7 @@ function replace(photo, url) {
 
 function add(files) {
   refuse("");
+  drop(({ example }) => example); // an example is looked at alone
   for (const file of files) {
     if (photos.length >= most) { refuse(`No more than ${most} photos of one place; remove one first.`); break; }
     const big = file.size > maxBytes;
@@ -136,6 +137,29 @@ function add(files) {
       ? `This file has more than ${maxBytes >> 20} MB; save the photo smaller and choose it again.` : "" });
   }
   show();
+}
+
+function drop(which) {
+  for (const photo of photos.filter(which)) {
+    URL.revokeObjectURL(photo.url);
+    photos.splice(photos.indexOf(photo), 1);
+  }
+}
+
+// An example goes the way of any photo: it is fetched, chosen and sent; no fact is of its person.
+async function example({ dataset }) {
+  if (!NEXT[state].send) return;
+  if (photos.some((photo) => !photo.example)) { refuse("An example is looked at alone; remove your photos first."); return; }
+  let file;
+  try {
+    const answer = await plain(dataset.example);
+    if (!answer.ok) throw new Error(answer.status);
+    file = new File([await answer.blob()], dataset.file, { type: "image/jpeg" });
+  } catch { refuse("The example could not be loaded; check the connection and try again."); return; }
+  if (!NEXT[state].send || photos.some((photo) => !photo.example)) return; // chosen meanwhile
+  add([file]);
+  photos[0].example = true;
+  ask();
 }
 
 function work(on) {
@@ -182,7 +206,7 @@ function go(place) {
 }
 window.addEventListener("popstate", ({ state }) => fold(answered && state?.skindx === "answer"));
 // To reload or to leave loses photos and answer: the browser asks first.
-window.addEventListener("beforeunload", (event) => { if (photos.length || answered) event.preventDefault(); });
+window.addEventListener("beforeunload", (event) => { if (photos.some((photo) => !photo.example) || (answered && !asked.photos[0]?.example)) event.preventDefault(); });
 
 // Marks the numbers that cannot be, and returns the first.
 function wrongNumber() {
@@ -200,13 +224,13 @@ async function ask() {
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
   if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
-  const wrong = wrongNumber();
+  const tried = photos.every((photo) => photo.example), wrong = !tried && wrongNumber();
   if (wrong) { wrong.focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   step("send");
   // What the form says now is asked, whatever it says once the photos are sent.
-  const mine = ++question, chosen = [...photos], words = summary();
-  const patient = Object.fromEntries(given().map(({ name, value }) => [name, value]));
+  const mine = ++question, chosen = [...photos], words = tried ? "An example" : summary();
+  const patient = tried ? {} : Object.fromEntries(given().map(({ name, value }) => [name, value]));
   const taken = await Promise.allSettled(chosen.map((photo) => sent(photo.file)));
   if (mine !== question) return; // cleared meanwhile
   taken.forEach(({ status, reason }, index) => {
@@ -270,6 +294,7 @@ form.addEventListener("change", (event) => {
   if (note) note.textContent = event.target.selectedOptions[0].dataset.note ?? "";
   if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
+for (const button of form.querySelectorAll("[data-example]")) button.onclick = () => example(button);
 form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") wrongNumber(); });
 at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
 at(".sx-back").onclick = () => { go("answer"); document.querySelector(".sx-result")?.focus(); };
