@@ -185,7 +185,6 @@ def offered_examples(examples: Examples) -> list[dict[str, str]]:
     return [
         {
             "url": f"{EXAMPLE[1:]}/{number}",
-            "file": photo.example.file,
             "jpeg": data_url(photo.thumbnail, "image/jpeg"),
         }
         for number, photo in enumerate(examples.photos.values(), 1)

@@ -23,6 +23,7 @@ from skindx.api.answer_file import write_table
 from skindx.api.predictions import iter_predictions, schema_of
 from skindx.clinic.fhir import fhir_json
 from skindx.clinic.narrative import sections
+from skindx.diagnosis.answer_figure import answer_html
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.predictor import Predictor
@@ -69,6 +70,7 @@ def said(answer: CaseAnswer) -> dict[str, str]:
         "FHIR": kinds["DiagnosticReport"]["conclusion"],
         "its text": kinds["DiagnosticReport"]["text"]["div"],
         "its device": json.dumps(kinds["Device"]["note"]),
+        "notebook": answer_html(answer, None),
         "SR": " ".join(report[0].sentences),
         "tables, pages and JSON of a scan": answer.diagnosis.source.limits,
     }

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,4 +200,5 @@ def test_the_page_says_after_the_answer_what_an_example_is(examples: Examples) -
     assert "<script>" not in html
     assert html.index("Nothing of this answer is kept") < html.index("What to do next")
     assert html.index("What it may be") < html.index("confirmed by histopathology")
-    assert "example" not in result_html(replace(answer), None).lower()
+    assert "sx-truth" not in (own := result_html(answer, None))
+    assert "sx-example" not in own

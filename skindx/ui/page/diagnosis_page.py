@@ -372,7 +372,8 @@ def _answering(
             yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)
-            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
+            own = scans and not examples.of(case.photos)
+            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans and own else ""
             refused = told("refused", error.refusals, shown_of_refused(error))
             yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
