@@ -198,7 +198,7 @@ def test_the_page_says_after_the_answer_what_an_example_is(examples: Examples) -
     hostile = wrong.model_copy(update={"credit": "<script>alert(1)</script>"})
     html = result_html(answer, None, example_of(hostile, answer.diagnosis, taxonomy))
     assert "<script>" not in html
-    assert html.index("Nothing of this answer is kept") < html.index("What to do next")
+    assert html.index("nothing of this answer is kept") < html.index("sx-advice")
     assert html.index("What it may be") < html.index("confirmed by histopathology")
     assert "sx-truth" not in (own := result_html(answer, None))
     assert "sx-example" not in own
