@@ -92,9 +92,9 @@ dist: install
 release: install
 	$(BIN)/python .ci/release.py $(FLAGS)
 
-# The images of docs/images, from the bundle of `make demo`.
-screenshots: install demo browser
-	$(BIN)/python docs/screenshots.py runs/demo/bundle
+# The images of docs/images: the released model's page, with its first example.
+screenshots: install browser
+	$(BIN)/python docs/screenshots.py ham10000
 
 # The cheap checks: sizes and names, style, types, who may import whom, and the guide.
 check: install docs

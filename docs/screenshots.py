@@ -1,7 +1,7 @@
 """Make the images of the page under docs/images: `python docs/screenshots.py [BUNDLE [PHOTO ...]]`.
 
-Serves the bundle with a case book in a temporary folder, and looks at it in chromium. Without
-photos it takes test images of the dataset beside the bundle.
+Serves the bundle, by default the released model, with a case book in a temporary folder, and looks
+at it in chromium. Without photos it takes the examples beside the bundle.
 """
 
 import socket
@@ -25,8 +25,8 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile":
 
 def main(arguments: Sequence[str]) -> None:
     """Make all images."""
-    bundle = Path(arguments[0] if arguments else "runs/demo/bundle")
-    photos = [Path(argument) for argument in arguments[1:]] or test_photos(bundle.parent / "data")
+    bundle = arguments[0] if arguments else "ham10000"
+    photos = [Path(argument) for argument in arguments[1:]] or example_photos(bundle)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -44,13 +44,24 @@ def main(arguments: Sequence[str]) -> None:
             server.wait()
 
 
-def test_photos(dataset: Path) -> list[Path]:
-    """Return two test images of one class, so that they may pass for one lesion's."""
-    from skindx.data.manifest import read_manifest
+def example_photos(bundle: str) -> list[Path]:
+    """Return two examples of a bundle with one truth, so that they may pass for one lesion's.
 
-    test = [record for record in read_manifest(dataset) if record.split == "test"]
-    label = sorted({record.label for record in test})[-1]
-    return [dataset / record.path for record in test if record.label == label][:2]
+    The first is the first example. Of a bundle without examples: test images of its dataset.
+    """
+    from skindx.data.manifest import read_manifest
+    from skindx.models.bundle.installed import bundle_path
+    from skindx.models.bundle.use_limits import EXAMPLES, read_examples
+
+    path = bundle_path(bundle).resolve()
+    listed = [photo.example for photo in read_examples(path).photos.values()]
+    pairs = [(path.parent / EXAMPLES / one.file, one.truth) for one in listed]
+    if not pairs:
+        dataset = path.parent / "data"
+        test = [record for record in read_manifest(dataset) if record.split == "test"]
+        label = sorted({record.label for record in test})[-1]
+        pairs = [(dataset / record.path, label) for record in test if record.label == label]
+    return [photo for photo, truth in pairs if truth == pairs[0][1]][:2]
 
 
 def wait(url: str, server: "subprocess.Popen[bytes]") -> None:
