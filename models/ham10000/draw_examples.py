@@ -64,7 +64,7 @@ def main(release: Path, dataset: Path, out: Path) -> None:
         for number, (row, why) in enumerate(
             drawn([row for row in rows if row["part"] == "test"]), start=1
         ):
-            name = f"{number:02}-{row['label'].lower().replace('_', '-')}.jpg"
+            name = f"example-{number:02}.jpg"
             shutil.copyfile(paths[row["sha256"]], folder / name)
             right = row["predicted"] == row["label"]
             index.append(
