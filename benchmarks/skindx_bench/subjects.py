@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "startup": Subject("serve.startup", "How long the command line takes to answer."),
     },
     "scan": {
+        "crop": Subject("scan.crop", "The detector's crop beside the whole image, by size."),
         "scan": Subject("scan.scan", "Lesions on photos of bodies, beside SAHI."),
         "scan-compare": Subject("scan.scan_compare", "Two scans of one body, lesion by lesion."),
     },

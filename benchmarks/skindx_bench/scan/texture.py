@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 # H, W = height, width, S = side of the example
 
 _PIECE = 64
-"""Pixels of a piece's side; neighbours share half of it."""
+"""Pixels of a piece's side."""
 _STEPS = 1024
 """Of the table between Gaussian values and colours."""
 
@@ -28,15 +28,23 @@ _TONES = (
 
 
 def grow(
-    example_SS3: NDArray[np.uint8], height: int, width: int, rng: np.random.Generator
+    example_SS3: NDArray[np.uint8],
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    *,
+    piece: int = _PIECE,
 ) -> NDArray[np.float32]:
-    """Return H x W x 3 skin, 0..255, that looks like a patch and repeats nothing of it."""
+    """Return H x W x 3 skin, 0..255, that looks like a patch and repeats nothing of it.
+
+    Neighbouring pieces, `piece` pixels wide, share half of it; the patch is at least as wide.
+    """
     flat = _even(example_SS3).reshape(-1, 3)
     mean, (axes, _, _) = flat.mean(axis=0), np.linalg.svd(np.cov(flat.T))
     channels = (flat - mean) @ axes
     order = channels.argsort(axis=0).argsort(axis=0)
     gaussian = _quantile((order + 0.5) / len(flat)).reshape(*example_SS3.shape)
-    grown_HW3 = _lay(gaussian.astype(np.float32), height, width, rng)
+    grown_HW3 = _lay(gaussian.astype(np.float32), height, width, rng, piece)
     for channel in range(3):
         known = np.sort(channels[:, channel])
         places = np.linspace(0, len(known) - 1, _STEPS)
@@ -63,22 +71,26 @@ def _quantile(shares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _lay(
-    gaussian_SS3: NDArray[np.float32], height: int, width: int, rng: np.random.Generator
+    gaussian_SS3: NDArray[np.float32],
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    wide: int,
 ) -> NDArray[np.float32]:
     """Cover a plane with random pieces, weighted so that the variance stays 1."""
-    half, side = _PIECE // 2, gaussian_SS3.shape[0]
-    window: NDArray[np.float32] = np.hanning(_PIECE + 2)[1:-1].astype(np.float32)
+    half, side = wide // 2, gaussian_SS3.shape[0]
+    window: NDArray[np.float32] = np.hanning(wide + 2)[1:-1].astype(np.float32)
     window_PP1: NDArray[np.float32] = np.outer(window, window)[..., None]
-    sum_HW3 = np.zeros((height + 2 * _PIECE, width + 2 * _PIECE, 3), np.float32)
+    sum_HW3 = np.zeros((height + 2 * wide, width + 2 * wide, 3), np.float32)
     squares_HW1 = np.zeros((*sum_HW3.shape[:2], 1), np.float32)
-    for top in range(0, height + _PIECE, half):
-        for left in range(0, width + _PIECE, half):
-            y, x = rng.integers(0, side - _PIECE + 1, 2)
-            piece = np.rot90(gaussian_SS3[y : y + _PIECE, x : x + _PIECE], int(rng.integers(4)))
-            place = np.s_[top : top + _PIECE, left : left + _PIECE]
+    for top in range(0, height + wide, half):
+        for left in range(0, width + wide, half):
+            y, x = rng.integers(0, side - wide + 1, 2)
+            piece = np.rot90(gaussian_SS3[y : y + wide, x : x + wide], int(rng.integers(4)))
+            place = np.s_[top : top + wide, left : left + wide]
             sum_HW3[place] += window_PP1 * piece
             squares_HW1[place] += window_PP1**2
-    inside = np.s_[_PIECE : _PIECE + height, _PIECE : _PIECE + width]
+    inside = np.s_[wide : wide + height, wide : wide + width]
     grown_HW3 = sum_HW3[inside] / np.sqrt(squares_HW1[inside])
     return grown_HW3.astype(np.float32, copy=False)
 
