@@ -40,7 +40,7 @@ CLEAN, CLUSTERS, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
     for name in ("clean", "clusters", "hardware", "isic9", "real-skin", "refused", "speed")
 )
 
-RELEASED = MEASURED / "release-ham10000"
+RELEASED = ROOT / "models/ham10000/skindx_ham10000/release"
 """The release evaluation from which README and pages are rendered."""
 RELEASE, AWAY = (str(RELEASED / name) for name in ("metrics.json", "external-isic9.json"))
 """Its test split, and other cameras."""

@@ -1,6 +1,7 @@
 """The page of real skin says what the intervals say, and nothing that is typed."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -463,9 +464,8 @@ def readings() -> set[tuple[str, str]]:
             found.add((path.name, written["origin"]["date"]))
         elif path.stem in OF_TEST:
             found.add((path.name, written["date"]))
-    for path in MEASURED.glob("*/release.json"):
-        written = json.loads(path.read_text(encoding="utf-8"))
-        found.add((path.parent.name, written.get("origin", written)["date"]))
+    written = json.loads((render.RELEASED / "release.json").read_text(encoding="utf-8"))
+    found.add((os.path.relpath(render.RELEASED, MEASURED), written["origin"]["date"]))
     return found
 
 
