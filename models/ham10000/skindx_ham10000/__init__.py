@@ -1,1 +1,1 @@
-"""The bundle ham10000: data, which skindx reads. Nothing here is code, and nothing is imported."""
+"""The bundle ham10000: data, which skindx reads."""
