@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import GradientBuffer
-from skindx.core.cost.pricing import Load, Network
+from skindx.core.cost.pricing import Load
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.config.engine import EngineSettings
@@ -33,7 +33,7 @@ from skindx_methods.local_steps.local import AGREED_BYTES, CHUNK, HEAD_BYTES, Lo
 from skindx_methods.local_steps.local_codes import decode, encode, pack, unpack
 from skindx_methods.local_steps.local_steps import LocalSteps
 from skindx_methods.local_steps.round_guard import Moments, RoundGuard
-from skindx_methods.plan.cluster import Link, Links
+from skindx_methods.plan.cluster import ClusterNetwork, Link, Links
 from skindx_methods.plan.profiles import trace_of
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
@@ -108,7 +108,7 @@ def test_a_round_that_is_longer_than_an_epoch_is_refused() -> None:
 
 
 def test_a_plan_shares_a_rounds_message_out_over_its_steps() -> None:
-    load, network = Load(trace_of(profile()), profile()), Network(cluster(4))
+    load, network = Load(trace_of(profile()), profile()), ClusterNetwork(cluster(4))
     one, ten = (LocalSettings(steps=steps) for steps in (1, 10))
     size = 2 * one.part_bytes(load.size_bytes // 4, 4)
     assert size == 2 * (12 + 2 * (512 * 2 // 8 + 4))  # 3,000 elements are 6 chunks, 2 a rank
@@ -125,7 +125,7 @@ def test_a_plan_shares_a_rounds_message_out_over_its_steps() -> None:
     # What the steps of an overlap take is not waited for, and no more than all of it.
     step_s = load.trace.forward_s + sum(load.trace.backward_s) + load.trace.update_s
     links = Links(between=Link(alpha_s=step_s / 5, beta_s_per_byte=1e-9))
-    slow = Network(cluster(4, links=links))
+    slow = ClusterNetwork(cluster(4, links=links))
     waits = [
         LocalSettings(steps=10, overlap=overlap).schedule(load, slow).messages[1].timed.alone_s
         for overlap in range(3)
