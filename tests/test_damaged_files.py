@@ -64,7 +64,6 @@ from skindx.scan.outputs.scan_result import read_summary
 from skindx.taxonomy import Taxonomy, load_taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.ui.http.users import add_user, read_users
-from skindx_methods.plan.cluster import Cluster
 
 FIXTURES = Path(__file__).parent / "fixtures" / "v0_2"
 COUNT = int(os.environ.get("SKINDX_MUTANTS", "4"))
@@ -223,8 +222,6 @@ STUDIO = json.dumps([{"data": {"image": "a.jpg"}, "annotations": [{"result": [{
               "rectanglelabels": ["lesion"]}}]}]}])  # fmt: skip
 TRAINING = "members:\n- {name: m, model: test_resnet}\nrecipe: {epochs: 2}\n"
 CSV = "file,label,age,sex,licence\na.jpg,Nevus,62,female,CC0\nb.jpg,Melanoma,,,\n"
-LINK = "{alpha_s: 1.0e-5, beta_s_per_byte: 1.0e-9}"
-CLUSTER = f"nodes: 2\nranks_per_node: 4\nlinks: {{between: {LINK}}}\n"
 BLOCKED = json.dumps({"sha256": "a" * 64, "codes": {"dct": "0f"}, "urls": []})
 DECISIONS = (
     "sha256,other_sha256,question,verdict,label,by,when,note,version\n"
@@ -255,7 +252,6 @@ READERS: dict[str, tuple[Maker, str, Read]] = {
     "flags": (_flags, "flags.parquet", lambda path: read_flags(path.parent)),
     "embeddings": (_embeddings, "e.parquet", read_embeddings),
     "recipe": (_text("r.yaml", YAML), "r.yaml", BuildSettings.load),
-    "cluster": (_text("c.yaml", CLUSTER), "c.yaml", Cluster.load),
     "prevalence": (_text("p.yaml", yaml.safe_dump(dict.fromkeys(KEYS, 1 / len(KEYS)))), "p.yaml",
                    lambda path: read_prevalence(path, load_taxonomy("skin10"))),
     "COCO": (_text("c.json", COCO), "c.json", _boxes),

@@ -34,7 +34,7 @@ def test_only_settings_are_loaded_which_could_be_named() -> None:
 
 
 def test_one_method_does_not_know_another() -> None:
-    """`plan` compares them all, and its clusters and profiles are what each may price itself with."""
+    """`plan` compares them all; its clusters and profiles are what each prices itself with."""
     folders = {path.parent for path in KIT.glob("*/__init__.py")} - {KIT / "plan"}
     assert folders
     for folder in folders:

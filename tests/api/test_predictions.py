@@ -151,7 +151,7 @@ def test_facts_are_for_all_or_for_each(model: skindx.Model) -> None:
 
 def test_a_device_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(skindx.UserError, match="no device 'tpu' on this machine; give cpu"):
-        skindx.load("bundle", device="tpu")
+        skindx.load("./bundle", device="tpu")
 
 
 def test_a_stream_without_end_is_read_a_little_ahead(model: skindx.Model) -> None:

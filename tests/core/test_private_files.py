@@ -52,7 +52,11 @@ WRITERS = {
     "atomic_file", "atomic_folder", "chmod", "makedirs", "mkdir", "mkstemp", "renew_file",
     "savefig", "temporary_folder", "touch", "write_bytes", "write_csv", "write_json", "write_text",
 }  # fmt: skip
-INSIDE = {("api/answer_file.py", "open"), ("diagnosis/photo_checks.py", "open")}
+INSIDE = {
+    ("api/answer_file.py", "open"),
+    ("diagnosis/photo_checks.py", "open"),
+    ("diagnosis/answer_figure.py", "savefig"),  # into memory
+}
 """Of a temporary path that `private_file` gave, and of memory that a process shares."""
 
 

@@ -119,7 +119,7 @@ def test_the_demo_says_that_no_released_model_is_installed(
     run_demo(tmp_path / "demo", 0)
     said = capsys.readouterr().out
     assert "5/5  Diagnosing one test image" in said
-    assert "No real photo is diagnosed: no bundle nowhere is installed" in said
+    assert "No real photo is diagnosed: bundle nowhere does not exist" in said
     assert [words[0] for words in verbs] == ["build", "train", "evaluate", "diagnose"]
     assert "serve nowhere" not in said
     assert said.rstrip().endswith(f"serve {tmp_path / 'demo' / 'bundle'}")

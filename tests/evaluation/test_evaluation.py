@@ -197,7 +197,8 @@ def test_the_command_fills_in_the_checklists(
     served: FakePredictor, dataset: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = ["evaluate", "b", str(dataset), "--out", str(out), "--split", "train", "--checklist"]
+    command = ["evaluate", "./b", str(dataset), "--out", str(out), "--split", "train"]
+    command.append("--checklist")
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert "Training: " not in (out / "checklist.md").read_text()  # another manifest's bundle

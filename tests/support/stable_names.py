@@ -96,18 +96,18 @@ def settings() -> Iterator[str]:
 def _keys(schema: Any) -> Iterator[str]:
     from generators.schema import references
 
-    definitions, seen = schema.get("$defs", {}), set[str]()
-    left = deque([(schema, "")])
+    definitions = schema.get("$defs", {})
+    # With the definitions around a node: one is listed wherever it stands, but not inside itself.
+    left: deque[tuple[Any, str, tuple[str, ...]]] = deque([(schema, "", ())])
     while left:
-        node, path = left.popleft()
+        node, path, around = left.popleft()
         for key, value in node.get("properties", {}).items():
             yield f"{path}{key}"
             for name, suffix in references(value):
-                if name not in seen:
-                    seen.add(name)
+                if name not in around:
                     kind = definitions[name].get("properties", {}).get("kind", {}).get("const")
                     marked = f"{path}{key}{suffix}" + (f"({kind})" if kind else "")
-                    left.append((definitions[name], f"{marked}."))
+                    left.append((definitions[name], f"{marked}.", (*around, name)))
 
 
 def columns() -> Iterator[str]:

@@ -238,13 +238,18 @@ def without_seen(bundle: Bundle) -> Bundle:
     return open_bundle(bundle.path)
 
 
+def parts_of(bundle: Bundle) -> dict[str, str]:
+    """Return the digests of all files but the card, which says the second it was packed in."""
+    return {name: digest for name, digest in bundle.spec.files.items() if name != "MODEL_CARD.md"}
+
+
 def test_what_training_changes_is_less_of_a_reason_to_refuse(
     packed: Packs, small: Bundle, dataset: Path, tmp_path: Path
 ) -> None:
     changes = {"scale": [0.7, 1], "white": 0.3, "colour": 0.3}
     wide = packed(tmp_path / "run", pack=PACK, ensemble={"ood_changes": changes})
     again = packed(tmp_path / "again", pack=PACK, ensemble={"ood_changes": changes})
-    assert again.digest == wide.digest != small.digest
+    assert parts_of(again) == parts_of(wide) != parts_of(small)
     held = split_of(read_manifest(dataset), "calibration")
     warm = [(read_image(dataset, one) * [1, 0.85, 0.7]).astype(np.uint8) for one in held]
 

@@ -198,7 +198,8 @@ def _not_installed(name: str) -> str:
     advice = "give the path of a bundle, or install the distribution that brings it"
     if name in IN_CHECKOUT:
         advice = how_to_install(IN_CHECKOUT[name])
-    return f"no bundle {name} is installed, and no folder here is called so; {advice} ({there})."
+    missing = f"bundle {name} does not exist: no folder here is called so, and none is installed"
+    return f"{missing} under that name ({there}); {advice}."
 
 
 def _one(name: str, entries: list[metadata.EntryPoint]) -> InstalledBundle:
