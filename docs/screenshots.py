@@ -1,7 +1,7 @@
-"""Make the images of the page under docs/images: `python docs/screenshots.py [BUNDLE [PHOTO ...]]`.
+"""Make docs/images of the page: `python docs/screenshots.py [BUNDLE [PHOTO PHOTO]]`.
 
-Serves the bundle, by default the released model, with a case book in a temporary folder, and looks
-at it in chromium. Without photos it takes the examples beside the bundle.
+Serves the bundle with a case book in a temporary folder and looks at it in chromium. The answers
+are to its first example. The two photos, of one lesion and no examples, are for the case book.
 """
 
 import socket
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
@@ -24,44 +25,33 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile":
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make all images."""
-    bundle = arguments[0] if arguments else "ham10000"
-    photos = [Path(argument) for argument in arguments[1:]] or example_photos(bundle)
+    """Make all images, that of the case book only with two photos of one's own."""
+    parser = ArgumentParser(description="Make the images of the page under docs/images.")
+    parser.add_argument("bundle", nargs="?", default="ham10000")
+    parser.add_argument("photos", nargs="*", help="two of one lesion, no examples")
+    options = parser.parse_args(arguments)
+    bundle, photos = options.bundle, options.photos
+    if len(photos) not in (0, 2):
+        parser.error(f"give two photos of one lesion for the case book, or none, not {len(photos)}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        book = Path(folder) / "cases.db"
         command = [sys.executable, "-m", "skindx", "serve", bundle, "--port", port]
-        server = subprocess.Popen([*command, "--casebook", book, "--workers", "1"])
+        book = ["--casebook", str(Path(folder) / "cases.db")] if photos else []
+        server = subprocess.Popen([*command, *book, "--workers", "1"])
         try:
             url = f"http://127.0.0.1:{port}"
             wait(url, server)
             browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
-            take(browser, url, photos)
+            take(browser, url)
+            if photos:
+                take_book(browser, url, photos)
+            else:
+                print("The picture of the case book stays as it is: no photos were given for it.")
         finally:
             server.terminate()
             server.wait()
-
-
-def example_photos(bundle: str) -> list[Path]:
-    """Return two examples of a bundle with one truth, so that they may pass for one lesion's.
-
-    The first is the first example. Of a bundle without examples: test images of its dataset.
-    """
-    from skindx.data.manifest import read_manifest
-    from skindx.models.bundle.installed import bundle_path
-    from skindx.models.bundle.use_limits import EXAMPLES, read_examples
-
-    path = bundle_path(bundle).resolve()
-    listed = [photo.example for photo in read_examples(path).photos.values()]
-    pairs = [(path.parent / EXAMPLES / one.file, one.truth) for one in listed]
-    if not pairs:
-        dataset = path.parent / "data"
-        test = [record for record in read_manifest(dataset) if record.split == "test"]
-        label = sorted({record.label for record in test})[-1]
-        pairs = [(dataset / record.path, label) for record in test if record.label == label]
-    return [photo for photo, truth in pairs if truth == pairs[0][1]][:2]
 
 
 def wait(url: str, server: "subprocess.Popen[bytes]") -> None:
@@ -76,31 +66,36 @@ def wait(url: str, server: "subprocess.Popen[bytes]") -> None:
     raise SystemExit("the server did not start")
 
 
-def take(browser: Browser, url: str, photos: Sequence[Path]) -> None:
-    """Take the screenshots: form, answer, heat map, dark, phone, case book."""
+def take(browser: Browser, url: str) -> None:
+    """Take the form and the answer to an example: its heat map, in the dark and on a phone too."""
     page = opened(browser, url, DESKTOP)
-    shoot(page, "page-intake")
-    ask(page, photos[:1])
+    shoot(page, "page-intake", full_page=True)
+    try_example(page)
     shoot(page, "page")
-    if page.locator(".sx-heat-on").count():
-        page.check(".sx-heat-on")
-        page.wait_for_timeout(500)
+    page.check(".sx-heat-on")
+    page.locator(".sx-heat-on").blur()
+    page.wait_for_timeout(500)
     shoot(page, "page-why", full_page=True)
-    keep(page)
-    page.click("[data-again]")
-    page.wait_for_selector(".sx-waiting")
-    ask(page, photos[-1:])
-    keep(page)
+    for name, options in (("page-dark", DESKTOP | {"color_scheme": "dark"}), ("page-phone", PHONE)):
+        page = opened(browser, url, options)
+        try_example(page)
+        shoot(page, name)
+
+
+def take_book(browser: Browser, url: str, photos: Sequence[str]) -> None:
+    """Keep each photo as a case of one lesion, and take their comparison."""
+    page = opened(browser, url, DESKTOP)
+    for photo in photos:
+        page.set_input_files("#sx-file", photo)
+        page.click(".sx-ask")
+        await_answer(page)
+        keep(page)
+        page.click("[data-again]")
+        page.wait_for_selector(".sx-waiting")
     page.click("button[role=tab]:has-text('Case book')")
     page.click(".sx-lesion")
     page.wait_for_selector(".sx-seen")
     shoot(page, "casebook")
-    dark = opened(browser, url, DESKTOP | {"color_scheme": "dark"})
-    ask(dark, photos[:1])
-    shoot(dark, "page-dark")
-    phone = opened(browser, url, PHONE)
-    ask(phone, photos[:1])
-    shoot(phone, "page-phone")
 
 
 def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
@@ -112,16 +107,19 @@ def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
     return page
 
 
-def ask(page: Page, photos: Sequence[Path]) -> None:
-    """Fill in the form and wait for the whole answer."""
-    page.set_input_files("#sx-file", list(photos))
-    page.fill("[name=age]", "62")
-    page.select_option("[name=site]", "back")
-    page.select_option("[name=duration]", "months")
-    page.click(".sx-ask")
-    page.wait_for_selector(".sx-follow, .sx-refused, .sx-problem")
-    if not page.locator(".sx-follow").count():
-        raise SystemExit(page.locator(".sx-refused, .sx-problem").first.inner_text())
+def try_example(page: Page) -> None:
+    """Try the bundle's first example."""
+    if not page.locator("[data-example]").count():
+        raise SystemExit("The bundle has no examples; name one that has them, such as ham10000.")
+    page.locator("[data-example]").first.click()
+    await_answer(page)
+
+
+def await_answer(page: Page) -> None:
+    """Wait for the whole answer; a refusal ends the script."""
+    page.wait_for_selector(".sx-may, .sx-problem, .sx-refusal:visible")
+    if not page.locator(".sx-may").count():
+        raise SystemExit(page.locator(".sx-problem, .sx-refusal:visible").first.inner_text())
 
 
 def keep(page: Page) -> None:

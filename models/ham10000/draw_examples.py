@@ -46,11 +46,21 @@ def drawn(rows: list[Row]) -> list[tuple[Row, str]]:
                 count -= 1
 
     for label in sorted({row["label"] for row in rows}):
-        take("drawn by lot from its class", [row for row in left if row["label"] == label])
+        take(
+            "It was drawn by lot from the test photos of its class.",
+            [row for row in left if row["label"] == label],
+        )
     called_mole = [row for row in left if (row["label"], row["predicted"]) == (MELANOMA, MOLE)]
-    take("drawn by lot from the melanomas whose likeliest class is a mole", called_mole)
+    take(
+        "It was drawn by lot from the test photos of melanoma that the model calls a mole.",
+        called_mole,
+    )
     with_histology = [row for row in left if row["confirmed_by"] == HISTOLOGY]
-    take("drawn by lot from the photos with histology", with_histology, COUNT - len(chosen))
+    take(
+        "It was drawn by lot from the test photos with histology.",
+        with_histology,
+        COUNT - len(chosen),
+    )
     return chosen
 
 
@@ -66,7 +76,6 @@ def main(release: Path, dataset: Path, out: Path) -> None:
         ):
             name = f"example-{number:02}.jpg"
             shutil.copyfile(paths[row["sha256"]], folder / name)
-            right = row["predicted"] == row["label"]
             index.append(
                 {
                     "file": name,
@@ -74,8 +83,7 @@ def main(release: Path, dataset: Path, out: Path) -> None:
                     "truth": row["label"],
                     "truth_by": row["confirmed_by"],
                     "credit": CREDIT.format(lesion=row["group"]),
-                    "note": f"{why}; the model's likeliest class is "
-                    + ("right" if right else f"wrong: {row['predicted']}"),
+                    "note": why,
                 }
             )
         text = yaml.safe_dump(index, sort_keys=False, allow_unicode=True, width=100)

@@ -159,12 +159,12 @@ _MOST = 0.9
 
 _EXPECTS = {
     "dermoscopic": (
-        "This model learned from dermoscopic images: give photos taken through a dermatoscope. Of "
-        "a photo by a camera or phone without one, its answer may be wrong."
+        "This model learned from dermoscopic images: give photos taken through a dermatoscope. Its "
+        "answer may be wrong for a photo by a camera or phone without one."
     ),
     "clinical": (
-        "This model learned from clinical photos: give photos by a camera or a phone. Of a photo "
-        "through a dermatoscope, its answer may be wrong."
+        "This model learned from clinical photos: give photos by a camera or a phone. Its answer "
+        "may be wrong for a photo through a dermatoscope."
     ),
     "mixed": (
         "This model learned from dermoscopic images and from clinical photos: give photos taken "

@@ -217,7 +217,7 @@ def load_bundle(
     return _marking(partial(answer_many, predictor), observe, examples)
 
 
-EXAMPLE = "This photo is an example that came with the model, not one of a patient."
+EXAMPLE = "This photo is an example that came with the model, not one of yours."
 """A remark on a photo that one may try the model with."""
 
 
