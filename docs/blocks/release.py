@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, cell, number, origin_of, refused, shown, table, whole
+from blocks.texts import Load, cell, complement, number, origin_of, refused, shown, table, whole
 from skindx.evaluation.figures import bounds, change, points
 from skindx.metrics import Interval
 
@@ -73,6 +73,7 @@ def headline(
             table([f"{head}; 95 % intervals", *names], rows),
             "",
             *_not_useful(written),
+            *_not_useful(load(other) if other else {}, "Not useful on images by other cameras."),
             origin_of_release(written["origin"], len(written.get("members", ()))) + again(folder),
         ]
     )
@@ -145,9 +146,9 @@ def classes(load: Load, *, file: str) -> str:
     return "\n".join([table(headings, rows), "", note, "", origin_of_release(written["origin"])])
 
 
-def _not_useful(written: Row) -> list[str]:
+def _not_useful(written: Row, title: str = "Not useful yet.") -> list[str]:
     reasons = written.get("not_useful") or ()
-    return [f"**Not useful yet.** {' '.join(reasons)}", ""] if reasons else []
+    return [f"**{title}** {' '.join(reasons)}", ""] if reasons else []
 
 
 def _right(written: Row, columns: Sequence[Row]) -> list[list[str]]:
@@ -169,7 +170,11 @@ def _right(written: Row, columns: Sequence[Row]) -> list[list[str]]:
         f"{names.get(one['predicted'], one['predicted'])} {cell(one['rate'])}"
         for one in (written.get("confusions") or ())[:_MISTAKES]
     )
-    confused = ["commonest mistakes, of the images of that class", *[""] * (width - 1), mistakes]
+    confused = [
+        "commonest mistakes, of all images of the true class",
+        *[""] * (width - 1),
+        mistakes,
+    ]
     return [rows["top1"], rows["majority"], averaged, *([confused] if mistakes else []),
             *(rows[key] for key in ("urgent_auroc", "urgent", "others"))]  # fmt: skip
 
@@ -192,14 +197,16 @@ def _spectrum_rows(parts: Sequence[Row]) -> dict[str, list[str]]:
         "images": row("images (groups)", lambda part: f"{part['n']} ({part['groups']})"),
         "top1": row("the likeliest class is right (top-1)", lambda part: cell(part["top1"])),
         "majority": row(
-            "to answer always the commonest class is right",
+            "always naming the commonest class would be right",
             lambda part: f"{part['majority']['name']} {cell(part['majority']['top1'])}",
         ),
         "auroc": row("AUROC, mean over classes", lambda part: number(part["auroc"])),
         "urgent_auroc": row(
             "urgent told from the others (AUROC)", lambda part: number(part["urgent_auroc"])
         ),
-        "urgent": row("urgent images that it misses: they are not called urgent", urgent),
+        "urgent": row(
+            "urgent images that it misses: they are refused, or not called urgent", urgent
+        ),
         "others": row("other images that it calls urgent", others),
     }
 
@@ -207,9 +214,10 @@ def _spectrum_rows(parts: Sequence[Row]) -> dict[str, list[str]]:
 def _probabilities(written: Row) -> list[tuple[str, str]]:
     """Return whether probabilities and sets hold."""
     ensemble = written["ensemble"]
-    by_class = "classwise_calibration_error"
-    key = by_class if ensemble.get(by_class) else "calibration_error"
-    texts = [f"calibration error {number(ensemble[key])}"] + [
+    texts = [f"calibration error {number(ensemble['calibration_error'])}"]
+    if by_class := ensemble.get("classwise_calibration_error"):
+        texts.append(f"class by class {number(by_class)}")
+    texts += [
         f"{question['name']}, observed over expected, {number(question['observed_over_expected'])}"
         for question in written.get("questions", ())
         if question.get("observed_over_expected") and question["key"] != "soon_risk"
@@ -224,9 +232,7 @@ def _probabilities(written: Row) -> list[tuple[str, str]]:
 def _no_answer(written: Row) -> list[tuple[str, str]]:
     """Return how often it gives no answer; of an older evaluation the errors of its threshold."""
     if served := written.get("served"):
-        every = served[-1]
-        named = f"no condition named {cell(every['abstained_rate'])}"
-        return [("no answer", f"refused {cell(every['rates']['none'])}; {named}")]
+        return [("no answer", _unanswered(served[-1]))]
     rows = []
     if risk := written.get("urgent_risk"):
         level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
@@ -241,25 +247,41 @@ def _no_answer(written: Row) -> list[tuple[str, str]]:
 
 
 def _away_rows(written: Row) -> list[tuple[str, str]]:
-    """Return the figures of other cameras, whose calibration is as it is."""
+    """Return the figures of other cameras, whose calibration is as it is, as those of its own."""
     found, images = _away(written)
-    rows = (
-        {"auroc": "AUROC, mean over classes", "calibration_error": "calibration error"},
-        {"urgent_sensitivity": "urgent missed", "urgent_specificity": "others called urgent"},
-        {"refused": "refused as out of distribution"},
-    )
-    texts = (
+    rows = [{"auroc": "AUROC, mean over classes", "calibration_error": "calibration error"}]
+    served = written.get("served")
+    if not served:
+        rows += [
+            {"urgent_sensitivity": "urgent missed", "urgent_specificity": "others called urgent"},
+            {"refused": "refused as out of distribution"},
+        ]
+    texts = [
         "; ".join(f"{words} {found[key]}" for key, words in row.items() if key in found)
         for row in rows
-    )
+    ]
+    if served:
+        urgent, others, every = served
+        missed = urgent["n"] - urgent["steps"]["urgent"]
+        texts += [
+            f"urgent missed, {missed} of {urgent['n']}, {urgent['steps']['none']} of them refused: "
+            f"{cell(complement(urgent['rates']['urgent']))}; others called urgent, "
+            f"{others['steps']['urgent']} of {others['n']}: {cell(others['rates']['urgent'])}",
+            _unanswered(every),
+        ]
     return [(f"{images} images by other cameras", text) for text in texts if text]
+
+
+def _unanswered(every: Row) -> str:
+    named = f"no condition named {cell(every['abstained_rate'])}"
+    return f"refused {cell(every['rates']['none'])}; {named}"
 
 
 def _untaught(left_out: Mapping[str, Row]) -> tuple[str, str]:
     """Return how rarely and how often a disease is refused that a network was not taught."""
     ranked = sorted(left_out.values(), key=lambda row: row["refused"][0])
     least, most = (refused(row) for row in (ranked[0], ranked[-1]))
-    title = f"refused of a disease that it was not taught ({len(ranked)} classes, each left out)"
+    title = f"images of an untaught disease that it refuses ({len(ranked)} classes, each left out)"
     return title, f"from {least} to {most} by class"
 
 
@@ -267,7 +289,7 @@ def _away(written: Row) -> tuple[dict[str, str], int]:
     """Return the figures of other cameras in words, and the number of images."""
     if changes := (written.get("elsewhere") or {}).get("changes"):
         found = {
-            one["key"]: (_rest(one["external"]) if one["key"] in _REST else one["external"],
+            one["key"]: (complement(one["external"]) if one["key"] in _REST else one["external"],
                          one["unit"] == "percent")
             for one in changes
         }  # fmt: skip
@@ -284,10 +306,6 @@ def _away(written: Row) -> tuple[dict[str, str], int]:
             figure = {**figure, "value": 100 - figure["value"], "spread": [100 - high, 100 - low]}
         texts[key] = shown(figure)
     return texts, figures["auroc_external"]["n"]
-
-
-def _rest(own: Mapping[str, float]) -> dict[str, float]:
-    return {"value": 1 - own["value"], "low": 1 - own["high"], "high": 1 - own["low"]}
 
 
 def changes(load: Load, *, file: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.texts import Load, cell, number, origin_of, table, whole
+from blocks.texts import Load, cell, complement, number, origin_of, table, whole
 from skindx.evaluation.figures import p_equation
 from skindx.evaluation.questions import TARGET_MISSED, TARGET_OVER_TRIAGE
 
@@ -75,7 +75,7 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
         missed, alarms = level["misses"]["rate"], level["false_alarms"]["rate"]
         away = (figures[f"{name}_{what}"] for what in ("sensitivity", "specificity"))
         rows += [
-            [what, cell(home), cell(_rest(there))]
+            [what, cell(home), cell(complement(there))]
             for what, home, there in zip(
                 (f"{text} images that it misses", f"other images that it calls {text}"),
                 (missed, alarms),
@@ -112,16 +112,31 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
             cell(figures["refused"]),
         ],
     ]
+    served = [one["served"] for one in (written, elsewhere)]
+    if all(served):
+        rows += [
+            [what, *(cell(figure(*each)) for each in served)]
+            for what, figure in (
+                (
+                    "as served: urgent images that are not called urgent, refused ones too",
+                    lambda urgent, others, every: complement(urgent["rates"]["urgent"]),
+                ),
+                (
+                    "as served: other images that are called urgent",
+                    lambda urgent, others, every: others["rates"]["urgent"],
+                ),
+                (
+                    "as served: photos that it refuses, for whatever reason",
+                    lambda urgent, others, every: every["rates"]["none"],
+                ),
+            )
+        ]
     headings = [
         "95 % interval in brackets",
         f"the same camera, {written['pictures']} images",
         f"other cameras, {elsewhere['pictures']} images",
     ]
     return "\n".join([table(headings, rows), "", *counted, "", origin_of(written["origin"])])
-
-
-def _rest(figure: Mapping[str, Any]) -> dict[str, float]:
-    return {"value": 1 - figure["value"], "low": 1 - figure["high"], "high": 1 - figure["low"]}
 
 
 def _target(risk: Mapping[str, Any] | None) -> str:

@@ -42,6 +42,11 @@ def cell(raw: Mapping[str, float | None]) -> str:
     return f"{percent(figure)} {bounds(figure)}"
 
 
+def complement(share: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of all others, with its interval."""
+    return {"value": 1 - share["value"], "low": 1 - share["high"], "high": 1 - share["low"]}
+
+
 def number(raw: Mapping[str, float | None]) -> str:
     """Return a figure as a decimal with its interval; "" for one that is not defined."""
     if (figure := _defined(raw)) is None:

@@ -253,14 +253,15 @@ def test_the_headline_answers_the_questions_of_a_clinician() -> None:
     assert len(rows) <= 14
     assert "(top-1) | 60.0 % [55.0, 65.0] | 80.0 % [75.0, 85.0] |" in rows[0]
     assert "| urgent told from the others (AUROC) | 0.900 [0.800, 0.950] | 0.900 [0" in text
-    assert "they are not called urgent | 2 of 20: 10.0 % [5.0, 15.0] | 2 of 20" in text
+    assert "they are refused, or not called urgent | 2 of 20: 10.0 % [5.0, 15.0] | 2 of 20" in text
     assert "| other images that it calls urgent | 30 of 40: 30.0 % [25.0, 35.0] | 30 of 130" in text
     assert (
         "(balanced accuracy) |  | 70.0 % [65.0, 75.0]; by the balanced rule 70.0 % [65.0, 75.0], "
         "top-1 then 65.0 % [60.0, 70.0] |" in text
     )
-    assert "that class |  | Melanoma called nv 20.0 % [15.0, 25.0] |" in text
-    assert "error 0.016 [0.010, 0.020]; urgent, observed over expected, 1.200 [1.150, 1" in text
+    assert "the true class |  | Melanoma called nv 20.0 % [15.0, 25.0] |" in text
+    by_class = "class by class 0.016 [0.010, 0.020]; urgent, observed over expected, 1.200 [1.150, "
+    assert f"calibration error 0.900 [0.800, 0.950]; {by_class}" in text
     assert "| no answer |  | refused 4.7 % [" in text
     assert "]; no condition named 6.0 % [1.0, 11.0] |" in text
     assert "(3 classes, each left out) |  | from 0.0 % [0.0, 7.0] to 4.0 % [1.0, 10.0] by" in text
@@ -342,6 +343,28 @@ def test_other_cameras_stand_with_both_mistakes() -> None:
         lambda file: old if file == "y.json" else release_figures(), file="x.json", other="y.json"
     )
     assert "| 8 images by other cameras |  | urgent missed 45.0 % [40.0, 50.0]; others" in text
+
+
+def test_other_cameras_are_measured_as_served_where_the_own_are() -> None:
+    changes = [
+        {"key": key, "unit": "decimal", "external": share(value)}
+        for key, value in (("calibration_error", 0.2), ("urgent_sensitivity", 0.8))
+    ]
+    figures = release_figures()
+    away = {"elsewhere": {"changes": changes}, "pictures": 80} | {
+        key: figures[key] for key in ("served", "not_useful")
+    }
+    away["served"][0]["steps"] |= {"urgent": 12, "none": 5}
+    away["served"][0]["rates"] |= {"urgent": share(0.6)}
+    text = release.headline(
+        lambda file: away if file == "y.json" else figures, file="x.json", other="y.json"
+    )
+    other = "| 80 images by other cameras |  | "
+    assert f"{other}calibration error 0.200 [0.150, 0.250] |" in text
+    missed = "urgent missed, 8 of 20, 5 of them refused: 40.0 % [35.0, 45.0]"
+    assert f"{other}{missed}; others called urgent, 40 of 130: 30.8 % [" in text
+    assert f"{other}refused 4.7 % [" in text
+    assert "**Not useful on images by other cameras.** It is a trial." in text
 
 
 def test_changes_at_other_cameras_name_what_is_missing() -> None:
