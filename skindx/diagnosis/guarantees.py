@@ -303,9 +303,9 @@ def measured(metrics: dict[str, Any] | None) -> str:
     figures = [
         text
         for name, key in (
-            ("likeliest condition is the true one", "top1"),
-            ("the same, each condition counted alike", "balanced_accuracy"),
-            ("gap between probability and truth", "calibration_error"),
+            ("the likeliest condition is the true one in", "top1"),
+            ("averaged over the conditions, in", "balanced_accuracy"),
+            ("on average its probability is off by", "calibration_error"),
         )
         if (text := _figure(name, _part(ensemble, key)))
     ]
@@ -318,7 +318,7 @@ def measured(metrics: dict[str, Any] | None) -> str:
     images = metrics.get("pictures") if metrics else None
     many = f"{images:,} " if isinstance(images, int) else ""
     where = f"its {many}{split} images" if isinstance(split, str) else f"{many}images kept apart"
-    return f"{warning}Measured on {where}: {', '.join(figures)}.{_observed(metrics)}"
+    return f"{warning}Measured on {where}: {'; '.join(figures)}.{_observed(metrics)}"
 
 
 def right_at(metrics: dict[str, Any] | None, probability: float) -> Share | None:

@@ -65,7 +65,7 @@ def test_the_notice_and_the_next_step_come_first(
         "Similar images",
         "54 years",
         diagnosis.source.version[:16],
-        "true one 50.0 %",
+        "true one in 50.0 %",
         "Some letters above are printed as",
     ]
     places = [words.find(heading) for heading in order]

@@ -48,8 +48,8 @@ CASE = Case((jpeg(80, 60),))
 
 def test_measured_figures_are_reported_with_their_intervals() -> None:
     assert measured(METRICS) == (
-        "Measured on its 1,312 test images: likeliest condition is the true one "
-        "81.2 % (95 % interval 77.0 to 85.0 %), gap between probability and truth 3.1 %."
+        "Measured on its 1,312 test images: the likeliest condition is the true one in "
+        "81.2 % (95 % interval 77.0 to 85.0 %); on average its probability is off by 3.1 %."
     )
 
 
@@ -72,7 +72,7 @@ def test_a_figure_alone_is_reported() -> None:
     alone = {"ensemble": {"top1": {"value": 0.5}}}
     assert (
         measured(alone)
-        == "Measured on images kept apart: likeliest condition is the true one 50.0 %."
+        == "Measured on images kept apart: the likeliest condition is the true one in 50.0 %."
     )
 
 
