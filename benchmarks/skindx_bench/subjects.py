@@ -89,6 +89,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "labels": Subject("honesty.labels", "How many planted wrong labels are found."),
         "modality": Subject("honesty.modality", "Dermoscopic or clinical: fitted and measured."),
         "ood": Subject("honesty.ood", "Out-of-distribution detectors on left-out classes."),
+        "released": Subject("honesty.released", "A released bundle's curve, mix and refusals."),
         "unknowns": Subject("honesty.unknowns", "Detectors on frozen features, a class left out."),
     },
 }
