@@ -95,7 +95,7 @@ def take_book(browser: Browser, url: str, photos: Sequence[str]) -> None:
     page.click("button[role=tab]:has-text('Case book')")
     page.click(".sx-lesion")
     page.wait_for_selector(".sx-seen")
-    shoot(page, "casebook")
+    shoot(page, "casebook", full_page=True)
 
 
 def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:

@@ -49,6 +49,16 @@ def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     assert "no ICD-10 code" in send(book, case, version=3, icd10="44")
 
 
+def test_a_kept_answer_says_what_the_model_may_be_used_for(book: Casebook) -> None:
+    own = answer(1)
+    diagnosis = own.diagnosis
+    limits = "For research. It learned from moles."
+    source = diagnosis.source.model_copy(update={"learned_from": limits})
+    limited = replace(own, diagnosis=diagnosis.model_copy(update={"source": source}))
+    book.keep("", limited, patient="P-1", lesion="arm", consent=True)
+    assert f"<b>{limits}</b>" in act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+
+
 def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> None:
     first, alone, last = keep(book, 1, compare=True), keep(book, 2), keep(book, 3, compare=True)
     chosen = {"patient": "P-1", "lesion": "arm"}
