@@ -72,6 +72,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "ood choice": (REFUSED, accuracy.ood_choice),
     "ood camera": (REFUSED, accuracy.ood_camera),
     "modality": (REFUSED, accuracy.modality),
+    "released": (REFUSED, partial(release.refusals, file="released.json")),
     "not skin": (REFUSED, data.not_skin),
     "audit alarms": (REFUSED, data.audit_alarms),
     "unusual": (REFUSED, data.unusual),
@@ -161,6 +162,10 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "spectrum": (
         REAL_SKIN,
         partial(release.spectrum, file=RELEASE, folder=str(RELEASED.relative_to(ROOT))),
+    ),
+    "targets": (
+        REAL_SKIN,
+        partial(release.targets, file=RELEASE, other=AWAY, stated="released.json"),
     ),
     "classes": (REAL_SKIN, partial(release.classes, file=RELEASE)),
     "urgency": (REAL_SKIN, partial(safety.urgency, file=RELEASE)),

@@ -7,8 +7,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, cell, complement, number, origin_of, refused, shown, table, whole
+from blocks.texts import (
+    Load,
+    bench_machine,
+    cell,
+    complement,
+    number,
+    origin_of,
+    refused,
+    shown,
+    table,
+    whole,
+)  # fmt: skip
 from skindx.evaluation.figures import bounds, change, points
+from skindx.evaluation.questions import TARGET_MISSED
 from skindx.metrics import Interval
 
 Row = Mapping[str, Any]
@@ -23,6 +35,7 @@ _STEPS = {
 }  # fmt: skip
 _DIGEST = re.compile(r"\b[Bb]undle `?([0-9a-f]{12})")
 _MISTAKES = 3
+_STATED = ": calibration error, mix stated"
 _OLDER = "The evaluation of an older version does not tell images with histology apart."
 
 
@@ -110,6 +123,82 @@ def spectrum(load: Load, *, file: str, folder: str = "") -> str:
             "",
             *_not_useful(written),
             origin_of_release(written["origin"]) + again(folder),
+        ]
+    )
+
+
+def targets(load: Load, *, file: str, other: str, stated: str) -> str:
+    """Return what the project asked of the released bundle, and whether it was reached.
+
+    `stated`: what `skindx bench honesty released` wrote of the same bundle.
+    """
+    written, away, mix = load(file), load(other), load(stated)
+    if mix["models"]["bundle"]["digest"] != written["origin"]["bundle_digest"]:
+        raise SystemExit(f"{stated} is of another bundle; run `skindx bench honesty released`.")
+    ensemble = written["ensemble"]
+    urgent = next(one for one in written["questions"] if one["key"] == "urgent_risk")
+    curve = next(row["figure"] for row in urgent["triage"] if row["at"] == TARGET_MISSED)
+    changed = {one["key"]: one["external"] for one in away["elsewhere"]["changes"]}
+    (there,) = (figure for key, figure in mix["figures"].items() if key.endswith(_STATED))
+    low, high = there["spread"]
+    called = f"other images called urgent where {whole(TARGET_MISSED)} of urgent ones are missed"
+    rows = [
+        _asked("top-1", ensemble["top1"], least=0.85),
+        _asked(
+            "balanced accuracy by the balanced rule", ensemble["balanced_rule_accuracy"], least=0.75
+        ),
+        _asked("AUROC of urgent", urgent["auroc"], least=0.94, percent=False),
+        _asked(f"{called}, by the best threshold of the curve", curve, most=0.2),
+        _asked("other cameras: AUROC", changed["auroc"], least=0.8, percent=False),
+        _asked("other cameras: refused as out of distribution", changed["refused"], most=0.2),
+        _asked(
+            "other cameras: calibration error, their mix stated",
+            {"value": there["value"], "low": low, "high": high},
+            most=0.1,
+            percent=False,
+        ),
+    ]
+    return "\n".join(
+        [
+            table(["on test, by one look", "asked", "measured", ""], rows),
+            "",
+            origin_of_release(written["origin"]),
+        ]
+    )
+
+
+def _asked(
+    what: str, own: Mapping[str, float], *, least: float = 0, most: float = 0, percent: bool = True
+) -> list[str]:
+    limit = least or most
+    reached = own["value"] >= least if least else own["value"] <= most
+    inside = own["low"] <= limit <= own["high"]
+    text = "reached" if reached else "**missed**"
+    if inside:
+        text += ", and chance may decide it"
+    bound = f"at {'least' if least else 'most'} {whole(limit) if percent else f'{limit:.2f}'}"
+    return [what, bound, cell(own) if percent else number(own), text]
+
+
+def refusals(load: Load, *, file: str) -> str:
+    """Return how many of each kind of picture the released bundle refuses, and by which gate."""
+    written = load(file)
+    gates = written["models"]["refusals"]
+    names = sorted({gate for counts in gates.values() for gate in counts})
+    rows = [
+        [name, str(figure["n"]), shown(figure), *(str(counts.get(gate, 0)) for gate in names)]
+        for name, counts in gates.items()
+        for figure in [written["figures"][f"refused: {name}"]]
+    ]
+    headings = ["pictures", "n", "refused", *(f"by {gate.replace('_', ' ')}" for gate in names)]
+    digest = written["models"]["bundle"]["digest"][:12]
+    return "\n".join(
+        [
+            table(headings, rows),
+            "",
+            *written["notes"],
+            "",
+            f"Bundle `{digest}`; {bench_machine(written)}",
         ]
     )
 

@@ -143,7 +143,10 @@ def test_wrong_ways_to_load_and_to_name_a_photo_say_what_to_do(tmp_path: Path) -
         skindx.load(bundle).diagnose("https://example.org/photo.jpg")
 
 
-def test_the_examples_of_the_docstrings_are_true() -> None:
+def test_the_examples_of_the_docstrings_are_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # one writes a picture
     older = Path(__file__).parents[1] / "fixtures" / "v0_2"
     bundle, dataset = older / "whole" / "bundle", older / "dataset"
     data = skindx.open_dataset(dataset)
