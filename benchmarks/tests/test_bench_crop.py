@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.box import iou
 from skindx.data.manifest import Record, read_manifest
+from skindx.metrics import Ranked, paired_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan.compose import composed_record, write_dataset
@@ -260,9 +261,33 @@ def test_figures_of_a_crop_that_is_right_where_the_whole_image_is_not() -> None:
     for key, figure in figures.items():
         low, high = figure.spread
         assert low < high or key == "times_3_share"  # which is the same for all
+    assert figures["times_3_detector_minus_whole_sensitivity_b"].n == truth.count("b")
+    assert gain.n == len(truth)
     # A mix in which b is rare makes the balanced rule choose it at 0.4 already.
     rare = figures_of(rows, TAXONOMY, np.array([0.9, 0.1]), 50)
     assert rare["times_3_whole_sensitivity_b"].value == 100
+
+
+def test_gains_of_all_classes_hold_together() -> None:
+    rng = np.random.default_rng(0)
+    answers = rng.uniform(0.2, 0.8, (60, 2))
+    rows = [
+        row("taken", n, "ab"[n % 2], {
+            "whole": [whole, 1 - whole], "drawn": [drawn, 1 - drawn],
+        })
+        for n, (whole, drawn) in enumerate(answers.tolist())
+    ]  # fmt: skip
+    figures = figures_of(rows, TAXONOMY, None, 200)
+    truth = np.arange(60) % 2
+    drawn, whole = (
+        Ranked.auroc(np.column_stack([answers[:, n], 1 - answers[:, n]]), truth, {0})
+        for n in (1, 0)
+    )
+    groups = np.array([str(n) for n in range(60)])
+    for key, level in (("auroc_a", 0.975), ("auroc", 0.95)):
+        found = paired_interval(drawn, whole, groups, draws=200, level=level)
+        measured = figures[f"taken_drawn_minus_whole_{key}"].spread
+        assert measured == pytest.approx((found.low, found.high))
 
 
 def test_labels_of_another_dataset_are_judged_by_urgency() -> None:

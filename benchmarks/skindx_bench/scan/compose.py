@@ -18,7 +18,7 @@ from skindx.data.box import Box
 from skindx.data.layout import TAXONOMY, store_bytes
 from skindx.data.manifest import Record, Split, write_issues, write_manifest
 from skindx.scan.tile_search import iou
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan import texture as distractors
 from skindx_bench.scan.material import Blending, CutOut, Material, set_painted, set_real
 from skindx_bench.scan.texture import grow, noise, paint_skin, shade
@@ -250,6 +250,18 @@ _TEXTURE = (0.6, 1.6)
 """Factors on the texture of a patch of skin."""
 _ZOOM = 1.5
 """Most magnification of a patch of skin."""
+
+
+def lesion_or_none(name: str, title: str, image: str) -> Taxonomy:
+    """Return the taxonomy of a detector's images, `image` being what one is called."""
+    return Taxonomy(
+        name=name,
+        title=title,
+        classes=(
+            SkinClass(key="lesion", name=f"{image} with a lesion"),
+            SkinClass(key="no-lesion", name=f"{image} without a lesion"),
+        ),
+    )
 
 
 def varied(material: Material, lesions: int, skins: int, rng: np.random.Generator) -> Material:

@@ -193,7 +193,7 @@ def _boxed(bundle: Bundle, settings: Config) -> tuple[list[list[Task]], list[str
         f"{len(groups)} sources are left out as copies of images of the dataset; one image of each "
         f"source with a single box: {len(records)}, whose box has a median of "
         f"{100 * float(np.median(wide)):.0f} % of the width. Malignant: the sum of the classes "
-        "that are urgent or soon."
+        "that are urgent or soon"
     )
     return tasks, [note]
 
@@ -413,6 +413,7 @@ def _notes(
         "without a box the whole image is asked",
         "centre: the middle half of the frame; fine: the whole frame at twice the resolution, with "
         "a quarter of the views",
-        f"intervals at 95 % by bootstrap over groups, paired where two arms are compared; each by "
-        f"itself; seed {settings.seed}",
+        "intervals at 95 % by bootstrap over groups, paired where two arms are compared; what two "
+        "arms differ by in a class holds for all classes of a place together (Bonferroni); seed "
+        f"{settings.seed}",
     ]

@@ -1,11 +1,12 @@
 """Figures of `skindx bench scan crop`: each arm's, their paired differences, what boxes found."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.settings_base import Settings
+from skindx.evaluation.figures import FIGURES
 from skindx.metrics import (
     Interval,
     Measure,
@@ -66,7 +67,9 @@ def figures_of(
     """Return the figures of all places, under PLACE_ARM_FIGURE and PLACE_ARM_minus_ARM_FIGURE.
 
     Classes are chosen by the balanced rule where the mix is known. A place whose labels are not
-    the taxonomy's has two: malignant, of the classes that are urgent or soon, and the rest.
+    the taxonomy's has two: malignant, of the classes that are urgent or soon, and the rest. What
+    two arms differ by in a class holds for all classes of a place and figure together: each such
+    interval is of the level 1 - 0.05 / classes (Bonferroni).
     """
     figures: dict[str, Figure] = {}
     for where in dict.fromkeys(row.where for row in rows):
@@ -93,18 +96,29 @@ def _place(
     groups_N = np.array([row.group for row in rows])
     yield from _boxes(rows, groups_N)
     measures = {arm: _measures(p_NC, truth_N, keys, mix_C) for arm, p_NC in answers.items()}
+    counts = {f"sensitivity_{key}": int((truth_N == c).sum()) for c, key in enumerate(keys)}
     for arm, own in measures.items():
         for key, (measure, unit) in own.items():
             found = confidence_interval(measure, groups_N, draws=draws)
-            yield f"{arm}_{key}", Figure.of(found, unit, len(rows), _scale(unit))
+            yield f"{arm}_{key}", Figure.of(found, unit, counts.get(key, len(rows)), _scale(unit))
     for arm, other in PAIRS:
         if arm not in measures or other not in measures:
             continue
         for key, (measure, unit) in measures[arm].items():
-            found = paired_interval(measure, measures[other][key][0], groups_N, draws=draws)
-            text = "points" if unit == "%" else unit
-            yield f"{arm}_minus_{other}_{key}", Figure.of(found, text, len(rows), _scale(unit))
+            level = 1 - 0.05 / _family(key, measures[arm])
+            second = measures[other][key][0]
+            found = paired_interval(measure, second, groups_N, draws=draws, level=level)
+            text, n = "points" if unit == "%" else unit, counts.get(key, len(rows))
+            yield f"{arm}_minus_{other}_{key}", Figure.of(found, text, n, _scale(unit))
     yield from _missed(rows, answers, truth_N, mix_C, groups_N)
+
+
+def _family(key: str, keys: Iterable[str]) -> int:
+    """Return the classes whose figures of a kind hold together; 1 for a figure of all classes."""
+    kind, of_class, _ = key.partition("_")
+    if key == "log_loss" or not of_class:
+        return 1
+    return sum(other.startswith(f"{kind}_") for other in keys)
 
 
 def _scale(unit: str) -> float:
@@ -125,9 +139,9 @@ def _measures(
 ) -> dict[str, tuple[Measure, str]]:
     ruled_NC = _ruled(p_NC, mix_C)
     measures: dict[str, tuple[Measure, str]] = {
-        "balanced": (Statistic.balanced_accuracy(ruled_NC, truth_N), "%"),
-        "auroc": (Ranked.auroc(p_NC, truth_N), ""),
-        "log_loss": (Statistic.log_loss(p_NC, truth_N), "nats"),
+        "balanced": (FIGURES["balanced_accuracy"].make(ruled_NC, truth_N), "%"),
+        "auroc": (FIGURES["auroc"].make(p_NC, truth_N), ""),
+        "log_loss": (FIGURES["log_loss"].make(p_NC, truth_N), "nats"),
     }
     hits_N = ruled_NC.argmax(axis=1) == truth_N
     for c, key in enumerate(keys):

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from skindx.core.machine import cpu_count
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
-from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan.compose import (
     SIZES,
     Composite,
     compose,
     composed_record,
+    lesion_or_none,
     split_of,
     varied,
     write_dataset,
@@ -31,14 +31,7 @@ from skindx_bench.scan.compose import (
 from skindx_bench.scan.material import Material, read_material
 
 TILE = 320
-_TAXONOMY = Taxonomy(
-    name="tiles",
-    title="Tiles of composed photos",
-    classes=(
-        SkinClass(key="lesion", name="Tile with a lesion"),
-        SkinClass(key="no-lesion", name="Tile without a lesion"),
-    ),
-)
+_TAXONOMY = lesion_or_none("tiles", "Tiles of composed photos", "Tile")
 _WIDTH, _HEIGHT, _TILES_A_PHOTO = 1280, 960, 15
 _LESIONS = (10, 70)
 """Fewest and most on a photo. Most photos have many: a tile that shows none teaches little."""

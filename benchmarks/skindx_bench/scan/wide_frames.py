@@ -24,8 +24,7 @@ from skindx.data.box import Box
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.imaging.decode import decode
-from skindx.taxonomy import SkinClass, Taxonomy
-from skindx_bench.scan.compose import composed_record, write_dataset
+from skindx_bench.scan.compose import composed_record, lesion_or_none, write_dataset
 from skindx_bench.scan.texture import grow, noise
 
 # H, W = frame or image, S = side of a patch
@@ -264,14 +263,7 @@ def _laid(
     return [Box(x1, y1, x2, y2, "lesion", "composer")]
 
 
-_TAXONOMY = Taxonomy(
-    name="wide-frames",
-    title="Wide frames of skin",
-    classes=(
-        SkinClass(key="lesion", name="Frame with a lesion"),
-        SkinClass(key="no-lesion", name="Frame without a lesion"),
-    ),
-)
+_TAXONOMY = lesion_or_none("wide-frames", "Wide frames of skin", "Frame")
 _TIMES = (1.6, 7.5)
 """Widths of a training frame, in lengths of its lesion; evenly in their logarithm."""
 _AS_TAKEN, _BARE = 0.25, 0.12
