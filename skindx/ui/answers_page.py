@@ -109,8 +109,8 @@ def _basis(predictor: "Predictor") -> list[str]:
     sentences = (
         f"Set: {holds}." if sets else predictor.no_sets,
         "Urgent risk: the summed probability of the urgent conditions. From the threshold beside "
-        f"it on, the next step is urgent; of 100 urgent lesions at most {100 * level.miss_rate:g} "
-        "are expected below it."
+        f"it on, the next step is urgent; it was set to miss at most {100 * level.miss_rate:g} of "
+        "100 urgent lesions, which the evaluation tests."
         if level
         else predictor.no_urgent_risk,
         measured(predictor.metrics) or "How often this bundle is right has not been measured.",
