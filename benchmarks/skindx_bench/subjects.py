@@ -79,6 +79,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "energy": Subject("devices.energy", "Joules modelled where no counter can be read."),
         "gemm": Subject("devices.gemm", "Products with a transposed matrix, two ways."),
         "gpu": Subject("devices.gpu", "All that needs a GPU: its tests, and the trainer."),
+        "gpu-release": Subject("gpu_release.release", "What needs a GPU longer, in slices."),
         "install": Subject("devices.install_size", "What skindx and its extras take on a disk."),
     },
     "honesty": {

@@ -6,7 +6,7 @@ It runs from a checkout, whether skindx is installed or not, and without a netwo
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from skindx_bench.harness.result import Figure, Result, hardware
 
 SMALLEST = ("fake=true",)
 
-_FAKE = "fake, on the CPU"
+FAKE = "fake, on the CPU"
 AS_FAKE = {
     "SKINDX_GPU": "fake",
     "CUDA_VISIBLE_DEVICES": "",
@@ -56,14 +56,13 @@ def run(settings: Config) -> Result:
 
     Raises UserError without a GPU, and where there are no tests.
     """
-    tests = gpu_tests(_root())
+    tests = gpu_tests(checkout())
     if not tests:
         raise UserError("bench gpu runs the tests of skindx; start it in a checkout.")
-    name, machine = (_FAKE, {}) if settings.fake else _gpu()
+    name, machine = (FAKE, {}) if settings.fake else gpu_facts("bench gpu")
     folder = settings.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    short = "fake" if settings.fake else re.sub(r"\W+", "-", name.removeprefix("NVIDIA ").lower())
-    file = folder / f"gpu-{short}.json"
+    file = folder / f"gpu-{short_name(name)}.json"
     machine = {**hardware(), "accelerator": name, **machine}
     environment = AS_FAKE if settings.fake else {"SKINDX_GPU": "cuda"}
     parts: dict[str, Mapping[str, Any]] = {}
@@ -102,11 +101,17 @@ def gpu_tests(root: Path) -> list[str]:
     )
 
 
-def _root() -> Path:
+def checkout() -> Path:
+    """Return the folder that holds the tests, where skindx runs from a checkout."""
     return Path(skindx.__file__).resolve().parents[1]
 
 
-def _gpu() -> tuple[str, dict[str, Any]]:
+def short_name(gpu: str) -> str:
+    """Return the name of a GPU as part of a file's name."""
+    return "fake" if gpu == FAKE else re.sub(r"\W+", "-", gpu.removeprefix("NVIDIA ").lower())
+
+
+def gpu_facts(who: str) -> tuple[str, dict[str, Any]]:
     """Return the GPU's name, and driver, CUDA, memory. Raises UserError where there is none."""
     import torch
 
@@ -114,7 +119,7 @@ def _gpu() -> tuple[str, dict[str, Any]]:
 
     if not torch.cuda.is_available():
         raise UserError(
-            f"bench gpu needs an NVIDIA GPU, and torch {torch.__version__} (CUDA "
+            f"{who} needs an NVIDIA GPU, and torch {torch.__version__} (CUDA "
             f"{torch.version.cuda or 'none'}) sees none; run `skindx doctor`, or try the check on "
             "the CPU with --set fake=true."
         )
@@ -129,28 +134,37 @@ def _gpu() -> tuple[str, dict[str, Any]]:
 
 
 def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
-    python = python_command("-m")
-    # The versions there are not those of the lock: a warning of theirs is no failure of ours.
-    options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
-    options += ["--timeout", "280" if settings.fake else "200"]
-    if find_spec("xdist"):  # most of the time tests wait for ranks that start, and for compilers
-        options += ["-n", "4", "--dist", "loadgroup"]
-    root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
-    files = [str(_root() / test) for test in tests]
     sets = TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")
     rounds = 3 if settings.fake else settings.rounds
-    smallest = ["--smallest"] if settings.fake else []
-    assignments = (*sets, f"rounds={rounds}", "gpu_peers=[timm]")
-    given = [argument for assignment in assignments for argument in ("--set", assignment)]
-    written = ["--json", str(folder / "trainer.json")]
+    options = ["--timeout", "280" if settings.fake else "200"]
     return [
-        Part("tests", [*python, "pytest", *root, *options, *files], settings.tests_s),
+        Part("tests", pytest_command(checkout(), tests, options), settings.tests_s),
         Part(
             "trainer",
-            [*python, "skindx_bench", "trainer", *smallest, *written, *given],
+            trainer_command(
+                folder / "trainer.json", (*sets, f"rounds={rounds}"), smallest=settings.fake
+            ),
             settings.trainer_s,
         ),
     ]
+
+
+def pytest_command(root: Path, tests: list[str], more: list[str], workers: int = 4) -> list[str]:
+    """Return the command that runs those of a checkout's tests, by file, that are marked `gpu`."""
+    # The versions there are not those of the lock: a warning of theirs is no failure of ours.
+    options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider", *more]
+    # Most of the time tests wait for ranks that start, and for compilers.
+    if workers and find_spec("xdist"):
+        options += ["-n", str(workers), "--dist", "loadgroup"]
+    place = ["--rootdir", str(root), "-c", str(root / "pyproject.toml")]
+    return python_command("-m", "pytest", *place, *options, *(str(root / test) for test in tests))
+
+
+def trainer_command(file: Path, sets: Sequence[str], *, smallest: bool) -> list[str]:
+    """Return the command that times the trainer beside timm's script, into a JSON file."""
+    given = [argument for own in (*sets, "gpu_peers=[timm]") for argument in ("--set", own)]
+    options = [*(["--smallest"] if smallest else []), "--json", str(file)]
+    return python_command("-m", "skindx_bench", "trainer", *options, *given)
 
 
 def _written(file: Path, outcome: Outcome) -> tuple[dict[str, Figure], tuple[str, ...]]:

@@ -75,11 +75,12 @@ def run(settings: Config) -> Result:
             f"{name}, step": median([elapsed / settings.steps for elapsed in samples], "s")
             for name, samples in seconds.items()
         }
+        parts: dict[str, dict[str, list[float]]] = {}
         gpu_note = "ResNet-50 against timm's and torchvision's scripts: not measured, no GPU here."
         if on_gpu or settings.fake_gpu:
             from skindx_bench.train.trainer_loops import measure
 
-            more, gpu_note = measure(
+            more, rounds, gpu_note = measure(
                 Path(name),
                 mesh,
                 model=settings.gpu_model,
@@ -90,8 +91,10 @@ def run(settings: Config) -> Result:
                 peers=settings.gpu_peers,
             )
             figures |= more
+            parts = {"gpu_rounds_s": rounds}
         leave()
-    return Result("trainer", figures, rates, notes=(*_notes(settings, files), gpu_note))
+    notes = (*_notes(settings, files), gpu_note)
+    return Result("trainer", figures, rates, notes=notes, parts=parts)
 
 
 @contextmanager

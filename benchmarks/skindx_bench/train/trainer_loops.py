@@ -346,8 +346,8 @@ def measure(
     steps: int,
     rounds: int,
     peers: Sequence[str],
-) -> tuple[dict[str, Figure], str]:
-    """Return ratios to the peers, images/s and shares of the GPU's peak; and a note on them."""
+) -> tuple[dict[str, Figure], dict[str, list[float]], str]:
+    """Return ratios to the peers, images/s and shares of the peak; seconds by round; and a note."""
     training = job(
         folder / "gpu",
         noisy_jpegs(steps * batch),
@@ -378,7 +378,7 @@ def measure(
         rates = [per_epoch / took for took in samples]
         figures[f"{model}, {name}"] = median(rates, "images/s")
     shares, peak = _peak_shares(seconds, work)
-    return figures | shares, f"{_note(work, peers)} {peak}"
+    return figures | shares, dict(seconds), f"{_note(work, peers)} {peak}"
 
 
 def _whole(epoch: Epoch, device: torch.device) -> Epoch:
