@@ -172,7 +172,7 @@ launchers:
 
 # What the check of a GPU needs, for a machine without a network: at most 64 MiB of wheels.
 GPU_WHEELS := gpu-wheels
-.PHONY: gpu-wheels gpu-check
+.PHONY: gpu-wheels gpu-check gpu-release
 gpu-wheels: install
 	$(BIN)/python -m skindx_bench.devices.wheels fill $(GPU_WHEELS)
 
@@ -186,6 +186,19 @@ gpu-check:
 	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.devices.wheels install $(GPU_WHEELS) $(GPU_SITE)
 	PYTHONPATH=$(LAB):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx_bench gpu \
 	  --set folder=$(GPU_OUT) $(GPU_SET)
+
+# What takes a GPU longer, in slices of at most LIMIT_S seconds: SLICE=1 tests, 2 trainer, 3 networks
+# out of fold and whole, 4 large batches. The same command goes on, also where $(RELEASE_OUT)/state-N
+# was brought to. GPU_SET="--set prepare=true" writes what a slice needs of datasets and weights.
+SLICE ?= 1
+LIMIT_S ?= 540
+RELEASE_OUT ?= runs/gpu-release
+gpu-release: LAB := $(CURDIR):$(CURDIR)/methods:$(CURDIR)/benchmarks
+gpu-release: GPU_SITE := $(RELEASE_OUT)/site
+gpu-release:
+	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.devices.wheels install $(GPU_WHEELS) $(GPU_SITE)
+	PYTHONPATH=$(LAB):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx_bench gpu-release \
+	  --set slice=$(SLICE) --set limit_s=$(LIMIT_S) --set folder=$(RELEASE_OUT) $(GPU_SET)
 
 lock:
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links \

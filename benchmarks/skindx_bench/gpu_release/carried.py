@@ -15,6 +15,7 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -154,8 +155,10 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 def unpack(folder: Path, index: Mapping[str, Any], into: Path) -> None:
     """Write the files of a state, whose index `read_index` gave, below a folder."""
-    pieces = _Joined([folder / name for name in sorted(index["parts"])])
-    with tarfile.open(fileobj=cast(Any, pieces), mode="r|") as archive:
+    with (
+        closing(_Joined([folder / name for name in sorted(index["parts"])])) as pieces,
+        tarfile.open(fileobj=cast(Any, pieces), mode="r|") as archive,
+    ):
         archive.extractall(into, filter="data")
 
 
@@ -224,10 +227,15 @@ class _Joined:
                 self._open = self._files.pop(0).open("rb")
             more = self._open.read(count - len(content))
             if not more:
-                self._open.close()
-                self._open = None
+                self.close()
             content += more
         return content
+
+    def close(self) -> None:
+        """End the file that is open."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
 
 @cache

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,13 @@ _GROUP = re.compile(r"@[^@\]/]*$")
 
 def read_outcomes(file: Path) -> dict[str, Mapping[str, str]]:
     """Return the outcome of each test that has ended; a line that a kill cut short is none."""
-    if not file.is_file():
-        return {}
-    *lines, _ = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    return {row["test"]: row for row in map(json.loads, filter(None, lines))}
+    found = {}
+    lines = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    for line in lines.splitlines():
+        with suppress(ValueError):
+            row = json.loads(line)
+            found[row["test"]] = row
+    return found
 
 
 def pytest_collection_modifyitems(config: "pytest.Config", items: "list[pytest.Item]") -> None:
@@ -42,6 +46,6 @@ def pytest_runtest_logreport(report: "pytest.TestReport") -> None:
         row = {"test": _GROUP.sub("", report.nodeid), "outcome": report.outcome}
         if report.skipped and isinstance(report.longrepr, tuple):
             row["why"] = str(report.longrepr[2])
-        # One write of a whole line: a kill loses this test at most.
+        # One write of a whole line, which begins anew after one that a kill has cut short.
         with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(row)}\n")
+            file.write(f"\n{json.dumps(row)}\n")

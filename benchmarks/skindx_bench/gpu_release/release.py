@@ -108,7 +108,7 @@ def _work(own: Slice, state: CarriedState, settings: Config, begun: float, held:
         left = end - time.monotonic()
         if left < piece.whole_s and not first:
             return False
-        part = Part(piece.name, piece.command, max(left, 1))
+        part = Part(piece.name, piece.command, max(left, 0.1))
         grace_s = settings.reserve_s * (1 - _WRITE_SHARE)
         variables = {**environment, **piece.environment}
         try:

@@ -138,9 +138,10 @@ class Networks:
             }
             for name in self._names
         }
+        named = self._members.name if self._members.is_absolute() else self._members
         note = (
             f"Out of fold: {self._folds} folds of {len(self._names)} networks, whose settings are "
-            f"those of {self._members.name}. The networks themselves, in half precision, are in "
+            f"those of {named}. The networks themselves, in half precision, are in "
             "the state that travels, under networks."
         )
         return Result(
