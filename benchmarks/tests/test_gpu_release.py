@@ -3,6 +3,7 @@
 The real commands run at toy size in the last test, which takes minutes.
 """
 
+import importlib
 import json
 import os
 import shutil
@@ -21,10 +22,15 @@ from forks import forked
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import JobError, UserError
+from skindx.training.config.run import TrainSettings
 from skindx_bench.devices import gpu
 from skindx_bench.gpu_release import carried, measured, release, trained
 from skindx_bench.gpu_release.carried import INDEX, CarriedState, read_index
 from skindx_bench.gpu_release.release import Config, run
+from skindx_bench.subjects import BENCHES
+from skindx_bench.train import trainer
+from skindx_bench.train.convergence_pairs import Study, arm_settings
+from skindx_bench.train.folds import folds_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,6 +160,21 @@ def test_time_that_is_over_stops_a_training_that_goes_on_elsewhere(
     assert finished(where, number)["figures"]["gain"]["value"] == 1
 
 
+def test_a_state_has_no_more_megabytes_than_it_may(
+    tmp_path: Path, trace: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Checkpoints go first: then a training that was stopped begins again where it was brought."""
+    trace.with_name(stand_in_commands.HANGS).write_text("one-fold0 2")
+    stopped = {"limit_s": 4.5, "reserve_s": 2.0}
+    small = {**stopped, "state_mb": 0.002}
+    assert run(settings(tmp_path / "a", 3, **small)).partial
+    assert "checkpoints are left out" in capfd.readouterr().out
+    there = moved(tmp_path / "a", 3, tmp_path / "b")
+    with pytest.raises(JobError, match=r"more than state_mb = 0\.002; give more"):
+        run(settings(there, 3, state_mb=0.002))
+    assert Counter(steps(trace))["one-fold0 0"] == 2
+
+
 @pytest.mark.timeout(240)
 def test_tests_that_have_ended_are_not_run_again(tmp_path: Path) -> None:
     """Real pytest, on a checkout of four tests, killed after the second one."""
@@ -260,6 +281,46 @@ def test_datasets_and_weights_travel_in_parts(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a" / "inputs-3", tmp_path / "c" / "inputs-3")
     with pytest.raises(UserError, match="is not as it was written"):
         release._take_inputs(tmp_path / "c", 3)
+
+
+def test_the_real_commands_and_settings_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each as far as without a GPU and real images: a typo would cost the time on a GPU."""
+    monkeypatch.setenv("SKINDX_REAL", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "weights").mkdir()
+    made = Config(slice=3, folder=tmp_path, dataset=measured.toy.inputs(tmp_path).dataset)
+    names = ("tf_efficientnet_lite0.fp16.safetensors", "tf_efficientnet_lite1.fp16.safetensors")
+    for name in (*names, "mobilenetv2_100_qat.pth"):
+        (tmp_path / "weights" / name).touch()
+    work = tmp_path / "work"
+    work.mkdir()
+    networks, large = (own(made, tmp_path) for own in (trained.Networks, trained.LargeBatches))
+    monkeypatch.chdir(work)
+    folds, convergence = networks.next(work), large.next(work)
+    assert folds is not None
+    assert convergence is not None
+    for piece in (folds, convergence):
+        name = piece.command[piece.command.index("skindx_bench") + 1]
+        sets = [word for word in piece.command if "=" in word]
+        importlib.import_module(BENCHES[name]).Config.load(None, sets)
+    found = folds_of(TrainSettings.load(work / "folds.yaml", []), work / "folds.yaml")
+    assert len(found) == 20
+    released = TrainSettings.load(ROOT / "configs" / "ham10000-release.yaml", [])
+    recipes = {own.name: own.settings.recipe for own in found}
+    assert {own.name: own.recipe for own in released.members}.items() <= recipes.items()
+    arms = arm_settings(Study.load(work / "study.yaml"), made.seeds, "study")
+    batches = {name: arm.recipe.batch for name, arm in arms.items()}
+    assert batches == {"dense": 16, "lars-x16": 256, "lamb-x16": 256}
+    for number in (1, 2):
+        piece = release.SLICES[number](Config(slice=number), tmp_path).next(work)
+        sets = [word for word in piece.command if word.startswith(("gpu_", "rounds"))]
+        trainer.Config.load(None, sets)
+    config = tmp_path / "one.yaml"
+    trained.write_yaml(config, networks._training("mobilenetv2-144", None))
+    (member,) = TrainSettings.load(config, []).members
+    assert (member.fold, str(member.weights)) == (None, "weights/mobilenetv2_100_qat.pth")
 
 
 # States that are damaged, foreign, older or newer.

@@ -8,13 +8,14 @@ what came after its last checkpoint.
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer, write_text
 from skindx.core.errors import JobError, UserError
+from skindx.training.config.engine import CHECKPOINTS
 from skindx_bench.devices.gpu import AS_FAKE, FAKE, gpu_facts, short_name
 from skindx_bench.gpu_release.carried import (
     INDEX,
@@ -77,7 +78,7 @@ def run(settings: Config) -> Result:
                 own.result(state.work), hardware=machine, settings=changed_settings(settings)
             )
             made.to_json(state.work / _RESULT)
-            state.pack([*own.carried(state.work), state.work / _RESULT])
+            _pack(own, state, settings, state.work / _RESULT)
         else:
             print(f"slice {number} is finished; nothing was done", flush=True)
         return _finished(own, state, folder, number)
@@ -115,7 +116,7 @@ def _work(own: Slice, state: CarriedState, settings: Config, begun: float, held:
             outcome = run_part(part, variables, logs, grace_s, cwd=state.work, held=held)
             own.take(state.work, piece, outcome)
         finally:
-            state.pack(own.carried(state.work))
+            _pack(own, state, settings)
         if outcome.status == "timed out":
             if first and piece.whole_s:
                 raise JobError(
@@ -125,6 +126,27 @@ def _work(own: Slice, state: CarriedState, settings: Config, begun: float, held:
             return False
         first = False
     return True
+
+
+def _pack(own: Slice, state: CarriedState, settings: Config, *more: Path) -> None:
+    """Write the state, without checkpoints where it would be too large with them.
+
+    Raises JobError where it is too large without them.
+    """
+    files = [*own.carried(state.work), *more]
+    if _megabytes(files) > settings.state_mb:
+        files = [file for file in files if CHECKPOINTS not in file.relative_to(state.work).parts]
+        print(f"checkpoints are left out of {state.folder}: they would not fit", flush=True)
+    if (size := _megabytes(files)) > settings.state_mb:
+        raise JobError(
+            f"the state of slice {settings.slice} has {size:.0f} MB, more than state_mb = "
+            f"{settings.state_mb:g}; give more."
+        )
+    state.pack(files)
+
+
+def _megabytes(files: Sequence[Path]) -> float:
+    return sum(file.stat().st_size for file in files) / 1e6
 
 
 def _unfinished(own: Slice, state: CarriedState, settings: Config) -> Result:

@@ -24,6 +24,9 @@ class Config(Settings):
     """state-N travels, in files of at most `part_mb`; work-N stays; gpu-release-N-….json."""
     part_mb: float = Field(60, gt=0, le=60)
     """Most megabytes of one file that travels."""
+    state_mb: float = Field(60, gt=0)
+    """Most megabytes of a state; where it would have more, checkpoints are left out, and a training
+    that was stopped begins again elsewhere."""
     prepare: bool = False
     """Only write dataset and weights of the slice into inputs-N, for a machine without them."""
     fake: bool = False
