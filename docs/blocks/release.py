@@ -175,7 +175,7 @@ def _asked(
     inside = own["low"] <= limit <= own["high"]
     text = "reached" if reached else "**missed**"
     if inside:
-        text += ", and chance may decide it"
+        text += "; the interval holds the limit"
     bound = f"at {'least' if least else 'most'} {whole(limit) if percent else f'{limit:.2f}'}"
     return [what, bound, cell(own) if percent else number(own), text]
 
