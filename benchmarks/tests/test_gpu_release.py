@@ -27,6 +27,7 @@ from skindx_bench.devices import gpu
 from skindx_bench.gpu_release import carried, measured, release, trained
 from skindx_bench.gpu_release.carried import INDEX, CarriedState, read_index
 from skindx_bench.gpu_release.release import Config, run
+from skindx_bench.harness.parts import Outcome
 from skindx_bench.subjects import BENCHES
 from skindx_bench.train import trainer
 from skindx_bench.train.convergence_pairs import Study, arm_settings
@@ -50,9 +51,11 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return [*start, "trainer", str(file), "--json", str(json_file)]
 
     monkeypatch.setattr(trained, "bench", bench)
-    monkeypatch.setattr(
-        trained, "python_command", lambda m, module, *rest: [*start, "network", str(file), *rest]
-    )
+
+    def training(verb: str, *arguments: Any) -> list[str]:
+        return [*start, verb, str(file), *map(str, arguments)]
+
+    monkeypatch.setattr(trained, "training_of", training)
     monkeypatch.setattr(gpu, "trainer_command", trainer)
     return file
 
@@ -122,7 +125,7 @@ def test_a_killed_slice_goes_on_here_and_repeats_one_step_at_most(
 
 TRAINED = {
     3: ["one-fold0", "two-fold0", "one-fold1", "two-fold1", "one", "two"],
-    4: ["dense-seed", "lars-seed", "lamb-seed"],
+    4: ["lars-0.1", "lars-0.2", "dense-seed", "lars-seed", "lamb-seed"],
 }
 ALL_STEPS = {
     2: [f"turn-{turn} {what}" for turn in (1, 2) for what in ("begun", "ended")],
@@ -173,6 +176,29 @@ def test_a_state_has_no_more_megabytes_than_it_may(
     with pytest.raises(JobError, match=r"more than state_mb = 0\.002; give more"):
         run(settings(there, 3, state_mb=0.002))
     assert Counter(steps(trace))["one-fold0 0"] == 2
+
+
+def test_the_rate_that_does_best_on_validation_images_is_taken_and_one_that_fails_is_not(
+    tmp_path: Path, trace: Path
+) -> None:
+    own = settings(tmp_path, 4)
+    result = run(own)
+    assert result.parts["pilot, lars"] == {"0.1": 0.75, "0.2": 0.5}
+    assert result.parts["asked"]["lars"] == {"most_points_lost": 1.0, "met": True}
+    study = trained.read_yaml(tmp_path / "work-4" / "study.yaml")
+    assert study["arms"]["lars"]["recipe"]["learning_rate"] == 0.1
+    large = trained.LargeBatches(own, tmp_path)
+    for name, code, value in (("lars-0.1", 1, None), ("lars-0.2", 1, None)):
+        outcome = Outcome("failed", 1.0, tmp_path / "log", code)
+        large.take(tmp_path / "work-4", trained.Piece(name, []), outcome)
+        assert large._tried(tmp_path / "work-4")["lars"][name[5:]] is value
+        if name == "lars-0.1":
+            assert large._taken(tmp_path / "work-4") == {"lars": 0.2}
+    with pytest.raises(JobError, match="all rates of lars failed"):
+        large._taken(tmp_path / "work-4")
+    killed = Outcome("failed", 1.0, tmp_path / "log", -9)
+    with pytest.raises(JobError, match=r"lars-0\.1 failed; its log is"):
+        large.take(tmp_path / "work-4", trained.Piece("lars-0.1", []), killed)
 
 
 @pytest.mark.timeout(240)
@@ -298,21 +324,34 @@ def test_the_real_commands_and_settings_are_understood(
     work.mkdir()
     networks, large = (own(made, tmp_path) for own in (trained.Networks, trained.LargeBatches))
     monkeypatch.chdir(work)
-    folds, convergence = networks.next(work), large.next(work)
+    folds, first = networks.next(work), large.next(work)
     assert folds is not None
-    assert convergence is not None
-    for piece in (folds, convergence):
-        name = piece.command[piece.command.index("skindx_bench") + 1]
-        sets = [word for word in piece.command if "=" in word]
-        importlib.import_module(BENCHES[name]).Config.load(None, sets)
+    assert first is not None
+    assert first.name == "lars-x16-0.05"
     found = folds_of(TrainSettings.load(work / "folds.yaml", []), work / "folds.yaml")
     assert len(found) == 20
     released = TrainSettings.load(ROOT / "configs" / "ham10000-release.yaml", [])
     recipes = {own.name: own.settings.recipe for own in found}
     assert {own.name: own.recipe for own in released.members}.items() <= recipes.items()
+    for arm, rates in large._rates.items():
+        for rate in rates:
+            trained.write_yaml(work / "pilot.yaml", large._pilot(f"{arm}-{rate:g}", arm, rate))
+            tried = TrainSettings.load(work / "pilot.yaml", [])
+            assert (tried.recipe.learning_rate, tried.recipe.batch) == (rate, 256)
+            assert tried.recipe.head_learning_rate == pytest.approx(2 * rate)
+            trained.write_json(work / "pilot" / f"{arm}-{rate:g}.json", {"val_balanced": rate})
+    convergence = large.next(work)
+    assert convergence is not None
     arms = arm_settings(Study.load(work / "study.yaml"), made.seeds, "study")
     batches = {name: arm.recipe.batch for name, arm in arms.items()}
     assert batches == {"dense": 16, "lars-x16": 256, "lamb-x16": 256}
+    assert {name: arm.recipe.learning_rate for name, arm in arms.items()} == {
+        "dense": 0.003, "lars-x16": 0.2, "lamb-x16": 0.002
+    }  # fmt: skip
+    for piece in (folds, convergence):
+        name = piece.command[piece.command.index("skindx_bench") + 1]
+        sets = [word for word in piece.command if "=" in word]
+        importlib.import_module(BENCHES[name]).Config.load(None, sets)
     for number in (1, 2):
         piece = release.SLICES[number](Config(slice=number), tmp_path).next(work)
         sets = [word for word in piece.command if word.startswith(("gpu_", "rounds"))]

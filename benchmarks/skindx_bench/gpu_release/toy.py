@@ -67,9 +67,10 @@ def inputs(folder: Path) -> ToyInputs:
                 },
                 "arms": {
                     "dense": {},
-                    "lars": {"recipe": {**large, "optimizer": "lars"}},
+                    "lars": {"recipe": {**large, "optimizer": "lars", "learning_rate": 0.1}},
                     "lamb": {"recipe": {**large, "optimizer": "lamb"}},
                 },
+                "pilot": {"lars": [0.1, 0.2]},
             }
             write_text(temporary / made.study.name, yaml.safe_dump(study, sort_keys=False))
     return made

@@ -168,15 +168,19 @@ def _evaluated(home: Path, data: Path, training: TrainSettings) -> Answers:
     """
     run, evaluation = home / "run", home / "evaluation"
     names = {member.name for member in training.members}
-    if unfinished(run, data, training):
+    missing = unfinished(run, data, training)
+    if missing:
         shutil.rmtree(evaluation, ignore_errors=True)
-        training.save(home / "train.yaml")
-        run_skindx("train", data, "--config", home / "train.yaml", "--out", run)
-        if left := unfinished(run, data, training):
-            # A training that is asked to stop saves and ends well.
-            raise JobError(f"{', '.join(left)} was stopped; run the same command again to go on")
     evaluated = read_predictions(evaluation) if (evaluation / PREDICTIONS).is_file() else None
     if evaluated is None or not names <= set(evaluated.members):
+        if missing or not (run / "bundle").is_dir():  # a kill may have come before it was packed
+            training.save(home / "train.yaml")
+            run_skindx("train", data, "--config", home / "train.yaml", "--out", run)
+            if left := unfinished(run, data, training):
+                # A training that is asked to stop saves and ends well.
+                raise JobError(
+                    f"{', '.join(left)} was stopped; run the same command again to go on"
+                )
         run_skindx("evaluate", run / "bundle", data, "--out", evaluation)
         evaluated = read_predictions(evaluation)
     return evaluated
