@@ -42,11 +42,11 @@ from skindx.data.embedding_files import (
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import count_images, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.columns import read_table
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.huggingface import HuggingFaceColumns, from_shard
 from skindx.data.splits.freeze import read_places
 from skindx.data.splits.groups import GroupKeys, GroupSettings
+from skindx.data.tables.reader import read_table
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_list import ListedPhoto, list_photos
 from skindx.evaluation.answers import read_predictions

@@ -22,6 +22,7 @@ from typing import Literal, get_args
 from skindx.core.atomic_files import atomic_file, keep_old
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
+from skindx.data.tables.text_files import named_rows
 
 DECISIONS = "decisions.csv"
 
@@ -296,30 +297,16 @@ def _is_whole(path: Path) -> bool:
     return (last.get("verdict") or "").strip() in {*QUESTION_OF, UNDONE}
 
 
-def _raw_rows(path: Path) -> list[dict[str, str | None]]:
-    with _opened(path) as reader:
-        return list(reader)
-
-
-@contextmanager
-def _opened(path: Path) -> "Iterator[csv.DictReader[str]]":
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            yield csv.DictReader(file)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
+def _raw_rows(path: Path) -> list[dict[str, str]]:
+    return [row for _, row in named_rows(path)]
 
 
 def _rows_of(path: Path) -> Iterator[tuple[Question, Key, ReviewAnswer | None]]:
     """Yield the rows of decisions.csv; a torn last line is none."""
     if not path.exists() or not path.stat().st_size:
         return
-    with _opened(path) as reader:
-        names = set(reader.fieldnames or ())
-        if not {"sha256", "verdict"} <= names:
-            raise UserError(f"{path} needs the columns sha256 and verdict in its first line.")
-        torn = "version" in names and not path.read_bytes().endswith(b"\n")
-        rows = [(reader.line_num, row) for row in reader]
+    rows = named_rows(path, ("sha256", "verdict"))
+    torn = any("version" in row for _, row in rows) and not path.read_bytes().endswith(b"\n")
     for at, (number, row) in enumerate(rows, 1):
         try:
             yield _row(row, f"{path}, line {number}")
@@ -329,7 +316,7 @@ def _rows_of(path: Path) -> Iterator[tuple[Question, Key, ReviewAnswer | None]]:
             raise
 
 
-def _row(row: Mapping[str, str | None], where: str) -> tuple[Question, Key, ReviewAnswer | None]:
+def _row(row: Mapping[str, str], where: str) -> tuple[Question, Key, ReviewAnswer | None]:
     cells = {name: (row.get(name) or "").strip() for name in COLUMNS}
     verdict = cells["verdict"]
     question = QUESTION_OF.get(verdict) or next(
@@ -366,20 +353,14 @@ def _read_older(
     if not path.exists():
         return
     needed = (*keys, "verdict")
-    with _opened(path) as reader:
-        for name in needed:
-            if name not in (reader.fieldnames or ()):
-                raise UserError(
-                    f"{path} has no column {name}; its first line names {', '.join(needed)}."
-                )
-        for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            key, verdict = _key((row[name] or "" for name in keys), where), row["verdict"] or ""
-            if verdict.strip() not in VERDICTS[question]:
-                one, other = VERDICTS[question]
-                raise UserError(
-                    f"{where}: the verdict {verdict.strip()!r} is neither {one} nor {other}; "
-                    f"correct it."
-                )
-            about = (row.get(name) or "" for name in ("by", "when", "note"))
-            yield key, ReviewAnswer(verdict.strip(), *about)
+    for number, row in named_rows(path, needed):
+        where = f"{path}, line {number}"
+        key, verdict = _key((row.get(name, "") for name in keys), where), row.get("verdict", "")
+        if verdict.strip() not in VERDICTS[question]:
+            one, other = VERDICTS[question]
+            raise UserError(
+                f"{where}: the verdict {verdict.strip()!r} is neither {one} nor {other}; "
+                f"correct it."
+            )
+        about = (row.get(name, "") for name in ("by", "when", "note"))
+        yield key, ReviewAnswer(verdict.strip(), *about)

@@ -20,6 +20,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.core.untrusted import MALFORMED, MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record
+from skindx.data.tables.text_files import rows_of_text
 
 # N = images, D = dimensions
 
@@ -294,14 +295,13 @@ def _read_names(path: Path) -> list[str]:
     if path.suffix.lower() != ".csv":
         return [line.strip() for line in text.splitlines()]
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""))
-        header = list(reader.fieldnames or ())
+        header, rows = rows_of_text(io.StringIO(text, newline=""), path)
         column = next((name for name in NAMES if name in header), None)
         if column is None:
             raise UserError(
                 f"{path} has no column {' or '.join(NAMES)}; it has {', '.join(header)[:200]}."
             )
-        return [(row[column] or "").strip() for row in reader]
+        return [row.get(column, "").strip() for _, row in rows]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV table ({error}); write it again.") from None
 

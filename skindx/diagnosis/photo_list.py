@@ -14,13 +14,12 @@ from skindx.core.private_files import private_file
 from skindx.data.placeholders import is_placeholder
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.sources.columns import (
-    SUFFIXES,
     age_years,
-    cell,
-    read_table,
     sex,
     skin_type,
 )
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import SUFFIXES, TableLog, is_table, read_table
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.image_formats import HEAD, image_suffix, photo_format
@@ -54,13 +53,15 @@ class PhotoList:
     """How many entries of a folder are no photos of it, by why."""
     unused: Sequence[str] = ()
     """Columns of a table that say nothing to us."""
+    reading: Sequence[str] = ()
+    """What the reader of a table passed over, in sentences."""
     digest: str = ""
     """SHA-256 of a table's bytes; "" for a folder, to which photos may come."""
 
     @property
     def notes(self) -> list[str]:
         """What was not used, in sentences for a person."""
-        notes = []
+        notes = list(self.reading)
         if self.left_out:
             counts = ", ".join(f"{why}: {count:,}" for why, count in self.left_out.items())
             notes.append(f"Files left out: {counts}.")
@@ -73,7 +74,7 @@ def list_photos(source: Path) -> PhotoList:
     """Return the photos of a folder or a table. Raises UserError for one that names none."""
     if source.is_dir():
         listed = _of_folder(source)
-    elif source.suffix.lower() in SUFFIXES:
+    elif source.suffix and is_table(source):
         listed = _of_table(source)
     else:
         absent = "does not exist" if not source.exists() else "is neither a folder nor a table"
@@ -153,8 +154,9 @@ def _of_table(table: Path) -> PhotoList:
     folder = Path(os.path.realpath(table.parent))
     columns = _TableColumns()
     rows: dict[str, int] = {}
+    log = TableLog()
     photos: list[ListedPhoto] = []
-    for number, line in enumerate(read_table(table, columns), 1):
+    for number, line in enumerate(read_table(table, columns, log=log), 1):
         where = f"{table}, row {number}"
         name = cell(line.get(FILE))
         real = _inside(folder, name, where)
@@ -164,7 +166,8 @@ def _of_table(table: Path) -> PhotoList:
             )
         rows[real] = number
         photos.append(ListedPhoto(name, Path(real), _patient(line, where)))
-    return PhotoList(table, photos, unused=columns.unused, digest=sha256_file(table))
+    notes = log.all_notes(table)
+    return PhotoList(table, photos, {}, columns.unused, notes, sha256_file(table))
 
 
 def _inside(folder: Path, name: str, where: str) -> str:

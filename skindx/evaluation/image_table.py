@@ -5,7 +5,6 @@ it. `skindx recompute` makes the figures again from these two and compares them 
 A report shows the wrong answers, with small pictures where their licence allows it.
 """
 
-import csv
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.data.publish.publish_formats import no_formula
 from skindx.data.publish.published_rows import withheld_of
+from skindx.data.tables.text_files import named_rows
 from skindx.evaluation.answers import Answers, Floats, answers_of, columns_of, settings_of, unusable
 from skindx.evaluation.breakdown import called_positive
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere
@@ -105,10 +105,8 @@ def read_image_table(evaluation: Path) -> tuple[list[Record], list[Prediction], 
         )
     try:
         settings = json.loads((evaluation / SETTINGS).read_text(encoding="utf-8"))
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return read_rows(rows, settings)
-    except (OSError, csv.Error, *MALFORMED) as error:
+        return read_rows([row for _, row in named_rows(path)], settings)
+    except (OSError, *MALFORMED) as error:
         raise unusable(path, error) from None
 
 

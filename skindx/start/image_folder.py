@@ -22,8 +22,7 @@ from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources.columns import read_table
-from skindx.data.sources.files import FileColumns, FilesSource
+from skindx.data.sources.files import LEFT_OUT, FileColumns, FilesSource
 from skindx.data.sources.folder import (
     NOT_OPENED,
     FolderFile,
@@ -33,6 +32,7 @@ from skindx.data.sources.folder import (
     look_at_folder,
     visible,
 )
+from skindx.data.tables.reader import read_table
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
@@ -264,12 +264,15 @@ def _ham10000(folder: Path, table: str, column: str) -> FilesSource:
 def _look_at_table(table: FilesSource) -> tuple[FolderLayout, int]:
     """Return the images that are there, with the class of each, and the number of lesions."""
     files, lesions = [], set()
+    file = table.columns.file
+    known = FileColumns(file=file, label="dx", group="lesion_id")
+    lesion_of = {line[file]: line["lesion_id"] for line in read_table(table.table, known)}
     lines = table.lines()
     every = max(1, len(lines) // OPENED)
-    for number, line in enumerate(lines):
+    for number, line in enumerate(line for line in lines if LEFT_OUT not in line):
         path, label = table.root / table.file_of(line), str(line.get("dx"))
         if path.is_file():
-            lesions.add(line.get("lesion_id"))
+            lesions.add(lesion_of[line[file]])
             closed = FolderFile(path, label, "stored", NOT_OPENED)
             files.append(closed if number % every else look_at(path, label, table.root))
     return FolderLayout((), tuple(files)), len(lesions)

@@ -173,9 +173,10 @@ def test_a_table_of_files_reads_only_what_lies_beside_it(tmp_path: Path) -> None
     (beside / "pictures").mkdir(parents=True)
     (tmp_path / "outside.jpg").write_bytes(answer(1).views[0].jpeg)
     (beside / "pictures" / "a.jpg").write_bytes(answer(1).views[0].jpeg)
+    (beside / "pictures" / "b.jpg").write_bytes(answer(1).views[0].jpeg)
     (beside / "pictures" / "text.jpg").write_text("text")
     (beside / "link.jpg").symlink_to(tmp_path / "outside.jpg")
-    lines = ["pictures/a.jpg,Nevus", "pictures/a.jpg,", "../outside.jpg,Nevus", "link.jpg,Nevus",
+    lines = ["pictures/a.jpg,Nevus", "pictures/b.jpg,", "../outside.jpg,Nevus", "link.jpg,Nevus",
              "pictures/text.jpg,Nevus", "none.jpg,Nevus", "pictures,Nevus"]  # fmt: skip
     rows = "".join(f"{line},CC0,,,\n" for line in lines)
     (beside / "t.csv").write_text(f"file,label,licence,attribution,group,skin_type\n{rows}")

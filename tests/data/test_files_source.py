@@ -11,10 +11,11 @@ from PIL import Image
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.recipe import load_build_settings
-from skindx.data.sources.columns import Columns, read_table
+from skindx.data.sources.columns import Columns
 from skindx.data.sources.files import FilesSource
 from skindx.data.splits.freeze import read_places
 from skindx.data.splits.groups import GroupKeys, GroupSettings
+from skindx.data.tables.reader import read_table
 
 PLAIN = {"licence": "", "attribution": "", "group": "", "skin_type": ""}
 
@@ -103,7 +104,9 @@ def test_old_settings_and_manifests_stay_as_they_were(tmp_path: Path) -> None:
     [
         ("id,label,label\na,mel,nv\n", "has the column 'label' twice"),
         ("id,label\na,mel\nb,nv,x\n", "line 3, has 3 cells and the header has 2"),
-        ("id,label\na,n\xe4vus\n", "save it as `CSV UTF-8`"),
+        ("id,label\na,mel\nb\n", "line 3, has 1 cells and the header has 2"),
+        ("id,label\na,n\x81vus\n", "save it as `CSV UTF-8`"),
+        ("id,label\na,mel\na,nv\n", r"names a 2 times.*'mel' and 'nv'.*on_conflict: list"),
     ],
 )
 def test_a_table_whose_values_would_stand_in_wrong_columns_is_refused(

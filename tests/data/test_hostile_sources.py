@@ -22,11 +22,11 @@ from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow
 from skindx.data.publish.published_rows import web_address
 from skindx.data.sources.api import OpenverseSource
-from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.files import FilesSource, TableSource
 from skindx.data.sources.folder import MAX_BYTES, FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.image_source import UnreadablePageError
+from skindx.data.tables.cells import LONGEST
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 
@@ -42,8 +42,9 @@ def table_of(tmp_path: Path, name: str, data: bytes) -> TableSource:
         ("deep.jsonl", b'{"url": ' + b"[" * 200_000),
         ("number.jsonl", b'{"url": "x", "label": ' + b"9" * 5000 + b"}"),
         ("field.csv", b'url,label\n"' + b"x" * 200_000 + b'",acne\n'),
-        ("wide.csv", "url,label\nx,y\n".encode("utf-16")),
-        ("latin.csv", b"url,label\nhttp://a.example/\xff,acne\n"),
+        ("torn.csv", "url,label\nx,y\n".encode("utf-16")[:-1]),
+        ("latin.csv", b"url,label\nhttp://a.example/\x81,acne\n"),
+        ("damaged.csv", "url,label\nä,ü\nö,é\n".encode() + b"\xff,x\n"),
     ],
 )
 def test_a_table_that_breaks_its_reader_is_one_sentence(

@@ -15,8 +15,9 @@ from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import cell, skin_type
+from skindx.data.sources.columns import skin_type
 from skindx.data.sources.files import TableSource
+from skindx.data.tables.cells import cell
 
 COLUMNS = {"url": "where", "label": "what", "md5": "sum", "key": "id", "skin_type": "tone"}
 FAST = OriginPolicy(concurrency=8, delay_s=0)
@@ -148,7 +149,7 @@ def test_rows_without_url_and_key_are_named_by_their_place(tmp_path: Path) -> No
         ("", {}, "no column 'label'"),
         ("url,name\nx,y\n", {}, r"no column 'label'; it has url, name: correct columns\.label"),
         ("url,label\nx,y\n", {"sha256": "0" * 64}, "another file than the recipe means"),
-        ("url,label\n\xff,y\n", {}, "cannot be read as a table"),
+        ("url,label\n\x81,y\n", {}, "cannot be read as a table"),
         ("url,label\nhttps://a.org/1.jpg,y\n", {"mirror": {"https:": "ftp:"}}, "http://host/path"),
     ],
 )
@@ -166,7 +167,10 @@ def test_a_table_that_cannot_work_is_reported_before_anything_is_asked(
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     for name, content, said in (
         ("absent.csv", None, "does not exist"),
-        ("t.xlsx", b"x", "no table that can be read"),
+        ("t.ods", b"x", "no table that can be read; save it as .xlsx"),
+        ("t.xlsx", b"x", "is no .xlsx"),
+        ("old.xlsx", b"\xd0\xcf\x11\xe0", "with a password or of an old kind"),
+        ("t.hdf5", b"x", "HDF5 is not read"),
         ("t.parquet", b"PAR1", "cannot be read as a table"),
         ("t.jsonl", b"[1]\n", "line 1, is no JSON object"),
         ("u.jsonl", b"{\n", "cannot be read as a table"),

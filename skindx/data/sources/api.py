@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 from pydantic import BeforeValidator, Field
 
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import LONGEST, described
+from skindx.data.sources.columns import described
 from skindx.data.sources.image_source import Page, UnreadablePageError, WebSource
+from skindx.data.tables.cells import LONGEST
 
 if TYPE_CHECKING:
     from scrapy.http import Response

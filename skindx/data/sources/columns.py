@@ -1,35 +1,18 @@
-"""Tables as files: lines of CSV, JSON lines or Parquet, and which column holds what."""
+"""Which column of a table holds what, and what its words mean."""
 
-import csv
-import itertools
-import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.core.text import folded_name
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
+from skindx.data.tables.cells import cell, number_of
 from skindx.taxonomy.lexicon import plain_letters, site_of
-
-UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
-"""What hostile tables raise beside what their reader's own package does."""
-SUFFIXES = (".csv", ".jsonl", ".parquet")
-_AS_CSV = ("", ".tab", ".tsv", ".txt")
-"""Of tables that are read as CSV, such as Dataverse's; the separator is that of the header."""
-ONE_ROW = 1
-"""Rows of a Parquet file that are unpacked at once: a few kB may say one long text a million times.
-
-A row then takes 0.1 ms, which is nothing beside its image.
-"""
-LONGEST = 10_000
-"""Characters of an untrusted text; no name or licence is longer."""
 
 LONGEST_CAPTION = 2_000
 """Characters of a caption that are kept."""
@@ -63,12 +46,15 @@ _TYPE = re.compile(
     re.IGNORECASE,
 )
 _SEXES = {
-    "female": "f female females woman women girl w weiblich frau fem feminin femme femenino mujer",
-    "male": "m male males man men boy mannlich maennlich mann masculin homme masculino hombre",
+    "female": "f female females woman women girl w weiblich frau fem feminin femme femenino mujer"
+    " feminino mulher femminile femmina donna hembra kvinna kvinde vrouw",
+    "male": "m male males man men boy mannlich maennlich mann masculin homme masculino hombre"
+    " homem maschile maschio uomo varon mand",
     "other": "other diverse divers intersex nonbinary non-binary non binary x o",
 }
 _SEX_OF = {word: name for name, words in _SEXES.items() for word in words.split()}
-_DECIMAL_COMMA = re.compile(r"^(\d+),(\d+)$")
+_NEEDED = ("label", "file", "url", "image", "key")
+"""Fields whose column must be there, also by its default name."""
 OLDEST = 120
 """Years."""
 
@@ -113,11 +99,16 @@ class Columns(Settings):
             columns = (value,) if isinstance(value, str) else value
             yield from ((field, column) for column in columns if column)
 
+    def may_lack(self, field: str) -> bool:
+        """Tell whether a column is one that only the default names, and not needed."""
+        value = getattr(self, field)
+        return field not in _NEEDED and value == type(self).model_fields[field].default
+
     def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a column that is not among those of the table at `path`."""
         names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
         for field, column in self._named():
-            if column not in names:
+            if column not in names and not self.may_lack(field):
                 raise UserError(
                     f"{path} has no column {column!r}; it has {', '.join(names)}: "
                     f"correct columns.{field}."
@@ -190,11 +181,8 @@ def sex(text: str) -> str:
 
 def age_years(text: str) -> float | None:
     """Return an age of 0 to 120 years, also with a decimal comma; None for all else."""
-    try:
-        age = float(_DECIMAL_COMMA.sub(r"\1.\2", text.strip()))
-    except ValueError:
-        return None
-    return age if 0 <= age <= OLDEST else None
+    age = number_of(text)
+    return age if age is not None and 0 <= age <= OLDEST else None
 
 
 def confirmation(text: str) -> str:
@@ -219,150 +207,6 @@ def stated_modality(lines: Iterable[Mapping[str, Any]], columns: Columns) -> Mod
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
-def cell(value: object) -> str:
-    """Return a value as text, at most LONGEST of it: "" for none and not-a-number, 3.0 as "3"."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()[:LONGEST]
-
-
-class WantedColumns(Protocol):
-    """Looks at the columns that a table has, and then says which are read."""
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The columns that are read if they are there."""
-
-    @property
-    def also(self) -> Mapping[str, tuple[str, ...]]:
-        """Other names of a column."""
-
-    def check(self, path: Path, existing: object) -> None:
-        """Raise UserError for a table without a column that is needed."""
-
-
-def _renamed(path: Path, existing: Sequence[Any], columns: WantedColumns) -> list[str]:
-    """Return a table's columns by the names that are wanted, where these fold alike.
-
-    Raises UserError for a wanted column that stands there twice.
-    """
-    names = ["" if name is None else str(name) for name in existing]
-    wanted, there = columns.wanted, set(names)
-    folded = set(map(folded_name, names))
-    alike = {
-        folded_name(other): name
-        for name, others in columns.also.items()
-        if folded_name(name) not in folded
-        for other in [one for one in others if folded_name(one) in folded][:1]
-    }
-    alike |= {folded_name(name): name for name in reversed(wanted)}
-    known = []
-    for name in names:
-        meant = alike.get(folded_name(name), name)
-        known.append(name if meant in there else meant)
-    for name in wanted:
-        if known.count(name) > 1:
-            raise UserError(
-                f"{path} has the column {name!r} twice, and only one would count; delete or rename "
-                "one of them."
-            )
-    return known
-
-
 def first_there(path: Path, others: Sequence[Path]) -> Path:
     """Return the first of some paths that is there, else `path`."""
     return next((one for one in (path, *others) if one.exists()), path)
-
-
-def read_table(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a table. Raises UserError for what is no such table."""
-    import pyarrow as pa
-
-    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    readers |= dict.fromkeys(_AS_CSV, _read_csv)
-    if path.suffix.lower() not in readers:
-        raise UserError(f"{path} is no table that can be read; give one of {', '.join(SUFFIXES)}.")
-    try:
-        yield from readers[path.suffix.lower()](path, columns)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; correct the path of the table.") from None
-    except UserError:
-        raise
-    except (*UNREADABLE, csv.Error, pa.ArrowException) as error:
-        detail = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
-
-
-def _read_csv(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            head = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=_delimiter(head, columns.wanted))
-            names = _renamed(path, next(reader, []), columns)
-            columns.check(path, names)
-            for cells in reader:
-                if any(cells[len(names) :]):
-                    raise UserError(
-                        f"{path}, line {reader.line_num}, has {len(cells)} cells and the header "
-                        f"has {len(names)}, so its values would stand in wrong columns; put "
-                        "quotation marks around a text that holds the separator."
-                    )
-                if cells:
-                    yield dict(itertools.zip_longest(names, cells[: len(names)]))
-        except UnicodeDecodeError:
-            raise UserError(
-                f"{path} cannot be read as a table (it is not written in UTF-8); save it as `CSV "
-                "UTF-8` in Excel, or with the encoding UTF-8 in any other program."
-            ) from None
-
-
-def _delimiter(head: str, wanted: Sequence[str]) -> str:
-    """Return the separator with which a header has most of the wanted columns: `,`, `;` or a tab.
-
-    Excel writes semicolons where the decimal point is a comma.
-    """
-    names = set(map(folded_name, wanted))
-
-    def known(sign: str) -> int:
-        cells = next(csv.reader([head], delimiter=sign), [])
-        return len(names & set(map(folded_name, cells)))
-
-    return max(",;\t", key=known)
-
-
-def _read_jsonl(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8-sig") as file:
-        for number, text in enumerate(file, 1):
-            pairs = json.loads(text, object_pairs_hook=_Pairs) if text.strip() else None
-            if text.strip() and not isinstance(pairs, _Pairs):
-                raise UserError(f"{path}, line {number}, is no JSON object; correct the table.")
-            if pairs is not None:
-                names = _renamed(path, [name for name, _ in pairs], columns)
-                columns.check(path, names)
-                yield dict(zip(names, (_plain(value) for _, value in pairs), strict=True))
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """The keys and values of a JSON object, of which a key may stand twice."""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Pairs):
-        return {key: _plain(inner) for key, inner in value}
-    return list(map(_plain, value)) if isinstance(value, list) else value
-
-
-def _read_parquet(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        there = file.schema_arrow.names
-        names = _renamed(path, there, columns)
-        columns.check(path, names)
-        read = {old: new for old, new in zip(there, names, strict=True) if new in columns.wanted}
-        for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(read)):
-            for row in batch.to_pylist():
-                yield {read[name]: value for name, value in row.items()}

@@ -13,20 +13,22 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
-from skindx.core.settings_base import Settings
+from skindx.core.text import counted
 from skindx.data.layout import is_inside
 from skindx.data.ledger import FROM, LedgerRow, held_ledger, open_ledger, read_lines, row_of
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_nobody
-from skindx.data.sources.columns import Columns, cell, confirmation, read_table
+from skindx.data.sources.columns import Columns, confirmation
 from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWebServer
 from skindx.data.sources.folder import FolderFile, FolderWalk, look_at
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import TableFields, TableLog, check_sure, read_table
 from skindx.imaging.dicom_facts import Description, named_key, pseudonym, read_key
 from skindx.imaging.image_formats import HEAD, DamagedImage
 from skindx.workers.sandbox import Failure, run_sandboxed
@@ -71,23 +73,36 @@ class LabelColumns(Columns):
     key: str = Field("key", min_length=1)
 
 
-class DicomLabels(Settings):
-    """A table (CSV, JSON lines, Parquet) that knows what the images of a study or patient show."""
+class DicomLabels(TableFields):
+    """A table that knows what the images of a study or patient show."""
 
     path: Path
     identifier: Identifier = "AccessionNumber"
     """What of an image stands in the column `key`."""
     columns: LabelColumns = LabelColumns()
 
+    _notes: list[str] = PrivateAttr(default_factory=list)
+
     def read(self) -> dict[str, tuple[str, str]]:
-        """Return (label, how it was confirmed) by identifier. Raises UserError."""
-        return {
-            cell(line.get(self.columns.key)): (
-                cell(line.get(self.columns.label)),
-                confirmation(cell(line.get(self.columns.confirmed))),
-            )
-            for line in read_table(self.path, self.columns)
-        }
+        """Return (label, how it was confirmed) by identifier. Raises UserError.
+
+        One of two labels has none of them, or is refused.
+        """
+        log = TableLog()
+        lines = list(read_table(self.path, self.columns, self, log))
+        labels: dict[str, list[str]] = {}
+        known: dict[str, tuple[str, str]] = {}
+        for line in lines:
+            key, label = cell(line.get(self.columns.key)), cell(line.get(self.columns.label))
+            labels.setdefault(key, []).append(label)
+            confirmed = confirmation(cell(line.get(self.columns.confirmed)))
+            known[key] = label, known.get(key, ("", ""))[1] or confirmed
+        torn = check_sure(self.path, labels, "label", self, "correct the table")
+        self._notes = log.all_notes(self.path)
+        if torn:
+            several = f"{counted(len(torn), self.identifier)} with several labels"
+            self._notes.append(f"{self.path}: {several}, such as {min(torn)}, have none.")
+        return known | dict.fromkeys(torn, ("", ""))
 
 
 class DicomSource(LocalSource):
@@ -147,7 +162,8 @@ class DicomSource(LocalSource):
         """Return the labels of the table or of the class folders. Raises UserError."""
         self._check()
         if self.labels:
-            return SourcePreview([label for label, _ in self.labels.read().values() if label])
+            labels = [label for label, _ in self.labels.read().values() if label]
+            return SourcePreview(labels, self.labels._notes)
         if self.label or self.folder is None:
             return SourcePreview(())
         return SourcePreview([file.label for file in self._files() if file.path])

@@ -2,22 +2,26 @@
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
+from skindx.core.text import counted
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.sources.columns import Columns, cell, first_there, read_table, stated_modality
+from skindx.data.sources.columns import Columns, first_there, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview, WebSource
+from skindx.data.tables.cells import cell, same_value
+from skindx.data.tables.reader import TableFields, TableLog, read_table
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 
@@ -35,9 +39,11 @@ class FileColumns(Columns):
 
 LEFT_OUT = "left out"
 """Key of a line whose image is not taken: (status, detail)."""
+AT = "at"
+"""Key of a line that could not be read: where it stands."""
 
 
-class TableOfFiles(LocalSource):
+class TableOfFiles(TableFields, LocalSource):
     """A table that names files on this disk; `lines` says what each line knows of its image.
 
     Files of the same folders that look like images and stand in no line become issues.
@@ -50,6 +56,9 @@ class TableOfFiles(LocalSource):
     """Of images whose line says nothing."""
 
     knows_labels: ClassVar[bool] = True
+
+    _notes: list[str] = PrivateAttr(default_factory=list)
+    """What the last reading of the table passed over."""
 
     @property
     @abstractmethod
@@ -96,12 +105,18 @@ class TableOfFiles(LocalSource):
             "files beside it stand in no line of it and are left out": self._unlisted(lines),
             **columns.odd_facts(lines),
         }
+        for what, names in list(odd.items())[:2]:
+            if names and self.on_conflict == "refuse":
+                raise UserError(
+                    f"{self.table}: {len(names)} {what}, such as {names[0]}, and on_conflict is "
+                    "refuse; correct table and folder, or set on_conflict: list."
+                )
         notes = [
             f"{self.table}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
             for what, names in odd.items()
             if names
         ]
-        return SourcePreview([label for label in labels if label], notes)
+        return SourcePreview([label for label in labels if label], [*self._notes, *notes])
 
     def stated_modality(self) -> Modality:
         """Return what the settings say, or else all lines together."""
@@ -113,7 +128,7 @@ class TableOfFiles(LocalSource):
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row a line. Raises UserError."""
         lines = self.lines()
-        if not lines:
+        if all(AT in line for line in lines):
             raise UserError(f"{self.table} holds no rows; give a table with one line an image.")
         rows = [self._row(line, dataset) for line in lines]
         detail = f"{self.table.name} has no line for it"
@@ -123,7 +138,7 @@ class TableOfFiles(LocalSource):
         ]
 
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
-        file, columns = self.file_of(line), self.known_columns
+        file, columns = line.get(AT) or self.file_of(line), self.known_columns
         label = cell(line.get(columns.label))
         status, detail, data = (*line[LEFT_OUT], b"") if LEFT_OUT in line else self._read(file)
         if not label and LEFT_OUT not in line:
@@ -139,6 +154,7 @@ class TableOfFiles(LocalSource):
     def _unlisted(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Return the files that look like images, beside files of the table and not in it."""
         root = Path(os.path.realpath(self.root))
+        lines = [line for line in lines if AT not in line]
         named = {Path(name) for line in lines for name in self.files_of(line)}
         return [
             (folder / entry.name).as_posix()
@@ -205,7 +221,7 @@ class FilesSource(TableOfFiles):
         if self.or_paths and not self.table.exists():
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")
-        lines = list(read_table(self.table, self.columns))
+        lines = self._settled()
         taken = [line for line in lines if LEFT_OUT not in line]
         if len(self._patterns) > 1 and taken and not any(map(self._found, taken)):
             places = ", ".join(self._patterns)
@@ -216,6 +232,42 @@ class FilesSource(TableOfFiles):
                 f"{places}; {step}, or correct files."
             )
         return lines
+
+    def _settled(self) -> list[dict[str, Any]]:
+        """Return the table's lines, a file once; those that could not be read come last."""
+        log = TableLog()
+        lines = list(read_table(self.table, self.columns, self, log))
+        self._notes = log.all_notes(self.table)
+        file, group = self.columns.file, self.columns.group
+        if lines and group and self.columns.may_lack("group") and group not in log.names:
+            self._notes.append(
+                f"{self.table} has no column {group!r}, so that a split may divide the images of a "
+                'person; name the column in columns.group, or write group: "".'
+            )
+        counts = Counter(cell(line.get(file)) for line in lines)
+        several: dict[str, list[dict[str, Any]]] = {
+            name: [] for name, count in counts.items() if count > 1 and name
+        }
+        for line in lines:
+            if (name := cell(line.get(file))) in several:
+                several[name].append(line)
+        for name, same in several.items():
+            if torn := _differing(same):
+                if self.on_conflict != "list":
+                    raise UserError(
+                        f"{self.table} names {name} {len(same)} times, with other values ({torn}); "
+                        "correct the table, or set on_conflict: list, which leaves the image out."
+                    )
+                for line in same:
+                    line[LEFT_OUT] = ("conflict", f"{self.table.name} says of it {torn}")
+        repeats = {id(line) for same in several.values() for line in same[1:]}
+        if repeats:
+            what = counted(len(repeats), "line")
+            self._notes.append(f"{self.table}: {what} repeated the file of another and add none.")
+        return [line for line in lines if id(line) not in repeats] + [
+            {AT: f"{self.table.name}#{where}", LEFT_OUT: ("odd-line", why)}
+            for where, why in log.dropped
+        ]
 
     @property
     def _patterns(self) -> tuple[str, ...]:
@@ -238,6 +290,21 @@ class FilesSource(TableOfFiles):
         )
 
 
+def _differing(same: Sequence[dict[str, Any]]) -> str:
+    """Say in what lines of one file differ; a placeholder differs from nothing.
+
+    Of lines that agree the first then says what only another one knew.
+    """
+    first = same[0]
+    for other in same[1:]:
+        for column, value in other.items():
+            if is_placeholder(cell(first.get(column))):
+                first[column] = value
+            elif not is_placeholder(cell(value)) and not same_value(first[column], value):
+                return f"{column}: {cell(first[column])[:60]!r} and {cell(value)[:60]!r}"
+    return ""
+
+
 def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 Path.exists raises for a name that is too long
 
@@ -250,7 +317,7 @@ class TableColumns(Columns):
     key: str = ""
 
 
-class TableSource(WebSource):
+class TableSource(TableFields, WebSource):
     """Images whose URLs stand in a CSV, JSON lines or Parquet file, one line an image.
 
     With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
@@ -277,7 +344,10 @@ class TableSource(WebSource):
         """Return what the settings say, or else all lines together."""
         if self.modality or not self.columns.modality:
             return self.modality
-        return stated_modality(read_table(self.path, self.columns), self.columns)
+        return stated_modality(self._lines(TableLog()), self.columns)
+
+    def _lines(self, log: TableLog) -> Iterator[dict[str, Any]]:
+        return read_table(self.path, self.columns, self, log)
 
     def check(self) -> set[str]:
         """Read the table once, and return all addresses that it will ask."""
@@ -296,7 +366,8 @@ class TableSource(WebSource):
         """Yield a row a line, those without a usable URL with their reason."""
         columns = self.columns
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
-        for number, line in enumerate(read_table(self.path, columns), 1):
+        log = TableLog()
+        for number, line in enumerate(self._lines(log), 1):
             key = cell(line.get(columns.key)) or f"row-{number}"
             yield self.row(
                 cell(line.get(columns.url)),
@@ -305,6 +376,15 @@ class TableSource(WebSource):
                 md5=cell(line.get(columns.md5)).lower(),
                 **columns.known(line, **given),
             )
+        for where, why in log.dropped:
+            identity = f"{self.path.name}#{where}"
+            yield LedgerRow(identity, "", "odd-line", why, source=self.name)
+
+    def preview(self) -> SourcePreview:
+        """Return the labels of all lines, and what the reading passed over."""
+        log = TableLog()
+        labels = [cell(line.get(self.columns.label)) for line in self._lines(log)]
+        return SourcePreview(labels, log.all_notes(self.path))
 
     def address(self, url: str) -> str:
         """Return the URL, or what the mirror has in its place."""

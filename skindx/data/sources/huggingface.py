@@ -17,8 +17,10 @@ from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.secret_hosts import HUB
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
+from skindx.data.sources.columns import Columns
 from skindx.data.sources.image_source import LocalSource, SourcePreview
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import ONE_ROW, UNREADABLE, read_table
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

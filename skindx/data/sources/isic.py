@@ -22,16 +22,16 @@ from skindx.data.placeholders import is_placeholder
 from skindx.data.sources.api import ApiSource, Endpoint, text
 from skindx.data.sources.columns import (
     Columns,
-    cell,
     confirmation,
     described,
     modality_of,
-    read_table,
     skin_type,
 )
 from skindx.data.sources.files import LEFT_OUT, FileColumns, TableOfFiles
 from skindx.data.sources.folder import visible
 from skindx.data.sources.image_source import Page, SourcePreview, UnreadablePageError, plain_url
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import read_table
 from skindx.taxonomy import Taxonomy, normalise
 from skindx.taxonomy.lexicon import SITES, site_of
 
@@ -186,7 +186,7 @@ class IsicFolder(TableOfFiles):
     def _raw(self) -> Iterator[dict[str, Any]]:
         if self.table.suffix.lower() != ".csv":
             raise UserError(f"{self.table} is no CSV; give the folder that isic-cli wrote.")
-        return read_table(self.table, _ArchiveColumns(label=_WRITTEN[0]))
+        return read_table(self.table, _ArchiveColumns(label=_WRITTEN[0]), every=True)
 
     def _files(self) -> Iterator[Path]:
         """Yield the files of the folder and of folders in it; no link to a folder is entered."""

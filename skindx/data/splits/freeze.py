@@ -9,7 +9,6 @@ to the side nearest to training and its images of other sides are dropped: what 
 been trained on, or chosen by, is never what it is tested on, neither an old model nor a new one.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from skindx.data.layout import MANIFEST, recover
 from skindx.data.manifest import SPLITS, Issue, Split, read_manifest
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.split import SplitSettings, fold_groups, split_groups
+from skindx.data.tables.text_files import named_rows
 
 SPLITS_TABLE = "splits.csv"
 SPLIT_CONFLICT = "split-conflict"
@@ -55,17 +55,9 @@ def read_places(path: Path) -> dict[str, Placement]:
     elif not path.exists():
         raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
     rows: list[tuple[str, str, Placement]] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            if not {"sha256", "split"} <= set(reader.fieldnames or ()):
-                raise UserError(f"{path} needs the columns sha256 and split in its first line.")
-            for row in reader:
-                place = _place(row, f"{path}, line {reader.line_num}")
-                sha256, group = (row["sha256"] or "").strip(), (row.get("group") or "").strip()
-                rows.append((sha256.lower(), group, place))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}).") from None
+    for number, row in named_rows(path, ("sha256", "split")):
+        place = _place(row, f"{path}, line {number}")
+        rows.append((row.get("sha256", "").strip().lower(), row.get("group", "").strip(), place))
     return _collect(rows, path)
 
 
@@ -92,8 +84,8 @@ def _collect(rows: Iterable[tuple[str, str, Placement]], path: Path) -> dict[str
     return groups | images
 
 
-def _place(row: Mapping[str, str | None], where: str) -> Placement:
-    split, fold = (row["split"] or "").strip(), (row.get("fold") or "").strip()
+def _place(row: Mapping[str, str], where: str) -> Placement:
+    split, fold = row.get("split", "").strip(), row.get("fold", "").strip()
     if split not in SPLITS:
         raise UserError(f"{where}: the split {split!r} is none of {', '.join(SPLITS)}; correct it.")
     if fold and not fold.isdecimal():

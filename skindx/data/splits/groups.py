@@ -22,14 +22,16 @@ from skindx.data.ledger import FROM, LedgerRow, file_name
 from skindx.data.manifest import SPLITS, Split
 from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import crowded_ids, is_placeholder, is_zero, placeholder_notes
-from skindx.data.sources.columns import cell, first_there, read_table
+from skindx.data.sources.columns import first_there
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import TableFields, TableLog, check_sure, read_table
 
 # L = links
 
 _ONE = re.compile("0*1")
 
 
-class GroupTable(Settings):
+class GroupTable(TableFields):
     """A CSV that says which images belong together, such as HAM10000's lesion ids."""
 
     path: Path
@@ -71,7 +73,10 @@ class GroupKeys:
     def __init__(self, settings: GroupSettings) -> None:
         """Read the tables. Raises UserError for a missing file or column."""
         self._by_page = settings.by_page
-        self._tables = [(_read_table(table), dict[str, str | None]()) for table in settings.tables]
+        self._notes: list[str] = []
+        self._tables = [
+            (_read_table(table, self._notes), dict[str, str | None]()) for table in settings.tables
+        ]
         self._settings = settings
         self._counted: set[tuple[str, int]] = set()
         """Sources whose ids count up from zero, with the digits of such an id."""
@@ -83,8 +88,7 @@ class GroupKeys:
         if self._by_page and row.page_url:
             keys.append(row.page_url)
         for table in range(len(self._tables)):
-            group = self._look_up(table, row)
-            keys += [group] if group else []
+            keys += self._look_up(table, row)
         return keys
 
     @staticmethod
@@ -114,15 +118,16 @@ class GroupKeys:
             empty[source] += none[:1]
             borne[source].update({group for group in groups if group not in none})
         by_source = {source: counts for source, counts in borne.items() if counts}
-        return placeholder_notes({k: v for k, v in empty.items() if v}) + crowded_ids(by_source)
+        none = placeholder_notes({k: v for k, v in empty.items() if v})
+        return [*self._notes, *none, *crowded_ids(by_source)]
 
-    def _look_up(self, table: int, row: LedgerRow) -> str:
+    def _look_up(self, table: int, row: LedgerRow) -> Sequence[str]:
         groups, keys = self._tables[table]
         name = file_name(row.url)
         if name not in keys:
             keys |= first_groups(self._settings.tables[table].key_pattern, [name])
         key = keys[name]
-        return "" if key is None else groups.get(folded_name(key), "")
+        return () if key is None else groups.get(folded_name(key), ())
 
     def check(self, images: Distinct) -> None:
         """Raise UserError for a table that ties no image at all: its columns must be wrong."""
@@ -165,19 +170,29 @@ def group_names(
     return {same[0].row.sha256: names[component[i]] for i, same in enumerate(images)}
 
 
-def _read_table(table: GroupTable) -> dict[str, str]:
+def _read_table(table: GroupTable, notes: list[str]) -> dict[str, list[str]]:
+    """Return the groups of each key: one, or both where the recipe has contradictions listed."""
     path = first_there(table.path, table.or_paths)
     if not path.exists():
         raise UserError(f"{path} does not exist; correct groups.tables.")
-    lines = read_table(path, table)
+    log = TableLog()
+    lines = read_table(path, table, table, log)
     rows = [tuple(cell(line.get(column)) for column in table.wanted) for line in lines]
+    notes += log.all_notes(path)
     counts = {len(group) for _, group in rows if _ONE.fullmatch(group)}
-    return {
-        folded_name(key): group
-        for key, group in rows
-        if key and not is_placeholder(group)
-        if not is_zero(group) or len(group) in counts
-    }
+    groups: dict[str, list[str]] = {}
+    for key, group in rows:
+        if key and not is_placeholder(group) and (not is_zero(group) or len(group) in counts):
+            known = groups.setdefault(folded_name(key), [])
+            known += [] if group in known else [group]
+    torn = check_sure(path, groups, table.group_column, table, "correct the table")
+    if torn:
+        key, names = next(iter(torn.items()))
+        notes.append(
+            f"{path}: {len(torn)} keys have several groups, such as {key} "
+            f"({', '.join(names[:3])}), which become one."
+        )
+    return groups
 
 
 Pair = tuple[str, str]

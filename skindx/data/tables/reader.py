@@ -1,0 +1,424 @@
+"""The one reader of tables: CSV, TSV, semicolons, JSON and JSON lines, Parquet, workbooks.
+
+Nothing is guessed away: a column twice or a line that does not fit its header is refused, or, where
+`on_conflict: list` says so, left out and named. What is passed over is counted in a `TableLog`.
+"""
+
+import csv
+import itertools
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.text import counted, folded_name
+from skindx.data.tables.cells import cell, plain_value, same_value
+from skindx.data.tables.text_files import open_text, separated
+from skindx.data.tables.workbook import Workbook, WorkbookSheet, open_workbook
+
+UNREADABLE = (
+    *(OSError, ValueError, OverflowError, RecursionError, MemoryError, LookupError, EOFError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+)
+"""What hostile tables raise beside what their reader's own package does."""
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".xlsx")
+ONE_ROW = 1
+"""Rows of a Parquet file that are unpacked at once: a few kB may say one long text a million times.
+
+A row then takes 0.1 ms, which is nothing beside its image.
+"""
+_HEADER_WITHIN = 50
+"""Rows of a sheet among which the header is looked for: titles and notes stand above many."""
+_MOST_JSON = 1 << 30
+
+
+class TableFields(Settings):
+    """How a table is read; every part of a recipe that names a table has these."""
+
+    on_conflict: Literal["refuse", "list"] | None = Field(None, exclude_if=lambda one: one is None)
+    """What contradicts itself or is missing: refuse the table, or leave it out and list it.
+
+    null refuses contradictions (a column or a key twice with other values, a line that is longer
+    or shorter than the header) and lists what is missing (a file in no line, a line without)."""
+    header: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
+    """The names of all columns, for a table whose first line is data already."""
+    sheet: str = Field("", exclude_if=lambda sheet: not sheet)
+    """The sheet of a workbook; "": the only one that has the columns."""
+
+
+@dataclass
+class TableLog:
+    """What became of a table that was read: its columns, its lines, and what was passed over."""
+
+    names: tuple[str, ...] = ()
+    """The columns as they are called afterwards."""
+    lines: int = 0
+    dropped: list[tuple[str, str]] = field(default_factory=list)
+    """Where a line stands that was left out, and why."""
+    notes: list[str] = field(default_factory=list)
+
+    def all_notes(self, path: Path) -> list[str]:
+        """Return what was passed over, in sentences."""
+        notes = [f"{path}: {note}" for note in self.notes]
+        if self.dropped:
+            where, why = self.dropped[0]
+            count = counted(len(self.dropped), "line")
+            notes.append(f"{path}: {count} left out, such as {where}: {why}.")
+        return notes
+
+
+class WantedColumns(Protocol):
+    """Looks at the columns that a table has, and then says which are read."""
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The columns that are read if they are there."""
+
+    @property
+    def also(self) -> Mapping[str, tuple[str, ...]]:
+        """Other names of a column."""
+
+    def check(self, path: Path, existing: object) -> None:
+        """Raise UserError for a table without a column that is needed."""
+
+
+_Named = Iterator[tuple[str, Sequence[Any]]]
+"""(where it stands, cells) of each row."""
+
+
+@dataclass
+class _Reading:
+    """One table while it is read."""
+
+    path: Path
+    columns: WantedColumns
+    fields: TableFields | None
+    log: TableLog
+    every: bool
+    _names: list[str] = field(default_factory=list)
+    _double: dict[int, int] = field(default_factory=dict)
+    """Place of a column that stands twice -> place of the first of that name."""
+
+    @property
+    def lists(self) -> bool:
+        return self.fields is not None and self.fields.on_conflict == "list"
+
+    def conflict(self, where: str, why: str, step: str) -> None:
+        """Leave a line out, or raise UserError."""
+        if self.lists:
+            self.log.dropped.append((where, why))
+            return
+        hint = "" if self.fields is None else ", or set on_conflict: list, which leaves it out"
+        raise UserError(f"{self.path}, {where}, {why}; {step}{hint}.")
+
+    def take_header(self, existing: Sequence[Any]) -> list[str]:
+        """Return the columns by the names that are wanted, where these fold alike.
+
+        Raises UserError for a wanted column that stands there twice.
+        """
+        names = ["" if name is None else cell(name) for name in existing]
+        wanted, there = self.columns.wanted, set(names)
+        folded = set(map(folded_name, names))
+        alike = {
+            folded_name(other): name
+            for name, others in self.columns.also.items()
+            if folded_name(name) not in folded
+            for other in [one for one in others if folded_name(one) in folded][:1]
+        }
+        alike |= {folded_name(name): name for name in reversed(wanted)}
+        known = []
+        for name in names:
+            meant = alike.get(folded_name(name), name)
+            known.append(name if meant in there else meant)
+        first: dict[str, int] = {}
+        for place, name in enumerate(known):
+            if name in wanted and first.setdefault(name, place) != place:
+                self._double[place] = first[name]
+        for name in wanted:
+            if known.count(name) > 1 and not self.lists:
+                raise UserError(
+                    f"{self.path} has the column {name!r} twice, and only one would count; delete "
+                    "or rename one of them."
+                )
+        self.columns.check(self.path, known)
+        self._names, self.log.names = known, tuple(known)
+        return known
+
+    def taken(self) -> dict[str, int]:
+        """Return the columns to read, and where they stand."""
+        wanted = self._names if self.every else self.columns.wanted
+        return {name: self._names.index(name) for name in wanted if name in self._names}
+
+    def agree(self, where: str, cells: Sequence[Any]) -> bool:
+        """Tell whether a row says the same in a column that stands twice."""
+        for place, first in self._double.items():
+            if not same_value(cells[place], cells[first]):
+                self.conflict(
+                    where,
+                    f"says {cell(cells[first])[:40]!r} and {cell(cells[place])[:40]!r} in two "
+                    f"columns {self._names[first]!r}",
+                    "correct it",
+                )
+                return False
+        return True
+
+    def of_rows(self, rows: _Named, *, padded: bool) -> Iterator[dict[str, Any]]:
+        """Yield the lines of rows of cells below a header; `padded`: empty last cells may lack."""
+        taken, width = self.taken(), len(self._names)
+        keys, pick = list(taken), _picker(list(taken.values()))
+        empty = 0
+        for where, cells in rows:
+            if len(cells) == width:
+                row: Sequence[Any] | None = cells
+            elif not any(map(cell, cells)):
+                row = ()
+            else:
+                row = self._fitted(where, cells, width, padded=padded)
+            if row is None or (row and self._double and not self.agree(where, row)):
+                continue
+            line = dict(zip(keys, pick(row), strict=True)) if row else {}
+            if not any(line.values()) and not any(map(cell, row)):
+                empty += 1
+                continue
+            self.log.lines += 1
+            yield line
+        if empty:
+            self.log.notes.append(f"{counted(empty, 'empty line')} passed over.")
+
+    def _fitted(
+        self, where: str, cells: Sequence[Any], width: int, *, padded: bool
+    ) -> Sequence[Any] | None:
+        """Return a row of another length as one of the header's; None: it is left out."""
+        if any(map(cell, cells[width:])) or (len(cells) < width and not padded):
+            self.conflict(
+                where,
+                f"has {len(cells)} cells and the header has {width}, so its values would stand in "
+                "wrong columns",
+                "put quotation marks around a text that holds the separator",
+            )
+            return None
+        return [*cells[:width], *[None] * (width - len(cells))]
+
+    def header_or(self, rows: _Named) -> tuple[Sequence[Any], _Named]:
+        """Return the names of columns, and the rows below: the recipe's `header` is no row."""
+        given = self.fields.header if self.fields else ()
+        first = next(rows, None)
+        while first is not None and not any(map(cell, first[1])):
+            first = next(rows, None)
+        if not given:
+            return (first[1] if first else []), rows
+        if first is None:
+            return given, rows
+        if [folded_name(cell(one)) for one in first[1]] == list(map(folded_name, given)):
+            return given, rows
+        return given, itertools.chain([first], rows)
+
+    def of_text(self) -> Iterator[dict[str, Any]]:
+        with open_text(self.path) as (file, encoding):
+            wanted = (*self.columns.wanted, *(self.fields.header if self.fields else ()))
+            rows, _ = separated(file, wanted)
+            header, below = self.header_or((f"line {number}", cells) for number, cells in rows)
+            self.take_header(header)
+            yield from self.of_rows(below, padded=False)
+        if encoding == "cp1252":
+            self.log.notes.append("it is no UTF-8 and was read as Windows-1252; look at its names.")
+
+    def of_json_lines(self) -> Iterator[dict[str, Any]]:
+        with open_text(self.path) as (file, _):
+            for number, text in enumerate(file, 1):
+                pairs = json.loads(text, object_pairs_hook=_Pairs) if text.strip() else None
+                if text.strip() and not isinstance(pairs, _Pairs):
+                    raise UserError(
+                        f"{self.path}, line {number}, is no JSON object; correct the table."
+                    )
+                if pairs is not None:
+                    yield from self._of_pairs(f"line {number}", pairs)
+
+    def of_json(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list."""
+        if self.path.stat().st_size > _MOST_JSON:
+            raise UserError(f"{self.path} is too large for one list; write JSON lines (.jsonl).")
+        with open_text(self.path) as (file, _):
+            content = json.loads(file.read(), object_pairs_hook=_Pairs)
+        if isinstance(content, _Pairs) or not isinstance(content, list):
+            raise UserError(f"{self.path} is no list of JSON objects; give a list, or JSON lines.")
+        for number, pairs in enumerate(content, 1):
+            if not isinstance(pairs, _Pairs):
+                raise UserError(f"{self.path}, entry {number}, is no JSON object; correct it.")
+            yield from self._of_pairs(f"entry {number}", pairs)
+
+    def _of_pairs(self, where: str, pairs: "_Pairs") -> Iterator[dict[str, Any]]:
+        before = self.log.names
+        self._double.clear()
+        names = self.take_header([name for name, _ in pairs])
+        self.log.names = tuple(dict.fromkeys((*before, *names)))
+        values = [_plain(value) for _, value in pairs]
+        if not self._double or self.agree(where, values):
+            self.log.lines += 1
+            first = reversed(list(zip(names, values, strict=True)))
+            yield dict(reversed(list(dict(first).items())))
+
+    def of_parquet(self) -> Iterator[dict[str, Any]]:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(self.path) as file:
+            there = file.schema_arrow.names
+            if len(set(there)) < len(there):
+                self.fields = None  # pyarrow reads such columns by no name
+            names = self.take_header(there)
+            read = {there[place]: name for name, place in self.taken().items()}
+            for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(read)):
+                for row in batch.to_pylist():
+                    self.log.lines += 1
+                    yield {read[name]: plain_value(value) for name, value in row.items()}
+            assert names
+
+    def of_workbook(self) -> Iterator[dict[str, Any]]:
+        book = open_workbook(self.path)
+        with book.archive:
+            sheet, header_row, header = self._sheet(book)
+            book.odd.clear()  # of the rows above the header
+            self.take_header(header)
+            rows = ((f"row {number}", cells) for number, cells in book.rows(sheet))
+            if header_row:
+                while next(rows)[0] != f"row {header_row}":
+                    pass
+            yield from self.of_rows(rows, padded=True)
+        for what, count in (+book.odd).items():
+            self.log.notes.append(f"{count} {what} count as empty.")
+        if others := [one.name for one in book.sheets if one is not sheet]:
+            self.log.notes.append(f"the sheet {sheet.name!r} is read, not {', '.join(others)}.")
+
+    def _sheet(self, book: Workbook) -> tuple[WorkbookSheet, int, Sequence[Any]]:
+        """Return the sheet to read, the row of its header (0: none), and the header.
+
+        Raises UserError where several sheets or none could be meant.
+        """
+        fields = self.fields or TableFields()
+        named = [one for one in book.sheets if folded_name(one.name) == folded_name(fields.sheet)]
+        if fields.sheet and not named:
+            names = ", ".join(one.name for one in book.sheets)
+            raise UserError(
+                f"{self.path} has no sheet {fields.sheet!r}; it has {names}: correct sheet."
+            )
+        sheets = named or [one for one in book.sheets if not one.hidden] or book.sheets
+        wanted = {folded_name(name) for name in self.columns.wanted}
+        wanted |= {folded_name(one) for names in self.columns.also.values() for one in names}
+        best: list[tuple[int, WorkbookSheet, int, Sequence[Any]]] = []
+        for sheet in sheets:
+            rows = list(itertools.islice(book.rows(sheet), _HEADER_WITHIN))
+            if fields.header and rows:
+                best.append((0, sheet, 0, fields.header))
+            elif rows:
+                hits = [len(wanted & {folded_name(cell(one)) for one in row}) for _, row in rows]
+                at = hits.index(max(hits))
+                header = [" ".join(cell(one).split()) for one in rows[at][1]]
+                best.append((hits[at], sheet, rows[at][0], header))
+        if not best:
+            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+        most = max(hits for hits, *_ in best)
+        first, *others = [one for one in best if one[0] == most]
+        if others and not fields.sheet:
+            names = " and ".join(one[1].name for one in (first, *others))
+            raise UserError(
+                f"{self.path} has the columns in several sheets ({names}); set sheet to the one "
+                "that is meant."
+            )
+        return first[1:]
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what takes these cells of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda cells: [cells[place] for place in places]
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The keys and values of a JSON object, of which a key may stand twice."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Pairs):
+        return {key: _plain(inner) for key, inner in value}
+    return list(map(_plain, value)) if isinstance(value, list) else value
+
+
+_READERS = {
+    **dict.fromkeys((".csv", "", ".tab", ".tsv", ".txt"), _Reading.of_text),
+    **dict.fromkeys((".jsonl", ".ndjson"), _Reading.of_json_lines),
+    ".json": _Reading.of_json,
+    ".parquet": _Reading.of_parquet,
+    **dict.fromkeys((".xlsx", ".xlsm"), _Reading.of_workbook),
+}
+"""Dataverse's tables end in .tab; the separator is that of the header."""
+_OTHERS = {
+    **dict.fromkeys((".xls", ".ods", ".numbers"), "save it as .xlsx or as CSV"),
+    **dict.fromkeys(
+        (".h5", ".hdf5"),
+        "HDF5 is not read; write its columns as Parquet (pandas: read, to_parquet)",
+    ),
+}
+
+
+def is_table(path: Path) -> bool:
+    """Tell whether a file's name says that it is a table that can be read."""
+    return path.suffix.lower() in _READERS
+
+
+def read_table(
+    path: Path,
+    columns: WantedColumns,
+    fields: TableFields | None = None,
+    log: TableLog | None = None,
+    *,
+    every: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a table by column: the wanted ones that are there, or `every`.
+
+    `log` is whole when the last line has been taken. Raises UserError for what is no such table.
+    """
+    import pyarrow as pa
+
+    if not is_table(path):
+        step = _OTHERS.get(path.suffix.lower(), f"give one of {', '.join(SUFFIXES)}")
+        raise UserError(f"{path} is no table that can be read; {step}.")
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no plain file; correct the path of the table.")
+        reading = _Reading(path, columns, fields, log or TableLog(), every)
+        yield from _READERS[path.suffix.lower()](reading)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; correct the path of the table.") from None
+    except UserError:
+        raise
+    except (*UNREADABLE, csv.Error, pa.ArrowException) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
+
+
+def check_sure(
+    path: Path, counts: Mapping[str, Iterable[str]], what: str, fields: TableFields, step: str
+) -> dict[str, list[str]]:
+    """Return the keys that say several things; `counts` are the values of each key.
+
+    Raises UserError for the first of them, unless the recipe has such keys listed.
+    """
+    torn = {key: sorted(set(values)) for key, values in counts.items()}
+    torn = {key: values for key, values in torn.items() if len(values) > 1}
+    if torn and fields.on_conflict != "list":
+        key, values = next(iter(torn.items()))
+        said = " and ".join(repr(value[:60]) for value in values[:2])
+        raise UserError(
+            f"{path} gives {key[:80]!r} {counted(len(values), what)} ({said}); {step}, or set "
+            "on_conflict: list, which leaves it out."
+        )
+    return torn
