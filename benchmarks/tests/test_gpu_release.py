@@ -163,6 +163,21 @@ def test_time_that_is_over_stops_a_training_that_goes_on_elsewhere(
     assert finished(where, number)["figures"]["gain"]["value"] == 1
 
 
+@pytest.mark.timeout(240)
+def test_sigterm_ends_it_with_a_state_that_goes_on_elsewhere(tmp_path: Path, trace: Path) -> None:
+    trace.with_name(stand_in_commands.HANGS).write_text("two-fold0 1")
+    child = begun(settings(tmp_path / "a", 3))
+    deadline = time.monotonic() + 90
+    while "two-fold0 1" not in steps(trace):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(child, signal.SIGTERM)
+    os.waitpid(child, 0)
+    run(settings(moved(tmp_path / "a", 3, tmp_path / "b"), 3))
+    taken = Counter(steps(trace))
+    assert taken == Counter({**dict.fromkeys(ALL_STEPS[3], 1), "two-fold0 1": 2})
+
+
 def test_a_state_has_no_more_megabytes_than_it_may(
     tmp_path: Path, trace: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

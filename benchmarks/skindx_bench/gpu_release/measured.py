@@ -9,8 +9,7 @@ from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx_bench.devices import gpu
 from skindx_bench.gpu_release import done_tests, toy
-from skindx_bench.gpu_release.pieces import Files, Piece, refuse_failed
-from skindx_bench.gpu_release.settings import Config
+from skindx_bench.gpu_release.pieces import Config, Files, Piece, refuse_failed
 from skindx_bench.harness.parts import Outcome
 from skindx_bench.harness.result import Result, hardware, median, ratio
 

@@ -7,6 +7,7 @@ what came after its last checkpoint.
 
 import json
 import shutil
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +27,8 @@ from skindx_bench.gpu_release.carried import (
     unpack,
 )
 from skindx_bench.gpu_release.measured import GpuTests, TrainerTurns
-from skindx_bench.gpu_release.pieces import Slice, came
-from skindx_bench.gpu_release.settings import Config as Config  # noqa: PLC0414 (of the bench)
+from skindx_bench.gpu_release.pieces import Config as Config  # noqa: PLC0414 (of the bench)
+from skindx_bench.gpu_release.pieces import Slice, came, figures_of
 from skindx_bench.gpu_release.trained import LargeBatches, Networks
 from skindx_bench.harness.parts import Part, run_part
 from skindx_bench.harness.result import Result, changed_settings, hardware
@@ -72,7 +73,12 @@ def run(settings: Config) -> Result:
         state.open()
         if not (state.work / _RESULT).is_file():
             machine = _machine(own, settings)
-            if not _work(own, state, settings, begun, held):
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+            try:
+                whole = _work(own, state, settings, begun, held)
+            finally:
+                signal.signal(signal.SIGTERM, before)
+            if not whole:
                 return _unfinished(own, state, settings)
             made = replace(
                 own.result(state.work), hardware=machine, settings=changed_settings(settings)
@@ -174,8 +180,6 @@ def _finished(own: Slice, state: CarriedState, folder: Path, number: int) -> Res
 
 
 def _read(written: Mapping[str, Any]) -> Result:
-    from skindx_bench.gpu_release.pieces import figures_of
-
     kept = ("hardware", "versions", "date", "models", "parts", "settings")
     rest = {key: written[key] for key in kept if key in written}
     if "headings" in written:

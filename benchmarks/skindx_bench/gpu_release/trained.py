@@ -16,6 +16,7 @@ from skindx.core.errors import JobError, UserError
 from skindx.core.machine import python_command
 from skindx_bench.gpu_release import toy
 from skindx_bench.gpu_release.pieces import (
+    Config,
     DatasetSource,
     Files,
     Piece,
@@ -28,7 +29,6 @@ from skindx_bench.gpu_release.pieces import (
     refuse_failed,
     write_yaml,
 )
-from skindx_bench.gpu_release.settings import Config
 from skindx_bench.harness.parts import Outcome
 from skindx_bench.harness.result import MEANS, Result
 
