@@ -111,7 +111,10 @@ def _words(path: str, old: Any, new: Any, names: Mapping[str, str]) -> str:
 
 
 def html_environment(package: str) -> "Environment":
-    """Return an environment for the HTML templates of a package; values are escaped."""
+    """Return an environment for the HTML templates of a package; values are escaped.
+
+    Each may include report.css, the style sheet of all reports.
+    """
     return _environment(package, escape=True)
 
 
@@ -137,10 +140,10 @@ def keep_units(html: str) -> str:
 
 
 def _environment(package: str, *, escape: bool) -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(package),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("skindx.core")]),
         autoescape=escape,  # noqa: S701  (HTML is always escaped, Markdown has no escape)
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -54,7 +54,7 @@ def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason
     an image without a flag is one that was looked at, or one that came later.
     """
     gone = set(replacing)
-    write_table(dataset / FLAGS, _replaced(read_flags(dataset), flags, gone), Flag)
+    write_table(dataset / FLAGS, replaced_flags(read_flags(dataset), flags, gone), Flag)
     if (dataset / MANIFEST).exists():
         _note_looks(dataset, gone)
 
@@ -67,12 +67,16 @@ def stage_flags(
     As `write_flags` does, for who changes several tables together and looked while it built them.
     """
     before = read_flags(dataset)
-    after = _replaced(before, flags, set(replacing))
+    after = replaced_flags(before, flags, replacing)
     if after != before:
         write_table(staging / FLAGS, after, Flag)
 
 
-def _replaced(before: Iterable[Flag], flags: Iterable[Flag], gone: set[Reason]) -> list[Flag]:
+def replaced_flags(
+    before: Iterable[Flag], flags: Iterable[Flag], replacing: Iterable[Reason]
+) -> list[Flag]:
+    """Return new flags, which take the place of older ones of the reasons `replacing`."""
+    gone = set(replacing)
     rows = [flag for flag in before if flag.reason not in gone] + list(flags)
     return sorted(rows, key=lambda flag: (flag.sha256, flag.reason, -flag.score, flag.detail))
 

@@ -18,7 +18,6 @@ from skindx.data.answer_log import QUESTION_OF, AnswerLog, Key, Question, answer
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import check_person
 from skindx.data.copies.verified import (
-    COPIES,
     CopyRecord,
     answered_same,
     families,
@@ -28,7 +27,7 @@ from skindx.data.copies.verified import (
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
-from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY, store_files
+from skindx.data.layout import COPIES, ISSUES, MANIFEST, TAXONOMY, store_files
 from skindx.data.manifest import Issue, Record, image_facts, read_issues, read_manifest
 from skindx.data.publish.publish_formats import no_formula
 from skindx.review.box_review import BoxReview

@@ -39,6 +39,7 @@ from skindx.data.decisions import PRIVATE, Flag, Reason, undecided, write_flags
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image, read_manifest
 from skindx.data.origin import origin_of
+from skindx.data.report.dataset_report import renew_report
 from skindx.imaging.decode import decode
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
@@ -302,6 +303,7 @@ def audit(
         if sighting.reason != "intimate" or sha256 not in close_ups
     ]
     write_flags(dataset, flags, PRIVATE)
+    renew_report(dataset)
     reasons = Counter(reason for _, reason in {(flag.sha256, flag.reason) for flag in flags})
     waiting = len(undecided(dataset).keys() & paths.keys())
     counts = len(paths), len(todo), len(close_ups)

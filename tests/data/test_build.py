@@ -18,7 +18,7 @@ from skindx.data.summary import STAGES, print_summary
 from skindx.taxonomy import load_taxonomy
 
 DATASET = {"store", "manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"}
-DATASET |= {"splits.csv", "summary.json", "copies.parquet", "copies"}
+DATASET |= {"splits.csv", "summary.json", "report.html", "copies.parquet", "copies"}
 LOST = "4 images named, 4 fetched, 0 sound, 0 distinct, 0 kept (4 damaged)"
 
 

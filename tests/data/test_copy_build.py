@@ -15,7 +15,8 @@ from paint_images import save
 from skindx.core.errors import UserError
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.describe import DescriptionLibrary
-from skindx.data.copies.verified import COPIES, read_answers, read_copies
+from skindx.data.copies.verified import read_answers, read_copies
+from skindx.data.layout import COPIES
 from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary

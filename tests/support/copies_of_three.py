@@ -5,8 +5,8 @@ from pathlib import Path
 from copy_pairs import pair_of
 from paint_images import encode, paint
 
-from skindx.data.copies.verified import COPIES, CopyRecord, Pair, write_copies
-from skindx.data.layout import store_bytes
+from skindx.data.copies.verified import CopyRecord, Pair, write_copies
+from skindx.data.layout import COPIES, store_bytes
 from skindx.data.manifest import Record, write_manifest
 
 _EVEN = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)

@@ -22,9 +22,9 @@ from windows import Windows
 from skindx.data.answer_log import DECISIONS, AnswerLog, Question
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_proposals
-from skindx.data.copies.verified import COPIES, CopyRecord, Pair, write_copies
+from skindx.data.copies.verified import CopyRecord, Pair, write_copies
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.layout import store_bytes
+from skindx.data.layout import COPIES, store_bytes
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from skindx.core.atomic_files import entries, only_writer, write_json
+from skindx.core.atomic_files import entries, only_writer, write_json, write_text
 from skindx.core.errors import UserError, needs_room
 from skindx.core.progress import Progress, silent
 from skindx.data.box import Box
@@ -28,13 +28,15 @@ from skindx.data.build.build_stages import (
 )
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.copies.deduplicate import Distinct, LabelledImage
-from skindx.data.copies.verified import COPIES, CopyRecord, keep_stored, write_copies
-from skindx.data.decisions import Flag, Reason, stage_flags
+from skindx.data.copies.verified import CopyRecord, keep_stored, write_copies
+from skindx.data.decisions import Flag, Reason, read_flags, replaced_flags, stage_flags
 from skindx.data.labels import is_label
 from skindx.data.layout import (
     BLOCKLIST,
+    COPIES,
     MANIFEST,
     RECIPE,
+    REPORT,
     STORE,
     SUMMARY,
     TAXONOMY,
@@ -46,6 +48,7 @@ from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
+from skindx.data.report.dataset_report import render_report
 from skindx.data.screening.screen import remove_shards
 from skindx.data.splits.freeze import (
     Placements,
@@ -221,6 +224,16 @@ def write_dataset(
             write_copies(staging / COPIES, copies)
         stage_flags(out, staging, flags, looked_for)
         write_manifest(staging, records)
+        page = render_report(
+            out,
+            records,
+            issues=issues,
+            taxonomy=taxonomy,
+            summary=summary.as_json(),
+            flags=replaced_flags(read_flags(out), flags, looked_for),
+            compared=copies is not None,
+        )
+        write_text(staging / REPORT, page)
     if copies is None:
         (out / COPIES).unlink(missing_ok=True)
 

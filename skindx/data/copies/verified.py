@@ -252,8 +252,6 @@ def _differ(first: Description, second: Description) -> bool:
     return evidence_of(first, second)[0]["beneath"] < RANGES["beneath"][1]
 
 
-COPIES = "copies.parquet"
-
 Pair = tuple[str, str]
 """Two SHA-256, the smaller one first."""
 

@@ -25,9 +25,9 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.copies.deduplicate import Cleaned, DedupSettings, LabelledImage
-from skindx.data.copies.verified import COPIES, answered_same, read_answers, read_copies, verdict
+from skindx.data.copies.verified import answered_same, read_answers, read_copies, verdict
 from skindx.data.decisions import REVIEWED, answered_skin, read_decisions
-from skindx.data.layout import BLOCKLIST, RECIPE, store_files, stored_file, stored_files
+from skindx.data.layout import BLOCKLIST, COPIES, RECIPE, store_files, stored_file, stored_files
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings

@@ -38,6 +38,7 @@ from skindx.data.layout import (
     LOG,
     MANIFEST,
     PAGES,
+    REPORT,
     SUMMARY,
     recover,
     store_files,
@@ -132,7 +133,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 _KINDS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
 
-_REPORTS = (LABEL_REVIEW, DIFF, LOG)
+_REPORTS = (REPORT, LABEL_REVIEW, DIFF, LOG)
 """What verbs leave in a dataset folder beside its tables, and can write again."""
 
 

@@ -19,13 +19,13 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.copies.verified import COPIES
-from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
+from skindx.data.layout import BLOCKLIST, COPIES, MANIFEST, RECIPE, REPORT, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import MOST_SUMMARY, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.exclusions import near_copies, upright_codes, verified_copies
 from skindx.data.removal.purge import purge
+from skindx.data.report.dataset_report import write_report
 from skindx.data.sources.files import TableOfFiles
 from skindx.data.sources.folder import FolderSource
 
@@ -127,7 +127,10 @@ def carry_out(planned: RemovalPlan) -> None:
         with only_writer(dataset, "build or removal", wait_s=0):
             for path in _lists(dataset):
                 write_blocklist(path, join([path], planned.blocked.by_sha.values()))
+            reported = (dataset / REPORT).exists()
             purge(dataset, planned.blocked)
+            if reported:
+                write_report(dataset)
 
 
 def source_copies(planned: RemovalPlan) -> list[Path]:

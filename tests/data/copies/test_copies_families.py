@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.data.copies.verified import (
-    COPIES,
     CopyRecord,
     families,
     read_copies,
@@ -19,6 +18,7 @@ from skindx.data.copies.verified import (
     write_copies,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
+from skindx.data.layout import COPIES
 from skindx.data.removal.exclusions import verified_copies
 
 TURN = (0.0, -2.0, 30.0, 2.0, 0.0, -4.0)

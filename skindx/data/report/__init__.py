@@ -1,0 +1,1 @@
+"""The report of a dataset: one HTML page that every build writes beside its tables."""
