@@ -22,7 +22,7 @@ from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources.files import LEFT_OUT, FileColumns, FilesSource
+from skindx.data.sources.files import FileColumns, FilesSource
 from skindx.data.sources.folder import (
     NOT_OPENED,
     FolderFile,
@@ -33,6 +33,7 @@ from skindx.data.sources.folder import (
     visible,
 )
 from skindx.data.tables.reader import read_table
+from skindx.data.tables.shape import LEFT_OUT
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS

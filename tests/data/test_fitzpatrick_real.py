@@ -22,7 +22,7 @@ from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings, load_build_settings
-from skindx.data.sources.files import TableSource
+from skindx.data.sources.url_table import TableSource
 
 pytestmark = pytest.mark.real
 

@@ -22,10 +22,11 @@ from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow
 from skindx.data.publish.published_rows import web_address
 from skindx.data.sources.api import OpenverseSource
-from skindx.data.sources.files import FilesSource, TableSource
+from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import MAX_BYTES, FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.image_source import UnreadablePageError
+from skindx.data.sources.url_table import TableSource
 from skindx.data.tables.cells import LONGEST
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
@@ -80,7 +81,7 @@ import resource
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (1_000_000_000,) * 2)
 from skindx.data.sources.huggingface import HuggingFaceSource
-from skindx.data.sources.files import TableSource
+from skindx.data.sources.url_table import TableSource
 columns = {{"label": "label", "licence": "licence"}}
 source = TableSource(kind="table", path="bomb.parquet", columns=columns)
 rows = [row for _, row in zip(range(12), source.begin())]

@@ -17,8 +17,8 @@ from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.files import TableSource
 from skindx.data.sources.image_source import WebSource
+from skindx.data.sources.url_table import TableSource
 from skindx.taxonomy import load_taxonomy
 
 DATA = Path(__file__).parents[2] / "data"

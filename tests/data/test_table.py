@@ -16,7 +16,7 @@ from skindx.data.build.acquire import acquire
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import skin_type
-from skindx.data.sources.files import TableSource
+from skindx.data.sources.url_table import TableSource
 from skindx.data.tables.cells import cell
 
 COLUMNS = {"url": "where", "label": "what", "md5": "sum", "key": "id", "skin_type": "tone"}

@@ -16,10 +16,11 @@ from workbooks import formula, write_workbook
 from skindx.core.errors import UserError
 from skindx.data.sources.columns import Columns, sex, skin_type
 from skindx.data.sources.dicom import DicomLabels
-from skindx.data.sources.files import LEFT_OUT, FilesSource
+from skindx.data.sources.files import FilesSource
 from skindx.data.splits.groups import GroupKeys, GroupSettings
 from skindx.data.tables.cells import as_matched, cell, same_value, truth
 from skindx.data.tables.reader import TableFields, TableLog, read_table
+from skindx.data.tables.shape import LEFT_OUT
 
 WHEEL = Path(__file__).parents[2] / "skindx"
 LIST = TableFields(on_conflict="list")

@@ -1,9 +1,10 @@
 """A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
+import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +12,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr
 
-from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.data.ledger import FROM, LedgerRow
@@ -19,9 +19,10 @@ from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.sources.columns import Columns, first_there, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
-from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview, WebSource
+from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.data.tables.cells import cell, same_value
-from skindx.data.tables.reader import TableFields, TableLog, read_table
+from skindx.data.tables.reader import TableFields, TableLog
+from skindx.data.tables.shape import LEFT_OUT, ROWS, SHOWN_AS, ImageColumn, TableShape, shaped_lines
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 
@@ -37,8 +38,6 @@ class FileColumns(Columns):
     """Where each image came from; the host of a URL. It becomes a part of the image's source."""
 
 
-LEFT_OUT = "left out"
-"""Key of a line whose image is not taken: (status, detail)."""
 AT = "at"
 """Key of a line that could not be read: where it stands."""
 
@@ -81,7 +80,9 @@ class TableOfFiles(TableFields, LocalSource):
 
     def file_of(self, line: Mapping[str, Any]) -> str:
         """Return the path of a line's file, relative to `root`."""
-        return cell(line.get(self.known_columns.file))
+        text = cell(line.get(self.known_columns.file))
+        # Tables of Windows; a file that has such a name is that file.
+        return text if "\\" not in text or _is_there(self.root / text) else text.replace("\\", "/")
 
     def files_of(self, line: Mapping[str, Any]) -> list[str]:
         """Return all paths at which a line's file or a copy of it may be."""
@@ -90,7 +91,10 @@ class TableOfFiles(TableFields, LocalSource):
     def known(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the ledger's row that a line gives."""
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
-        return self.known_columns.known(line, **given)
+        known = self.known_columns.known(line, **given)
+        if ROWS in line:
+            known["group"] = "\n".join(filter(None, (known["group"], f"row={line[ROWS]}")))
+        return known | ({"modality": line[SHOWN_AS]} if SHOWN_AS in line else {})
 
     def preview(self) -> SourcePreview:
         """Return the labels of all lines, and what is odd in the table. Raises UserError."""
@@ -185,10 +189,16 @@ class TableOfFiles(TableFields, LocalSource):
         return "stored", "", data
 
 
-_Pattern = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]
+_HOLE = re.compile(r"\{(?::0(\d))?\}")
+_Pattern = Annotated[str, Field(min_length=1, pattern=r"^([^{}]|\{(:0\d)?\})*$")]
+_ENDINGS = (
+    "",
+    *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
+)
+"""Of the files of a folder that a cell names without an ending."""
 
 
-class FilesSource(TableOfFiles):
+class FilesSource(TableShape, TableOfFiles):
     """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes.
 
     Files of the same folders that look like images and stand in no line become issues.
@@ -201,12 +211,27 @@ class FilesSource(TableOfFiles):
     files: _Pattern | Annotated[tuple[_Pattern, ...], Field(min_length=1)] = Field(
         "{}", exclude_if=lambda files: files == "{}"
     )
-    """Where a line's file is, with {} for its cell, such as images/{}.jpg; of several patterns the
-    first that leads to a file counts, and the others may hold copies of it."""
+    """Where a line's file is: a folder, or a pattern with {} for its cell, such as images/{}.jpg,
+    {:04} for a number as 0007, * for any folder; of several the first that leads to a file counts,
+    and the others may hold copies of it."""
+
+    images: tuple[ImageColumn, ...] = Field((), exclude_if=lambda images: not images)
+    """Several columns of a row that name its images, such as a close-up and a dermoscopic one;
+    `columns.file` is not read then, and the images of a row stay together."""
+
+    _places: list[str] = PrivateAttr(default_factory=list)
+    """The patterns of files, each * replaced by folders that are there."""
 
     @property
     def name(self) -> str:
         return f"files:{self.table.name}"
+
+    def stated_modality(self) -> Modality:
+        """Return what the settings say of the source, or of all columns of images."""
+        kinds = {image.modality for image in self.images}
+        if self.modality or not self.images or "" in kinds:
+            return super().stated_modality()
+        return kinds.pop() if len(kinds) == 1 else "mixed"
 
     @property
     def table(self) -> Path:
@@ -218,6 +243,7 @@ class FilesSource(TableOfFiles):
 
     def lines(self) -> list[dict[str, Any]]:
         """Read the table. Raises UserError, also where not one of its files is there."""
+        self._places.clear()
         if self.or_paths and not self.table.exists():
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")
@@ -236,7 +262,15 @@ class FilesSource(TableOfFiles):
     def _settled(self) -> list[dict[str, Any]]:
         """Return the table's lines, a file once; those that could not be read come last."""
         log = TableLog()
-        lines = list(read_table(self.table, self.columns, self, log))
+        lines = shaped_lines(
+            self.table,
+            self.columns,
+            self,
+            log,
+            label=self.columns.label,
+            images=self.images,
+            file=self.columns.file,
+        )
         self._notes = log.all_notes(self.table)
         file, group = self.columns.file, self.columns.group
         if lines and group and self.columns.may_lack("group") and group not in log.names:
@@ -271,23 +305,54 @@ class FilesSource(TableOfFiles):
 
     @property
     def _patterns(self) -> tuple[str, ...]:
-        return (self.files,) if isinstance(self.files, str) else self.files
+        if not self._places:
+            given = (self.files,) if isinstance(self.files, str) else self.files
+            self._places.extend(one for pattern in given for one in _expanded(self.root, pattern))
+        return tuple(self._places)
 
     def files_of(self, line: Mapping[str, Any]) -> list[str]:
         file = super().file_of(line)
-        return [pattern.replace("{}", file) for pattern in self._patterns]
+        return [
+            _HOLE.sub(lambda hole: file.zfill(int(hole[1] or 0)), pattern)
+            for pattern in self._patterns
+        ]
 
     def _found(self, line: Mapping[str, Any]) -> str:
         return next((one for one in self.files_of(line) if _is_there(self.root / one)), "")
 
     def file_of(self, line: Mapping[str, Any]) -> str:
         """Return the path of a line's file, relative to the table."""
-        if isinstance(self.files, str):
+        if len(self._patterns) == 1:
             return self.files_of(line)[0]
         # A file that is not there has the name of its cell: no folder is wrongly named.
-        return self._found(line) or Path(self._patterns[0]).name.replace(
-            "{}", super().file_of(line)
-        )
+        file = super().file_of(line)
+        name = Path(self._patterns[0]).name
+        return self._found(line) or _HOLE.sub(lambda hole: file.zfill(int(hole[1] or 0)), name)
+
+
+def _expanded(root: Path, pattern: str) -> list[str]:
+    """Return the patterns of files that a folder, or a pattern with *, stands for."""
+    if not _HOLE.search(pattern):
+        return [f"{folder}/{{}}{end}" for folder in _folders(root, pattern) for end in _ENDINGS]
+    parts = pattern.split("/")
+    at = next(place for place, part in enumerate(parts) if _HOLE.search(part))
+    if any("*" in part for part in parts[at:]):
+        raise UserError(f"files: {pattern!r} has a * behind the cell's own {{}}; name it whole.")
+    rest = "/".join(parts[at:])
+    if not at:
+        return [rest]
+    return [f"{folder}/{rest}" for folder in _folders(root, "/".join(parts[:at]))]
+
+
+def _folders(root: Path, pattern: str) -> list[str]:
+    """Return the folders below `root` of a name with *, sorted; any other name as it is."""
+    pattern = pattern.rstrip("/")
+    if "*" not in pattern or pattern.startswith("/"):
+        return [pattern]
+    found = sorted(path for path in root.glob(pattern) if path.is_dir())
+    if not found:
+        raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
+    return [path.relative_to(root).as_posix() for path in found]
 
 
 def _differing(same: Sequence[dict[str, Any]]) -> str:
@@ -298,7 +363,11 @@ def _differing(same: Sequence[dict[str, Any]]) -> str:
     first = same[0]
     for other in same[1:]:
         for column, value in other.items():
-            if is_placeholder(cell(first.get(column))):
+            if column in (LEFT_OUT, SHOWN_AS):
+                continue
+            if column == ROWS:
+                first[ROWS] = "\nrow=".join(filter(None, (first.get(ROWS), value)))
+            elif is_placeholder(cell(first.get(column))):
                 first[column] = value
             elif not is_placeholder(cell(value)) and not same_value(first[column], value):
                 return f"{column}: {cell(first[column])[:60]!r} and {cell(value)[:60]!r}"
@@ -307,93 +376,3 @@ def _differing(same: Sequence[dict[str, Any]]) -> str:
 
 def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 Path.exists raises for a name that is too long
-
-
-class TableColumns(Columns):
-    """The columns of a table of URLs; `key` names the rows that have no URL."""
-
-    url: str = Field("url", min_length=1)
-    md5: str = ""
-    key: str = ""
-
-
-class TableSource(TableFields, WebSource):
-    """Images whose URLs stand in a CSV, JSON lines or Parquet file, one line an image.
-
-    With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
-    saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
-    """
-
-    kind: Literal["table"]
-    path: Path
-    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """SHA-256 that the table must have; "": any."""
-    columns: TableColumns = TableColumns()
-    licence: str = ""
-    creator: str = ""
-    attribution: str = ""
-    mirror: dict[str, str] = Field({})
-    """Prefixes of URLs and what to fetch instead; the longest matching prefix counts."""
-
-    @property
-    def name(self) -> str:
-        """The file's name: a table is the same in any folder."""
-        return f"table:{self.path.name}"
-
-    def stated_modality(self) -> Modality:
-        """Return what the settings say, or else all lines together."""
-        if self.modality or not self.columns.modality:
-            return self.modality
-        return stated_modality(self._lines(TableLog()), self.columns)
-
-    def _lines(self, log: TableLog) -> Iterator[dict[str, Any]]:
-        return read_table(self.path, self.columns, self, log)
-
-    def check(self) -> set[str]:
-        """Read the table once, and return all addresses that it will ask."""
-        if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
-            raise UserError(
-                f"{self.path} is another file than the recipe means: its SHA-256 begins with "
-                f"{sha256_file(self.path)[:12]}, not {self.sha256[:12]}; get the right one or "
-                f"correct sha256."
-            )
-        rows = list(self.begin())
-        if not rows:
-            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
-        return {self.address(row.url) for row in rows if not row.status}
-
-    def begin(self) -> Iterator[LedgerRow]:
-        """Yield a row a line, those without a usable URL with their reason."""
-        columns = self.columns
-        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
-        log = TableLog()
-        for number, line in enumerate(self._lines(log), 1):
-            key = cell(line.get(columns.key)) or f"row-{number}"
-            yield self.row(
-                cell(line.get(columns.url)),
-                cell(line.get(columns.label)),
-                f"{self.path.name}#{key}",
-                md5=cell(line.get(columns.md5)).lower(),
-                **columns.known(line, **given),
-            )
-        for where, why in log.dropped:
-            identity = f"{self.path.name}#{where}"
-            yield LedgerRow(identity, "", "odd-line", why, source=self.name)
-
-    def preview(self) -> SourcePreview:
-        """Return the labels of all lines, and what the reading passed over."""
-        log = TableLog()
-        labels = [cell(line.get(self.columns.label)) for line in self._lines(log)]
-        return SourcePreview(labels, log.all_notes(self.path))
-
-    def address(self, url: str) -> str:
-        """Return the URL, or what the mirror has in its place."""
-        fitting = [prefix for prefix in self.mirror if url.startswith(prefix)]
-        if not fitting:
-            return url
-        prefix = max(fitting, key=len)
-        return self.mirror[prefix] + url[len(prefix) :]
-
-    def barren(self, labels: int, failures: Sequence[str]) -> str:
-        """Say that no line came out."""
-        return f"{self.path} holds no rows; give a table with one line an image."

@@ -83,7 +83,9 @@ def date_text(serial: float, base_1904: bool) -> str | None:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value of Arrow or JSON as a cell's: dates as ISO text."""
+    """Return a value of Arrow as a cell's: dates as ISO text, and no text longer than LONGEST."""
+    if isinstance(value, str):
+        return value[:LONGEST]
     if isinstance(value, datetime.datetime):
         midnight = value.time() == datetime.time() and value.tzinfo is None
         return value.date().isoformat() if midnight else value.isoformat(" ")
