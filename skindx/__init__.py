@@ -5,7 +5,7 @@ They are loaded when they are first used, so that `import skindx` costs nothing.
 
     model = skindx.load("runs/mine/bundle")           # Model: diagnose, predict, logits, networks
     answer = model.diagnose("photo.jpg", age=62)      # Answer: urgency, conformal_set, plot, pdf
-    data = skindx.build("my/images", "runs/new/data")  # Dataset: splits, table, torch, hf
+    data = skindx.build("my/images", "runs/new/data")  # Dataset: splits, show, torch, hf
     trained = skindx.train(data, "runs/new")          # Model
     report = skindx.evaluate("runs/new/bundle", data)  # EvaluationReport: metrics, folder
 """
@@ -16,11 +16,10 @@ from typing import Any
 __version__ = "1.0.0"
 
 _HOMES = {
+    "skindx.api.dataset": ("Dataset", "open_dataset"),
     "skindx.api.model": ("Answer", "Model", "load"),
     "skindx.api.predictions": ("PhotoFeatures",),
-    "skindx.api.verbs": (
-        *("Dataset", "EvaluationReport", "build", "evaluate", "open_dataset", "train"),
-    ),
+    "skindx.api.verbs": ("EvaluationReport", "build", "evaluate", "train"),
     "skindx.core.errors": ("JobError", "UserError"),
     "skindx.data.recipe": ("BuildSettings",),
     "skindx.diagnosis.photo_checks": ("Refused",),

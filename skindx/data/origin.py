@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,6 +96,7 @@ _PREFIX = re.compile(
 _TWICE = re.compile(r"(?P<name>[^()]+)\((?P<again>[^()]+)\)\.?")
 
 
+@lru_cache(maxsize=1024)  # a dataset names few, once an image
 def parse_licence(words: str) -> Licence:
     """Return the licence that a source's words name; UNKNOWN for everything not surely known."""
     text = unicodedata.normalize("NFKC", words).strip().casefold()

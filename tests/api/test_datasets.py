@@ -7,16 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 from evaluation_fakes import records_of, scored, simulate
+from small_dataset import free_dataset
 from torch.utils.data import DataLoader
 
 import skindx
 from skindx.data.build import build_dataset
-from skindx.data.manifest import read_manifest
+from skindx.data.decisions import Flag, write_flags
+from skindx.data.manifest import read_manifest, write_manifest
 from skindx.evaluation import evaluate as evaluation
 from skindx.imaging.decode import decode
 from skindx.training import run as training_run
@@ -72,6 +75,56 @@ def test_hugging_face_gets_decodable_images_and_named_classes(data: skindx.Datas
         == data.table["label"].to_pylist()[data.table["split"].to_pylist().index("val")]
     )
     assert data.hf().num_rows == len(data)
+
+
+def test_a_notebook_shows_counts_and_images(data: skindx.Dataset, tmp_path: Path) -> None:
+    table = ElementTree.fromstring(f"<div>{data._repr_html_()}</div>")
+    rows = [[str(cell.text) for cell in row] for row in table.iter("tr")]
+    assert rows[-1] == ["all", *map(str, data.splits.values()), str(len(data))]
+    for label, *numbers in rows[:-1]:
+        expected = [r.split for r in read_manifest(DATA) if r.label == label]
+        assert numbers == [str(expected.count(split)) for split in data.splits] + [
+            str(len(expected))
+        ]
+    shown = data.show(split="val", most=4)
+    assert {record.split for record in shown.records} == {"val"}
+    assert len({record.label for record in shown.records}) == 3, "classes take turns"
+    assert shown._repr_html_().count('<img src="data:image/jpeg;base64,') == 4
+    assert "4 of 12 images" in repr(shown)
+    assert len(data.show("Melanoma").records) == min(
+        24, len(data.show("Melanoma", most=99).records)
+    )
+    assert not data.show(most=0).records
+    with pytest.raises(skindx.UserError, match="no class 'melanom'; the nearest is 'Melanoma'"):
+        data.show("melanom")
+    with pytest.raises(skindx.UserError, match="split 'dev' is none of"):
+        data.show(split="dev")
+
+
+def test_a_notebook_draws_no_flagged_image_and_escapes_names(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data", 6)
+    evil = "<script>alert(1)</script>"
+    gone = small.add(source_url=f'https://x.example/"{evil}', group=evil)
+    folder = small.write()
+    (folder / small.records[-1].path).unlink()
+    face = small.records[0].sha256
+    write_flags(folder, [Flag(face, "face", 0.9), Flag(gone, "quality", 0.5)], ["face", "quality"])
+    opened = skindx.open_dataset(folder)
+    shown = opened.show()
+    assert {r.sha256 for r in shown.records} == {r.sha256 for r in small.records} - {face}
+    html = shown._repr_html_()
+    assert (
+        "6 of 7 images; not drawn, since flagged for a face, text or an intimate region: 1" in html
+    )
+    assert "cannot be read" in html
+    assert "<script" not in html + opened._repr_html_()
+    assert html.count("<img") == 5
+
+    many = [replace(small.records[1], sha256=f"{n:064x}", label=f"c{n:03d}") for n in range(200)]
+    write_manifest(folder, many)
+    html = skindx.open_dataset(folder)._repr_html_()
+    assert "170 more classes" in html
+    assert html.count("<tr>") == 32
 
 
 def test_what_is_no_dataset_is_one_sentence(tmp_path: Path) -> None:

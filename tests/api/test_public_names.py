@@ -12,8 +12,8 @@ from typing import Unpack
 import pytest
 
 import skindx
+from skindx.api import dataset as dataset_module
 from skindx.api import model as model_module
-from skindx.api import verbs as verbs_module
 from skindx.core.errors import UnknownKeyword
 from skindx.diagnosis.case import Patient, PersonFacts
 
@@ -40,6 +40,7 @@ SIGNATURES = {
     "Dataset.torch": "self, split, transform",
     "Dataset.hf": "self, split",
     "Dataset.files": "self, split",
+    "Dataset.show": "self, label, split, most",
     "Answer.to_dict": "self",
     "Answer.pdf": "self",
     "Answer.plot": "self",
@@ -50,7 +51,7 @@ MEMBERS = {
         *("calibrated", "classes", "diagnose", "digest", "embeddings", "iter_features"),
         *("iter_predictions", "logits", "networks", "predict", "schema"),
     },
-    "Dataset": {"classes", "files", "groups", "hf", "splits", "table", "torch"},
+    "Dataset": {"classes", "files", "groups", "hf", "show", "splits", "table", "torch"},
     "Answer": {
         *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "metrics", "pdf"),
         *("plot", "probabilities", "to_dict", "urgency"),
@@ -154,7 +155,7 @@ def test_the_examples_of_the_docstrings_are_true(
         **{"skindx": skindx, "bundle": bundle, "dataset": dataset, "data": data},
         **{"model": skindx.load(bundle), "photos": data.files("test")},
     }
-    for module in (model_module, verbs_module):
+    for module in (dataset_module, model_module):
         ran = doctest.testmod(module, extraglobs=names, raise_on_error=False)
         assert ran.failed == 0
         assert ran.attempted >= 5

@@ -29,7 +29,7 @@ from skindx.taxonomy import Taxonomy
 
 LARGEST, SMALLEST = 40, 20
 """Classes that the report lists where there are more."""
-_NAMED = 12
+_NAMED = 8
 _ROWS = 20
 _SAMPLES = 5
 _LONGEST = 160
@@ -296,7 +296,7 @@ def _reasons(issues: Sequence[Issue]) -> Iterator[ReasonFacts]:
         by_reason[issue.reason].append(issue)
     for reason, rows in sorted(by_reason.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         ranked = Counter(row.label for row in rows if row.label).most_common()
-        words = ", ".join(f"{short(label, 60)} {n:,}" for label, n in ranked[:_SAMPLES])
+        words = ", ".join(f"{short(label, 60)} ({n:,})" for label, n in ranked[:_SAMPLES])
         more = len(ranked) - _SAMPLES
         rows.sort(key=lambda row: (row.label, row.url, row.sha256))
         step = max(1, len(rows) // _SAMPLES)
