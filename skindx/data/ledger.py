@@ -60,6 +60,8 @@ class LedgerRow:
     patient: str = ""
     study: str = ""
     """Of the person and the image, as the manifest has them."""
+    split: str = ""
+    """That the source gives; "": the build places it."""
 
 
 def file_name(url: str) -> str:

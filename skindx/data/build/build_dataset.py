@@ -58,6 +58,7 @@ from skindx.data.splits.freeze import (
     untrained_notes,
     write_places,
 )
+from skindx.data.splits.given import completed, given_places, leak_notes
 from skindx.data.splits.split import assert_disjoint
 from skindx.data.summary import (
     BuildSummary,
@@ -91,6 +92,7 @@ def make_records(
             "label": image.label,
             "group": group,
             "caption": next(filter(None, captions), ""),
+            "split": placed[group].split,
         }
         rows.append(
             Record(
@@ -99,7 +101,6 @@ def make_records(
                 perceptual_hash=image.screened.perceptual_hash,
                 width=image.screened.width,
                 height=image.screened.height,
-                split=placed[group].split,
                 fold=placed[group].fold,
                 boxes=boxes.get(row.sha256),
             )
@@ -288,6 +289,8 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     sound = screen_rows(run, rows)
     sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
     taxonomy, images = label_rows(run, sound)
+    given = given_places(images, run.places)
+    run.places = {**given, **run.places}
     grouped = clean(run, images)
     cleaned, groups = grouped.cleaned, grouped.groups
     run.report("split", 0, len(cleaned.kept))
@@ -297,6 +300,11 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     run.issues += rejected + conflicts
     kept, dropped = drop_small_classes(run, kept, grouped, images)
     held = hold_swallowed(run, kept, grouped, held)
+    run.notes += leak_notes(images, groups, given)
+    held, notes = completed(settings.split, settings.seed, kept, groups, held=held, given=given)
+    run.notes += notes
+    train = {sha256 for sha256, place in given.items() if place.split == "train"}
+    run.places = {name: place for name, place in run.places.items() if name not in train}
     placed = place_groups(settings.split, settings.seed, kept, groups, held)
     run.notes += untrained_notes(kept, groups, placed)
     by_sha = {same[0].row.sha256: same for same in images}

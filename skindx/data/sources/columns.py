@@ -9,6 +9,8 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.text import folded_name
+from skindx.data.manifest import Split
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.cells import cell, number_of
@@ -53,6 +55,13 @@ _SEXES = {
     "other": "other diverse divers intersex nonbinary non-binary non binary x o",
 }
 _SEX_OF = {word: name for name, words in _SEXES.items() for word in words.split()}
+_WORDS: dict[Split, str] = {
+    "train": "train training trn",
+    "val": "val valid validation dev development",
+    "calibration": "calibration calib cal",
+    "test": "test testing tst holdout evaluation",
+}
+_SPLIT_OF = {word: split for split, words in _WORDS.items() for word in words.split()}
 _NEEDED = ("label", "file", "url", "image", "key")
 """Fields whose column must be there, also by its default name."""
 OLDEST = 120
@@ -85,6 +94,8 @@ class Columns(Settings):
     sex: str = Field("", exclude_if=lambda column: not column)
     site: str = Field("", exclude_if=lambda column: not column)
     """Place on the body."""
+    split: str = Field("", exclude_if=lambda column: not column)
+    """The split that the table's makers give each image: train, val (valid), calibration, test."""
     also: Mapping[str, tuple[str, ...]] = Field({}, exclude_if=lambda also: not also)
     """Other names of a column, for tables that lack it: {image: [image_id]}."""
 
@@ -131,6 +142,8 @@ class Columns(Settings):
         known["sex"] = sex(cell(line.get(self.sex)))
         site = site_of(cell(line.get(self.site)))
         known["site"] = "" if is_placeholder(site) else site
+        if split := split_of(cell(line.get(self.split))):
+            known["split"] = split
         return known
 
     def _groups(self, line: Mapping[str, Any]) -> str:
@@ -146,6 +159,7 @@ class Columns(Settings):
             f"ages are no years from 0 to {OLDEST}": (self.age, age_years),
             "skin types are none of I to VI": (self.skin_type, skin_type),
             "sexes are none of female, male and other": (self.sex, sex),
+            "splits are none of train, val, calibration and test": (self.split, split_of),
         }
         odd = {}
         for what, (column, read) in known.items():
@@ -177,6 +191,11 @@ def skin_type(text: str) -> int | None:
 def sex(text: str) -> str:
     """Return female, male or other; "" for all else."""
     return _SEX_OF.get(plain_letters(text).strip(), "")
+
+
+def split_of(text: str) -> Split | None:
+    """Return the split that a cell or a folder names; None for all else, such as a fold."""
+    return _SPLIT_OF.get(folded_name(text))
 
 
 def age_years(text: str) -> float | None:

@@ -21,6 +21,7 @@ from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
 from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import is_no_label
+from skindx.data.sources.columns import split_of
 from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
@@ -135,6 +136,8 @@ class FolderSource(LocalSource):
     """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
     """Follow links to folders, and to files outside this folder."""
+    splits: Literal["merged", "kept"] = Field("merged", exclude_if=lambda how: how == "merged")
+    """Split folders (train, test …): merged, and the split is made again, or kept as they are."""
     licence: str = ""
     attribution: str = ""
     creator: str = ""
@@ -153,7 +156,9 @@ class FolderSource(LocalSource):
         """Return the labels of all images, and which splits are merged. Raises UserError."""
         layout = look_at_folder(self)
         names = " and ".join(layout.merged)
-        notes = [f"{self.path}: {names} are merged; the split is made again."] if names else []
+        kept = self.splits == "kept"
+        what = "are kept as splits" if kept else "are merged; the split is made again"
+        notes = [f"{self.path}: {names} {what}."] if names else []
         return SourcePreview([f.label for f in layout.files if f.status == "stored"], notes)
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
@@ -338,6 +343,8 @@ def _store(file: FolderFile, source: FolderSource, dataset: Path, group: str) ->
             data = file.path.read_bytes()
         except OSError as error:
             status, detail = "unreadable", _unreadable(error)
+    top = file.path.relative_to(source.path).parts[0]
+    split = (split_of(top) if source.splits == "kept" else None) or source.split
     return source.stored(
         dataset,
         _text(file.path.relative_to(source.path).as_posix()),
@@ -349,6 +356,7 @@ def _store(file: FolderFile, source: FolderSource, dataset: Path, group: str) ->
         creator=source.creator,
         attribution=source.attribution,
         group=group,
+        split=split,
     )
 
 

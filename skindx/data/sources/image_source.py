@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import urldefrag, urlsplit
 
 from pydantic import Field
@@ -18,6 +18,7 @@ from skindx.core.secret_hosts import hosts_in
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
+from skindx.data.manifest import Split
 from skindx.data.origin import Modality
 from skindx.imaging.image_formats import image_suffix
 
@@ -69,6 +70,8 @@ class SourceSettings(Settings):
     """Dermoscopic: through a dermatoscope; clinical: by a camera or a phone; empty: not known."""
     synthetic: bool = Field(False, exclude_if=lambda synthetic: not synthetic)
     """Synthetic images: a bundle that learned from them says so in every answer."""
+    split: Split | Literal[""] = Field("", exclude_if=lambda split: not split)
+    """The split of all images of this source, where its makers give one; "": the build chooses."""
 
     knows_labels: ClassVar[bool] = False
     """Whether `preview` gives all labels: bad ones are refused before anything is copied."""
@@ -130,7 +133,7 @@ class LocalSource(SourceSettings):
             size_bytes=len(data) if path else 0,
             retrieved=now(),
             source=self.name,
-            **known,
+            **{"split": self.split, **known},
         )
 
 
@@ -222,7 +225,12 @@ class WebSource(SourceSettings):
         elif url is None:
             status, detail = "bad-url", "Only http and https addresses are fetched."
         return LedgerRow(
-            url or shown(address) or identity, label, status, detail, source=self.name, **known
+            url or shown(address) or identity,
+            label,
+            status,
+            detail,
+            source=self.name,
+            **{"split": self.split, **known},
         )
 
 
