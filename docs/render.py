@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from blocks import (
     accuracy,
     clusters,
+    crop,
     data,
     elsewhere,
     ensemble,
@@ -35,9 +36,9 @@ from blocks.texts import Load
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs/measured"
 
-CLEAN, CLUSTERS, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
+CLEAN, CLUSTERS, CROP, HARDWARE, ISIC9, REAL_SKIN, REFUSED, SPEED = (
     f"docs/measured/{name}.md"
-    for name in ("clean", "clusters", "hardware", "isic9", "real-skin", "refused", "speed")
+    for name in ("clean", "clusters", "crop", "hardware", "isic9", "real-skin", "refused", "speed")
 )
 
 RELEASED = ROOT / "models/ham10000/skindx_ham10000/release"
@@ -170,7 +171,9 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "classes": (REAL_SKIN, partial(release.classes, file=RELEASE)),
     "urgency": (REAL_SKIN, partial(safety.urgency, file=RELEASE)),
     "groups": (REAL_SKIN, partial(safety.groups, file=RELEASE)),
-    "crop": ("docs/measured/crop.md", safety.crop),
+    "crop classes": (CROP, crop.classes),
+    "crop ways": (CROP, crop.ways),
+    "crop rivals": (CROP, crop.rivals),
     "hosts": (REAL_SKIN, real_skin.hosts),
     "elsewhere": (REAL_SKIN, partial(release.changes, file=AWAY)),
     "local images": ("docs/howto/evaluate.md", elsewhere.external),

@@ -303,6 +303,25 @@ def test_labels_of_another_dataset_are_judged_by_urgency() -> None:
     figures = figures_of(rows, TAXONOMY, None, 50)
     assert figures["boxes_whole_auroc"].value == 1
     assert figures["boxes_whole_sensitivity_malignant"].value == 100
+    rare = [one for one in rows if one.label == "malignant"] + rows[:4:2]  # of benign two
+    figures = figures_of(rare, TAXONOMY, None, 50)
+    assert figures["boxes_whole_sensitivity_malignant"].n == 10
+    assert not {f"boxes_whole_{key}" for key in ("auroc", "balanced")} & figures.keys()
+    assert not any("benign" in key for key in figures)
+
+
+def test_what_the_check_refuses_is_compared_in_pairs() -> None:
+    rows = [
+        row("taken", n, "ab"[n % 2], {"whole": [0.5, 0.5], "detector": [0.5, 0.5]}).model_copy(
+            update={"refused": {"whole": True, "detector": n < 5}}
+        )
+        for n in range(20)
+    ]
+    figures = figures_of(rows, TAXONOMY, None, 50)
+    assert figures["taken_detector_refused"].value == 25
+    fewer = figures["taken_detector_minus_whole_refused"]
+    assert (fewer.value, fewer.unit) == (-75, "points")
+    assert figures["taken_both_log_loss"].n == 20  # of the mean no check says anything
 
 
 def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:

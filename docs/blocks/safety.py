@@ -12,7 +12,7 @@ _MISSED_STEPS = {"urgent_risk": ("soon", "unknown", "routine"), "soon_risk": ("u
 """The next steps with which an image of a question's classes is missed as it is served."""
 
 
-def urgency(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
+def urgency(load: Load, *, file: str) -> str:
     """Return both questions side by side: curve, thresholds, predictive values, net benefit."""
     written = load(file)
     questions = {row["key"]: row for row in written["questions"] if row["key"] in _QUESTIONS}
@@ -150,7 +150,7 @@ def _target(risk: Mapping[str, Any] | None) -> str:
     return f"reached at the level {' and '.join(by)}" if by else "**missed** at every level"
 
 
-def groups(load: Load, *, file: str = "ham10000-evaluation.json", within: str = "") -> str:
+def groups(load: Load, *, file: str, within: str = "") -> str:
     """Return a row for each group with enough images, and the test of the largest gap."""
     written = load(file)["parts"][within] if within else load(file)
     lines, sentences = [], []
@@ -194,47 +194,3 @@ def groups(load: Load, *, file: str = "ham10000-evaluation.json", within: str = 
     if permutations:
         how += f"; p by {max(permutations):,} permutations within class and group"
     return "\n".join([table(headings, lines), "", *sentences, "", f"{how}."])
-
-
-def crop(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
-    """Return what the crop around the best box changes, class by class."""
-    written = load(file)
-    assisted = written["assisted"]
-    if assisted is None:
-        return "The bundle of these figures has no crop."
-    rows = [
-        [
-            row["name"],
-            str(row["n"]),
-            str(row["changed"]),
-            cell(row["without"]),
-            cell(row["assisted"]),
-            _points(row["difference"]),
-        ]
-        for row in assisted["classes"]
-    ]
-    gain = [row["name"] for row in assisted["classes"] if (row["difference"]["low"] or 0) > 0]
-    lose = [row["name"] for row in assisted["classes"] if (row["difference"]["high"] or 0) < 0]
-    detector = written["detector"]
-    sentences = (
-        f"{assisted['boxed']} of {assisted['pictures']} images have a box; {assisted['changed']} "
-        "answers change. Balanced accuracy by the crop, points: "
-        f"{_points(assisted['difference'])}. Intervals of all {len(rows)} classes hold together "
-        "at 95 %. Gain: "
-        f"{', '.join(gain) or 'no class'}. Lose: {', '.join(lose) or 'no class'}."
-    )
-    if detector:
-        sentences += (
-            f" Detector: mAP50 {detector['map50']:.3f}, mAP50-95 {detector['map50_95']:.3f} on "
-            f"{detector['pictures']} images."
-        )
-    headings = ["class", "n", "changed", "whole image", "with the crop", "difference, points"]
-    return "\n".join([table(headings, rows), "", sentences, "", origin_of(written["origin"])])
-
-
-def _points(figure: Mapping[str, Any]) -> str:
-    """Write a difference of shares in points; without an interval where nothing changed."""
-    if figure["low"] is None:
-        return f"{100 * figure['value']:+.1f}"
-    low, high = 100 * figure["low"], 100 * figure["high"]
-    return f"{100 * figure['value']:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -187,11 +187,13 @@ def _boxed(bundle: Bundle, settings: Config) -> tuple[list[list[Task]], list[str
             return WideFrame(files.image(number), box, ())
 
         tasks.append([(BOXES, record, read)])
+    labels = sorted(record.label for record in records)
+    kinds = ", ".join(f"{label} {labels.count(label)}" for label in dict.fromkeys(labels))
     wide = [max(b.x2 - b.x1, b.y2 - b.y1) / r.width for r in records for b in r.boxes or ()]
     note = (
         f"boxes: {len(everything)} images of {len({r.group for r in everything})} sources; "
         f"{len(groups)} sources are left out as copies of images of the dataset; one image of each "
-        f"source with a single box: {len(records)}, whose box has a median of "
+        f"source with a single box: {len(records)} ({kinds}), whose box has a median of "
         f"{100 * float(np.median(wide)):.0f} % of the width. Malignant: the sum of the classes "
         "that are urgent or soon"
     )
@@ -400,11 +402,11 @@ def _notes(
     whole = [lesion for lesion in lesions if lesion.whole]
     counts = {key: sum(x.record.label == key for x in whole) for key in bundle.taxonomy.keys}
     shares = [x.longer / x.mask_HW.shape[1] for x in whole]
-    by = "a threshold of colour" if settings.detector is None else f"bundle {detector[:16]}"
+    by = "a threshold of colour" if settings.detector is None else f"trained, {detector[:16]}"
     return [
         f"bundle {bundle.digest[:16]}, split {settings.split}; {len(lesions)} images with a mask, "
-        f"one a lesion, rare classes first; {len(lesions) - len(whole)} whose lesion comes near "
-        f"the edge are left out: {', '.join(f'{key} {n}' for key, n in counts.items())}",
+        f"one a lesion, rare classes first; without {len(lesions) - len(whole)} whose lesion comes "
+        f"near the edge {len(whole)}: {', '.join(f'{key} {n}' for key, n in counts.items())}",
         f"as taken the lesion's longer side has a median of {100 * float(np.median(shares)):.0f} % "
         f"of the width [{', '.join(f'{100 * x:.0f}' for x in np.quantile(shares, [0.05, 0.95]))}]; "
         f"in frames it keeps its size in pixels, skin is grown from {patches} patches, and each "
@@ -412,7 +414,9 @@ def _notes(
         f"detector: {by}; a crop is a square of {settings.margin:g} times the box's longer side; "
         "without a box the whole image is asked",
         "centre: the middle half of the frame; fine: the whole frame at twice the resolution, with "
-        "a quarter of the views",
+        "a quarter of the views; the networks never learned from wide frames or so fine ones",
+        "the frames are composed: a detector that learned from such frames is at home in them, and "
+        "what it finds on photos that people take is another question",
         "intervals at 95 % by bootstrap over groups, paired where two arms are compared; what two "
         "arms differ by in a class holds for all classes of a place together (Bonferroni); seed "
         f"{settings.seed}",

@@ -39,7 +39,7 @@ PAIRS = (
 )
 _MALIGNANT = ("urgent", "soon")
 _FEWEST = 5
-"""Images of a class and of all others, below which it has no figure of its own."""
+"""Images of a class below which it has no figure of its own, and two halves none of both."""
 
 
 class Row(Settings):
@@ -87,7 +87,8 @@ def _place(
     answers = {arm: np.array([row.answers[arm] for row in rows]) for arm in rows[0].answers}
     if "whole" in answers and "detector" in answers:
         answers["both"] = (answers["whole"] + answers["detector"]) / 2
-    if any(row.label not in keys for row in rows):
+    halves = any(row.label not in keys for row in rows)
+    if halves:
         bad_C = np.array([one.urgency in _MALIGNANT for one in taxonomy.classes])
         answers = {arm: _halves(p_NC, bad_C) for arm, p_NC in answers.items()}
         mix_C = None if mix_C is None else _halves(mix_C[None], bad_C)[0]
@@ -97,6 +98,12 @@ def _place(
     yield from _boxes(rows, groups_N)
     measures = {arm: _measures(p_NC, truth_N, keys, mix_C) for arm, p_NC in answers.items()}
     counts = {f"sensitivity_{key}": int((truth_N == c).sum()) for c, key in enumerate(keys)}
+    if halves and min(counts.values()) < _FEWEST:
+        for own in measures.values():
+            del own["balanced"], own["auroc"]
+    for arm in rows[0].refused:
+        refused_N = np.array([row.refused[arm] for row in rows])
+        measures[arm]["refused"] = (Statistic.share(refused_N), "%")
     for arm, own in measures.items():
         for key, (measure, unit) in own.items():
             found = confidence_interval(measure, groups_N, draws=draws)
@@ -105,6 +112,8 @@ def _place(
         if arm not in measures or other not in measures:
             continue
         for key, (measure, unit) in measures[arm].items():
+            if key not in measures[other]:  # what the check says of an arm
+                continue
             level = 1 - 0.05 / _family(key, measures[arm])
             second = measures[other][key][0]
             found = paired_interval(measure, second, groups_N, draws=draws, level=level)
@@ -148,6 +157,7 @@ def _measures(
         count = int((truth_N == c).sum())
         if min(count, len(truth_N) - count) >= _FEWEST:
             measures[f"auroc_{key}"] = (Ranked.auroc(p_NC, truth_N, {c}), "")
+        if count >= _FEWEST:
             measures[f"sensitivity_{key}"] = (_share_of(hits_N, truth_N == c), "%")
     return measures
 
@@ -170,7 +180,7 @@ def _share_of(hits_N: NDArray[np.bool_], of_N: NDArray[np.bool_]) -> Statistic:
 
 
 def _boxes(rows: Sequence[Row], groups_N: NDArray[np.str_]) -> Iterator[tuple[str, Figure]]:
-    """Yield sizes, recall at IoU 0.5, images without a box, boxes in decoys, and refusals."""
+    """Yield sizes, recall at IoU 0.5, images without a box, and boxes in decoys."""
 
     def share(hits: Sequence[bool], of: NDArray[np.str_] = groups_N) -> Figure:
         return Figure.of(share_interval(hits, of), "%", len(hits), 100)
@@ -182,8 +192,6 @@ def _boxes(rows: Sequence[Row], groups_N: NDArray[np.str_]) -> Iterator[tuple[st
     decoyed = [n for n, row in enumerate(rows) if row.decoys]
     if decoyed:
         yield "in_decoy", share([rows[n].in_decoy for n in decoyed], groups_N[decoyed])
-    for arm in rows[0].refused:
-        yield f"{arm}_refused", share([row.refused[arm] for row in rows])
 
 
 def _missed(
