@@ -6,6 +6,7 @@ The real commands run at toy size in the last test, which takes minutes.
 import importlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -443,7 +444,7 @@ def test_a_state_of_other_settings_or_code_is_refused(
 
 def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     own = state(tmp_path)
-    packed(own, "x" * 20_000)
+    packed(own, random.Random(0).randbytes(10_000).hex())
     parts = sorted(own.folder.glob("*.part"))
     assert len(parts) > 2
     whole = parts[1].read_bytes()

@@ -1,7 +1,7 @@
 """A slice's state as files small enough to travel, and the working folder that they refill.
 
 STATE/index.json       whose it is, and the size and hash of every part; written last
-STATE/ID-000.part      a tar file, cut into parts of at most so many bytes
+STATE/ID-000.part      a compressed tar file, cut into parts of at most so many bytes
 
 The working folder stays on its machine and holds more: after a kill the same command goes on in
 it. Each pack has an id and lists the ids of those before it, so that of a state and a working
@@ -120,7 +120,7 @@ def pack(
     folder.mkdir(parents=True, exist_ok=True)
     name = secrets.token_hex(4)
     cutter = _Cutter(folder, name, most_bytes)
-    with tarfile.open(fileobj=cast(Any, cutter), mode="w|") as archive:
+    with tarfile.open(fileobj=cast(Any, cutter), mode="w|gz") as archive:
         for path, file in sorted(files.items()):
             archive.add(file.resolve(), path, recursive=False)
     cutter.close()
@@ -157,7 +157,7 @@ def unpack(folder: Path, index: Mapping[str, Any], into: Path) -> None:
     """Write the files of a state, whose index `read_index` gave, below a folder."""
     with (
         closing(_Joined([folder / name for name in sorted(index["parts"])])) as pieces,
-        tarfile.open(fileobj=cast(Any, pieces), mode="r|") as archive,
+        tarfile.open(fileobj=cast(Any, pieces), mode="r|gz") as archive,
     ):
         archive.extractall(into, filter="data")
 
