@@ -191,7 +191,7 @@ class TableOfFiles(TableFields, LocalSource):
 
 _HOLE = re.compile(r"\{(?::0(\d))?\}")
 _Pattern = Annotated[str, Field(min_length=1, pattern=r"^([^{}]|\{(:0\d)?\})*$")]
-_ENDINGS = (
+ENDINGS = (
     "",
     *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
 )
@@ -333,7 +333,7 @@ class FilesSource(TableShape, TableOfFiles):
 def _expanded(root: Path, pattern: str) -> list[str]:
     """Return the patterns of files that a folder, or a pattern with *, stands for."""
     if not _HOLE.search(pattern):
-        return [f"{folder}/{{}}{end}" for folder in _folders(root, pattern) for end in _ENDINGS]
+        return [f"{folder}/{{}}{end}" for folder in _folders(root, pattern) for end in ENDINGS]
     parts = pattern.split("/")
     at = next(place for place, part in enumerate(parts) if _HOLE.search(part))
     if any("*" in part for part in parts[at:]):

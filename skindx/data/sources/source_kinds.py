@@ -19,6 +19,7 @@ SOURCES = Family(
         "isic": "skindx.data.sources.isic:IsicSource",
         "isic-folder": "skindx.data.sources.isic:IsicFolder",
         "openverse": "skindx.data.sources.api:OpenverseSource",
+        "sidecars": "skindx.data.sources.sidecars:SidecarsSource",
         "table": "skindx.data.sources.url_table:TableSource",
         "wikimedia": "skindx.data.sources.api:WikimediaSource",
     },

@@ -8,7 +8,7 @@ out of the dataset with its reason, never guessed.
 import ast
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,10 +231,12 @@ def shaped_lines(
     label: str,
     images: Sequence[ImageColumn] = (),
     file: str = "",
+    read: Callable[[WantedColumns], Iterator[dict[str, Any]]] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the lines of a table as a recipe shapes them; `log` has what is to be said of it.
 
-    `label` and `file` are the columns that the pieces fill. Raises UserError.
+    `label` and `file` are the columns that the pieces fill; `read` gives the lines of what is no
+    table. Raises UserError.
     """
     made = {label} if shape.columns_for_label else set()
     made |= {file} if images else set()
@@ -254,7 +256,8 @@ def shaped_lines(
     pieces = _Pieces(path, shape, label)
     lines: list[dict[str, Any]] = []
     example = ""
-    for number, line in enumerate(read_table(path, wanted, shape, log), 1):
+    found = read(wanted) if read else read_table(path, wanted, shape, log)
+    for number, line in enumerate(found, 1):
         for one in joins:
             example = example or cell(line.get(one.table.key))
             one.into(line)

@@ -1,0 +1,209 @@
+"""Images that a scraper stored with a JSON file beside each, or with JSON pages that list them.
+
+gallery-dl writes NAME.jpg.json, img2dataset NAME.json; dumps of Openverse and Wikimedia Commons are
+pages with the records of a folder's images.
+"""
+
+import html
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from skindx.core.errors import UserError
+from skindx.core.text import counted
+from skindx.data.ledger import file_name
+from skindx.data.sources.files import ENDINGS, FileColumns, TableOfFiles
+from skindx.data.sources.folder import look_at, visible
+from skindx.data.tables.cells import LONGEST, cell
+from skindx.data.tables.reader import TableLog, WantedColumns
+from skindx.data.tables.shape import LEFT_OUT, TableShape, shaped_lines
+
+FOLDER = "(folder)"
+"""As a column: the name of the folder in which an image lies."""
+_MOST_BYTES = 64 << 20
+"""Of one JSON file."""
+_TAG = re.compile("<[^<>]*>")
+_DEEPEST = 12
+
+
+class SidecarColumns(FileColumns):
+    """Keys of the JSON, those of inner objects with dots: extmetadata.Artist.value."""
+
+    file: str = "file"
+    """Of pages: the key that names an image's file, with or without its ending, or its URL."""
+    label: str = Field(FOLDER, min_length=1)
+    licence: str = ""
+    attribution: str = ""
+    group: str | tuple[str, ...] = ""
+    skin_type: str = ""
+
+
+class SidecarsSource(TableShape, TableOfFiles):
+    """A folder, with all folders in it, in which JSON says what each image is.
+
+    Images without a JSON file become issues, and so do records without an image.
+    """
+
+    kind: Literal["sidecars"]
+    path: Path
+    """The folder."""
+    records: str = Field("", exclude_if=lambda records: not records)
+    """Of pages of records: the key of their list, such as results or query.pages; "": a JSON file
+    lies beside each image."""
+    columns: SidecarColumns = SidecarColumns()
+
+    @property
+    def name(self) -> str:
+        return f"sidecars:{self.path.resolve().name}"
+
+    @property
+    def folder(self) -> Path:
+        return self.path
+
+    @property
+    def table(self) -> Path:
+        return self.path
+
+    @property
+    def root(self) -> Path:
+        return self.path
+
+    @property
+    def known_columns(self) -> FileColumns:
+        return self.columns
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Read the JSON files. Raises UserError."""
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is no folder; give one with images and JSON files.")
+        log = TableLog()
+        lines = shaped_lines(
+            self.path,
+            self.columns,
+            self,
+            log,
+            label=self.columns.label,
+            read=lambda wanted: self._records(wanted, log),
+        )
+        self._notes = log.all_notes(self.path)
+        if not any(LEFT_OUT not in line for line in lines):
+            what = f"pages with {self.records}" if self.records else "JSON files beside its images"
+            raise UserError(
+                f"{self.path} has no {what}; correct path or records, or read its folders as "
+                "classes (kind: folder)."
+            )
+        return lines
+
+    def _records(self, wanted: WantedColumns, log: TableLog) -> Iterator[dict[str, Any]]:
+        """Yield a line for each image. Raises UserError for a key that no record has."""
+        file, keys = self.columns.file, [one for one in wanted.wanted if one != FOLDER]
+        keys = [key for key in keys if key != file or self.records]
+        seen: set[str] = set()
+        example: Mapping[str, Any] = {}
+        lone = 0
+        for at, record in self._found():
+            folder = at.parent if at.parent != self.path else self.path.resolve()
+            line: dict[str, Any] = {FOLDER: folder.name}
+            if record is None:
+                lone += 1
+                status = ("no-line", "no JSON file says what it is")
+                yield line | {file: at.relative_to(self.path).as_posix(), LEFT_OUT: status}
+                continue
+            example = example or record
+            for key in keys:
+                value = _value_at(record, key)
+                seen |= {key} if value is not None else set()
+                line[key] = _as_cell(value)
+            name = cell(line.get(file)) if self.records else at.name
+            path = self._file_of(at.parent, name)
+            yield line | {file: path.relative_to(self.path).as_posix()}
+            log.lines += 1
+        for key in keys:
+            if example and key not in seen:
+                raise UserError(
+                    f"no JSON file in {self.path} has {key!r}; they have such as "
+                    f"{', '.join(list(example)[:12])}: correct columns."
+                )
+        if lone:
+            log.notes.append(f"{counted(lone, 'image')} without a JSON file left out.")
+
+    def _file_of(self, folder: Path, name: str) -> Path:
+        """Return the file of a record: by its name, with an ending, or as a URL ends."""
+        name = file_name(name) if "://" in name else name
+        paths = (folder / f"{name}{ending}" for ending in ENDINGS if name)
+        return next((path for path in paths if os.path.lexists(path)), folder / (name or "no name"))
+
+    def _found(self) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+        """Yield images with their records, None for one without; no link to a folder is entered."""
+        waiting = [self.path]
+        while waiting:
+            entries = visible(waiting.pop(0))
+            waiting += [one for one in entries if one.is_dir() and not one.is_symlink()]
+            files = {one.name: one for one in entries if not one.is_dir()}
+            if self.records:
+                yield from self._of_pages(files)
+                continue
+            for name, path in files.items():
+                beside = (files.get(f"{name}.json"), files.get(f"{path.stem}.json"))
+                sidecar = next(filter(None, beside), None)
+                if path.suffix.casefold() == ".json":
+                    continue
+                seen = look_at(path, "", self.path.resolve()).status == "stored"
+                if sidecar and (seen or path.suffix.lower() in ENDINGS[1:]):
+                    yield path, _read_json(sidecar, self.path)
+                elif seen:
+                    yield path, None
+
+    def _of_pages(self, files: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for page in files.values():
+            if page.suffix.casefold() != ".json":
+                continue
+            listed = _value_at(_read_json(page, self.path), self.records)
+            listed = list(listed.values()) if isinstance(listed, dict) else listed
+            for record in listed if isinstance(listed, list) else ():
+                if isinstance(record, dict):
+                    yield page, record
+
+
+def _read_json(path: Path, root: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises UserError for what is none."""
+    try:
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+        if not inside or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is no plain file of this folder, or too large")
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"{path} cannot be read as JSON ({' '.join(str(error).split())[:200]}); get it again, "
+            "or delete it."
+        ) from None
+    return content if isinstance(content, dict) else {"": content}
+
+
+def _value_at(record: Any, key: str) -> Any:
+    """Return what stands below a key with dots; None for nothing."""
+    if isinstance(record, dict) and key in record:
+        return record[key]
+    value = record
+    for part in key.split(".", _DEEPEST):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+def _as_cell(value: Any) -> Any:
+    """Return a value as a cell has it: lists of words as one text, HTML as its text."""
+    if isinstance(value, list):
+        value = ", ".join(cell(one) for one in value if not isinstance(one, dict | list))
+    if isinstance(value, str) and ("<" in value or "&" in value):
+        value = html.unescape(_TAG.sub("", value[:LONGEST]))
+    return value
