@@ -138,21 +138,24 @@ _COLOUR_RULES = ["color-contrast", "link-in-text-block"]
 def axe() -> "Callable[[Page], list[dict[str, Any]]]":
     """Return what finds the serious and critical accessibility findings of a page or a part of it.
 
-    It is checked by all rules in light colours and by the rules of colour in dark ones.
+    It is checked by all rules in light colours and by the rules of colour in dark ones; `themed`:
+    a script marks the page when its scheme has changed.
     """
     engine = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
-    def findings(page: "Page", part: str = ":root") -> list[dict[str, Any]]:
+    def findings(page: "Page", part: str = ":root", *, themed: bool = True) -> list[dict[str, Any]]:
         if page.evaluate("!('axe' in window)"):
             page.evaluate(engine.axe_script)
         # Without motion: no colour is measured on its way to another.
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
         found = run(page, part, {})
         page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-        page.wait_for_selector(".dark", state="attached")
+        if themed:
+            page.wait_for_selector(".dark", state="attached")
         found += run(page, part, {"runOnly": _COLOUR_RULES})
         page.emulate_media(color_scheme="light", reduced_motion="no-preference")
-        page.wait_for_selector(".dark", state="detached")
+        if themed:
+            page.wait_for_selector(".dark", state="detached")
         return found
 
     def run(page: "Page", part: str, options: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,9 +1,5 @@
 """The review page: who may ask it, and each decision by keyboard in a real chromium."""
 
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,9 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from copy_pairs import pair_of
-from network_guard import calls_in, guarded_environment
 from paint_images import encode, paint
-from served import free_port
+from review_server import review_of
 from windows import Windows
 
 from skindx.data.answer_log import DECISIONS, AnswerLog, Question
@@ -82,27 +77,8 @@ def _dataset(folder: Path) -> tuple[list[str], Pair]:
 def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewed]:
     folder = tmp_path_factory.mktemp("review")
     shas, pair = _dataset(folder / "data")
-    log = folder / "stdout"
-    with log.open("w") as stdout, (folder / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skindx", "review", "data", "--port", str(free_port())],
-            env=guarded_environment(folder), cwd=folder, stdout=stdout, stderr=stderr,
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 120
-            while "Ctrl+C" not in log.read_text():
-                assert process.poll() is None, (folder / "stderr").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            url = re.findall(r"http://\S+", log.read_text())[0]
-            yield Reviewed(url, folder, folder / "data", shas, pair)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
-    assert process.returncode == 0, (folder / "stderr").read_text()
-    assert "items are answered" in log.read_text()
-    assert (folder / "stderr").read_text() == ""
-    assert calls_in(folder) == []
+    with review_of(folder) as url:
+        yield Reviewed(url, folder, folder / "data", shas, pair)
 
 
 def test_only_who_knows_the_secret_is_answered(reviewed: Reviewed) -> None:

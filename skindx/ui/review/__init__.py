@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from skindx.data.manifest import read_image
 from skindx.imaging.hashes import grey
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.review.browse import DatasetBrowser
 from skindx.review.dataset_review import DatasetReview, name_of, summary
 from skindx.ui.http.asgi import App, Message, Receive, Send, header, read_body, respond
 from skindx.ui.http.request_limits import ENCODED, PLAIN, is_encoded
@@ -127,6 +129,8 @@ _FILES = {
     "": ("review.html", "text/html; charset=utf-8"),
     "review.css": ("review.css", "text/css; charset=utf-8"),
     "review.js": ("review.js", "text/javascript; charset=utf-8"),
+    "browse": ("browse.html", "text/html; charset=utf-8"),
+    "browse.js": ("browse.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
     "cache-control": "no-store",
@@ -198,9 +202,22 @@ class _Answer(BaseModel):
     before: int | None = Field(None, ge=0)
 
 
+class _BrowseQuery(BaseModel):
+    """What the browsing page asks for: places in the lists of classes, splits and sources."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: int | None = Field(None, ge=0, lt=10**8)
+    split: int | None = Field(None, ge=0, lt=10**8)
+    source: int | None = Field(None, ge=0, lt=10**8)
+    text: str = Field("", max_length=200)
+    page: int = Field(0, ge=0, lt=10**8)
+
+
 class _ReviewApp:
     def __init__(self, review: DatasetReview, token: str, start: dict[str, str]) -> None:
         self._review, self._token, self._start = review, token, start
+        self._browser = DatasetBrowser(review)
         self._thumbs: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.Lock()
         # Apart: drawing a pair takes seconds at first, and the list waits for no drawing.
@@ -245,6 +262,8 @@ class _ReviewApp:
         known = 0 <= at < len(self._review.items)
         if path == "state":
             await self._json(send, lambda: {**self._review.whole(), **self._start})
+        elif path == "find":
+            await self._json(send, lambda: self._find(query))
         elif what == "changes" and at >= 0:
             await self._json(send, lambda: self._review.changes(at))
         elif what == "item" and known:
@@ -275,6 +294,15 @@ class _ReviewApp:
             status, answer = 500, {"error": _FAILED}
         data = json.dumps(answer, separators=(",", ":")).encode()
         await respond(send, status, data, "application/json", _HEADERS)
+
+    def _find(self, query: str) -> object:
+        try:
+            asked = _BrowseQuery.model_validate(
+                dict(parse_qsl(query, max_num_fields=9, errors="strict"))
+            )
+        except (ValidationError, ValueError):
+            raise UserError("the page asked for what there is not; load it again.") from None
+        return self._browser.find(**asked.model_dump())
 
     def _write(self, body: bytes | None) -> object:
         try:

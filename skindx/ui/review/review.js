@@ -677,7 +677,9 @@ async function start() {
   $('who').textContent = by || 'Your name …';
   const kept = JSON.parse(sessionStorage.getItem('skindx-review') ?? '{}');
   if (kept.where === location.pathname) Object.assign(history, { undo: kept.undo, redo: kept.redo, ours: kept.ours });
-  filter();
+  const item = +(/^#item-(\d+)$/.exec(location.hash)?.[1] ?? -1); // the browsing page names one
+  if (all.items[item]) $('status').value = 'all';
+  filter(all.items[item] ? item : -1);
   setInterval(news, 4000);
   addEventListener('visibilitychange', news);
   if (!by) await askName();
