@@ -21,7 +21,7 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.private_files import make_private, open_private, private_file
 from skindx.core.progress import Progress
 from skindx.core.text import counted, printable
-from skindx.data.publish.publish_formats import no_formula
+from skindx.data.tables.cells import no_formula
 from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
 from skindx.diagnosis.record_assembly import bundle_version
 

@@ -12,13 +12,12 @@ from skindx.core.atomic_files import is_clutter, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_file
 from skindx.data.placeholders import is_placeholder
-from skindx.data.publish.publish_formats import no_formula
 from skindx.data.sources.columns import (
     age_years,
     sex,
     skin_type,
 )
-from skindx.data.tables.cells import cell
+from skindx.data.tables.cells import cell, no_formula
 from skindx.data.tables.reader import SUFFIXES, TableLog, is_table, read_table
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.intake import INTAKE

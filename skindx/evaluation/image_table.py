@@ -20,8 +20,8 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import MALFORMED
 from skindx.data.box import Box
 from skindx.data.manifest import Record
-from skindx.data.publish.publish_formats import no_formula
 from skindx.data.publish.published_rows import withheld_of
+from skindx.data.tables.cells import no_formula, without_mark
 from skindx.data.tables.text_files import named_rows
 from skindx.evaluation.answers import Answers, Floats, answers_of, columns_of, settings_of, unusable
 from skindx.evaluation.breakdown import called_positive
@@ -123,7 +123,7 @@ def read_rows(
         return [float(row[f"{name}_{key}"]) for key in keys]
 
     columns: dict[str, list[Any]] = {
-        name: [kind(_text(row[name])) if row[name] or kind is str else None for row in rows]
+        name: [kind(without_mark(row[name])) if row[name] or kind is str else None for row in rows]
         for name, kind in facts.items()
     }
     columns["predicted"] = [row["predicted"] for row in rows]
@@ -161,10 +161,6 @@ def read_rows(
             )
         )
     return records, predictions, answers
-
-
-def _text(cell: str) -> str:
-    return cell[1:] if no_formula(cell[1:]) == cell else cell
 
 
 def _read_boxes(text: str) -> tuple[Box, ...] | None:

@@ -29,7 +29,7 @@ from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
 from skindx.data.layout import COPIES, ISSUES, MANIFEST, TAXONOMY, store_files
 from skindx.data.manifest import Issue, Record, image_facts, read_issues, read_manifest
-from skindx.data.publish.publish_formats import no_formula
+from skindx.data.tables.cells import no_formula
 from skindx.review.box_review import BoxReview
 from skindx.taxonomy import load_taxonomy
 

@@ -104,3 +104,18 @@ def test_folders_may_be_kept_as_splits(pictures: Path, tmp_path: Path) -> None:
         assert (record.split == "test") == record.source_url.startswith("Test/")
     with pytest.raises(UserError, match="split"):
         BuildSettings.parse({**raw, "sources": [{**source, "split": "holdout"}]})
+
+
+def test_folders_may_have_other_classes_than_their_names(pictures: Path, tmp_path: Path) -> None:
+    for number in range(SIZE):
+        path = tmp_path / "f" / ("bcc photo", "acne face", "logo")[number % 3] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((pictures / f"{number}.jpg").read_bytes())
+    labels = {"BCC_photo": "basal cell carcinoma", "acne face": "acne", "logo": None}
+    source = {"kind": "folder", "path": tmp_path / "f", "labels": labels}
+    raw = {"name": "x", "sources": [source], "dedup": {"copies": "off"}}
+    build(BuildSettings.parse(raw), tmp_path / "out")
+    records = read_manifest(tmp_path / "out")
+    assert {record.label for record in records} == {"basal_cell_carcinoma", "acne"}
+    reasons = {i.url.split("/")[0]: i.reason for i in read_issues(tmp_path / "out")}
+    assert reasons == {"logo": "unmapped-label"}

@@ -15,9 +15,9 @@ from small_dataset import free_dataset
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain
-from skindx.data.publish.publish_formats import no_formula
 from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.summary import ClassCount, print_counts, print_summary
+from skindx.data.tables.cells import no_formula
 from skindx.review.dataset_review import DatasetReview
 
 WORDS = "[/bold][red]\x1b]0;owned\x07\x1b[2J\u202egnp\u2066\r\x08[link=http://x]"

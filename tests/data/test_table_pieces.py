@@ -112,7 +112,7 @@ def test_pad_ufes_20(tmp_path: Path) -> None:
 def test_scin(tmp_path: Path) -> None:
     """A label of a written dict in a second table, and three columns of images."""
     images(tmp_path, *(f"dataset/images/{n}.png" for n in ("1", "2", "3", "4")))
-    (tmp_path / "cases.csv").write_text(
+    (tmp_path / "dataset/cases.csv").write_text(
         "case_id,image_1_path,image_2_path\n-11,dataset/images/1.png,dataset/images/2.png\n"
         "-12,dataset/images/3.png,\n-13,dataset/images/4.png,\n"
     )
@@ -123,7 +123,8 @@ def test_scin(tmp_path: Path) -> None:
     source = recipe(
         tmp_path,
         """\
-    path: HERE/cases.csv
+    path: HERE/dataset/cases.csv
+    files_in: HERE
     join: [{path: HERE/labels.csv, key: case_id}]
     one_hot: weighted
     images: [{file: image_1_path, modality: clinical}, {file: image_2_path, modality: dermoscopic}]

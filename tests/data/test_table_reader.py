@@ -17,6 +17,7 @@ from skindx.core.errors import UserError
 from skindx.data.sources.columns import Columns, sex, skin_type
 from skindx.data.sources.dicom import DicomLabels
 from skindx.data.sources.files import FilesSource
+from skindx.data.splits.freeze import Placement, read_places, write_places
 from skindx.data.splits.groups import GroupKeys, GroupSettings
 from skindx.data.tables.cells import as_matched, cell, same_value, truth
 from skindx.data.tables.reader import TableFields, TableLog, read_table
@@ -295,6 +296,19 @@ def test_words_of_several_languages() -> None:
         assert sex(text) == name
     for text, known in (("True", True), ("1.0", True), ("ja", True), ("nein", False), ("?", None)):
         assert truth(text) is known
+    assert as_matched("0.0") == as_matched("0") == as_matched(0)
     assert as_matched("7") == as_matched(7.0) != as_matched("007")
     assert same_value("45,0", 45)
     assert not same_value("a", "b")
+
+
+def test_a_group_that_begins_a_formula_is_marked_in_splits_csv_and_read_back(
+    tmp_path: Path,
+) -> None:
+    placed = {name: Placement("test") for name in ("=1+1", "-11", "'plain")}
+    names = {name: {name, f"{at}" * 64} for at, name in enumerate(placed)}
+    write_places(tmp_path, names, (), placed, {})
+    text = (tmp_path / "splits.csv").read_text()
+    assert ",'=1+1," in text
+    assert ",=1+1," not in text
+    assert {name: read_places(tmp_path)[name] for name in placed} == placed

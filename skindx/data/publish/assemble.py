@@ -46,6 +46,7 @@ from skindx.data.publish.published_rows import (
     write_rows,
 )
 from skindx.data.recipe import BuildSettings
+from skindx.data.tables.cells import no_formula
 from skindx.taxonomy import Taxonomy, load_taxonomy
 
 SUMS = "SHA256SUMS"
@@ -64,7 +65,7 @@ def write_side_files(
     write_rows(folder, rows)
     write_issues(folder, issues)
     columns = ("sha256", "split", "fold", "label", "group")
-    placed = ([getattr(row, column) for column in columns] for row in rows)
+    placed = ([no_formula(getattr(row, column)) for column in columns] for row in rows)
     write_csv(folder / SPLITS_CSV, columns, placed)
     taxonomy.save(folder / TAXONOMY)
     write_json(folder / COCO, published_coco(rows, facts.name))

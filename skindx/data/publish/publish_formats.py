@@ -19,6 +19,7 @@ from skindx.core.atomic_files import write_csv
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.fiftyone import LABELS, box_list, write_labels
 from skindx.data.publish.published_rows import SHARD_NAMES, PublishedRow, shard_schema
+from skindx.data.tables.cells import no_formula
 
 DATA, DETECTIONS, _SUFFIX = "data", "detections.json", ".parquet"
 
@@ -167,13 +168,6 @@ def write_image_folder(
     lines = ([no_formula(getattr(row, name)) for name in _CSV_COLUMNS] for row in named)
     write_csv(folder / FOR_PEOPLE, _CSV_COLUMNS, lines)
     return done
-
-
-def no_formula(value: object) -> object:
-    """Keep a spreadsheet from computing untrusted text; metadata.parquet has it as it is."""
-    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
-        return f"'{value}"
-    return value
 
 
 def _write_metadata(folder: Path, rows: Sequence[PublishedRow], classes: Sequence[str]) -> None:

@@ -215,6 +215,8 @@ class FilesSource(TableShape, TableOfFiles):
     {:04} for a number as 0007, * for any folder; of several the first that leads to a file counts,
     and the others may hold copies of it."""
 
+    files_in: Path | None = Field(None, exclude_if=lambda folder: folder is None)
+    """The folder that `files` is relative to, and out of which none leads; null: the table's."""
     images: tuple[ImageColumn, ...] = Field((), exclude_if=lambda images: not images)
     """Several columns of a row that name its images, such as a close-up and a dermoscopic one;
     `columns.file` is not read then, and the images of a row stay together."""
@@ -236,6 +238,10 @@ class FilesSource(TableShape, TableOfFiles):
     @property
     def table(self) -> Path:
         return first_there(self.path, self.or_paths)
+
+    @property
+    def root(self) -> Path:
+        return self.files_in or self.table.parent
 
     @property
     def known_columns(self) -> FileColumns:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -27,6 +27,7 @@ from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 
 NOT_OPENED = "it was not opened"
+_NO_CLASS = "the recipe says that its folder is no class"
 MAX_BYTES = 200_000_000
 """No photograph is larger; what is would only fill memory and disk."""
 
@@ -132,6 +133,8 @@ class FolderSource(LocalSource):
     columns: YoloColumns | None = Field(None, exclude_if=lambda columns: columns is None)
     """yolo: what lines of more than six columns are, where the folder does not tell: box, polygon.
     """
+    labels: Mapping[str, str | None] = Field({}, exclude_if=lambda labels: not labels)
+    """Class folder -> class; null leaves its images out. Other folders keep their name."""
     group_pattern: NamePattern | None = None
     """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
@@ -211,10 +214,18 @@ def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLay
     tops, merged = _tops(root, walk)
     files: list[FolderFile] = []
     classes: list[str] = []
+    labels = {normalise(name): label for name, label in source.labels.items()}
     for entry in (entry for top in tops for entry in visible(top)):
         if walk.enters(entry):
-            classes.append(_text(entry.name))
-            files += walk.files(entry, classes[-1])
+            name = _text(entry.name)
+            label = labels.get(normalise(name), name)
+            if label:
+                classes.append(label)
+                files += walk.files(entry, label)
+            else:
+                left = (replace(file, status="unmapped-label", detail=_NO_CLASS)
+                        for file in walk.files(entry, name))  # fmt: skip
+                files += left
         else:
             file = look_at(entry, "", walk.bounds)
             loose = replace(file, status="no-class-folder", detail="it lies in no class folder")

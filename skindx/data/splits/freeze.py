@@ -22,6 +22,7 @@ from skindx.data.layout import MANIFEST, recover
 from skindx.data.manifest import SPLITS, Issue, Split, read_manifest
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.split import SplitSettings, fold_groups, split_groups
+from skindx.data.tables.cells import no_formula, without_mark
 from skindx.data.tables.text_files import named_rows
 
 SPLITS_TABLE = "splits.csv"
@@ -57,7 +58,8 @@ def read_places(path: Path) -> dict[str, Placement]:
     rows: list[tuple[str, str, Placement]] = []
     for number, row in named_rows(path, ("sha256", "split")):
         place = _place(row, f"{path}, line {number}")
-        rows.append((row.get("sha256", "").strip().lower(), row.get("group", "").strip(), place))
+        group = without_mark(row.get("group", "").strip())
+        rows.append((row.get("sha256", "").strip().lower(), group, place))
     return _collect(rows, path)
 
 
@@ -150,7 +152,7 @@ def write_places(
             rows.append(("", name, place))
     rows.sort(key=lambda row: (not row[0], row[0], row[1]))
     # An absent fold is written as nothing.
-    lines = ((sha256, group, place.split, place.fold) for sha256, group, place in rows)
+    lines = ((sha256, no_formula(group), place.split, place.fold) for sha256, group, place in rows)
     write_csv(folder / SPLITS_TABLE, _COLUMNS, lines)
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 from typing import Any
 
 from skindx.core.text import folded_name
@@ -16,6 +17,9 @@ _TRUTHS = {
 _TRUTH_OF = {word: truth for truth, words in _TRUTHS.items() for word in words.split()}
 
 
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
+
+
 def cell(value: object) -> str:
     """Return a value as text, at most LONGEST of it: "" for none and not-a-number, 3.0 as "3"."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -23,6 +27,18 @@ def cell(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()[:LONGEST]
+
+
+def no_formula(value: object) -> object:
+    """Keep a spreadsheet from computing untrusted text that is written as a cell."""
+    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value
+
+
+def without_mark(text: str) -> str:
+    """Return the text of a cell that `no_formula` may have marked."""
+    return text[1:] if no_formula(text[1:]) == text else text
 
 
 def truth(value: object) -> bool | None:
@@ -60,7 +76,7 @@ def as_matched(value: object) -> str:
     text = cell(value)
     number = number_of(text) if len(text) <= 15 else None
     # 007 is an id and not the number 7.
-    if number is None or not number.is_integer() or text.lstrip("+-")[:1] == "0" != text[:2]:
+    if number is None or not number.is_integer() or _LEADING_ZERO.match(text):
         return folded_name(text)
     return str(int(number))
 

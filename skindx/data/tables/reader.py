@@ -64,6 +64,8 @@ class TableLog:
     dropped: list[tuple[str, str]] = field(default_factory=list)
     """Where a line stands that was left out, and why."""
     notes: list[str] = field(default_factory=list)
+    of_others: list[str] = field(default_factory=list)
+    """Whole sentences about tables that were joined."""
 
     def all_notes(self, path: Path) -> list[str]:
         """Return what was passed over, in sentences."""
@@ -72,7 +74,7 @@ class TableLog:
             where, why = self.dropped[0]
             count = counted(len(self.dropped), "line")
             notes.append(f"{path}: {count} left out, such as {where}: {why}.")
-        return notes
+        return notes + self.of_others
 
 
 class WantedColumns(Protocol):
@@ -294,7 +296,8 @@ class _Reading:
             yield from self.of_rows(rows, padded=True)
         for what, count in (+book.odd).items():
             self.log.notes.append(f"{count} {what} count as empty.")
-        if others := [one.name for one in book.sheets if one is not sheet]:
+        named = self.fields is not None and self.fields.sheet
+        if not named and (others := [one.name for one in book.sheets if one is not sheet]):
             self.log.notes.append(f"the sheet {sheet.name!r} is read, not {', '.join(others)}.")
 
     def _sheet(self, book: Workbook) -> tuple[WorkbookSheet, int, Sequence[Any]]:

@@ -265,7 +265,7 @@ def shaped_lines(
         lines += _by_image(line, images, file, f"row {number}") if images else [line]
     log.names = (*log.names, *given)
     for one in joins:
-        log.notes += one.notes(path, example) if lines else []
+        log.of_others += one.notes(path, example) if lines else []
     log.notes += pieces.notes()
     return lines
 

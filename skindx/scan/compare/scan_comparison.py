@@ -12,7 +12,7 @@ from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_output, write_private, write_private_csv
 from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
-from skindx.data.publish.publish_formats import no_formula
+from skindx.data.tables.cells import no_formula
 from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match

@@ -23,7 +23,7 @@ from skindx.core.text import printable
 from skindx.core.untrusted import MALFORMED, MEGABYTE, read_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
-from skindx.data.publish.publish_formats import no_formula
+from skindx.data.tables.cells import no_formula
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.outputs.scan_pages import (
