@@ -47,6 +47,7 @@ def audit(
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
     from skindx.core.progress import progress_bars
+    from skindx.data.report.dataset_report import renew_report
     from skindx.data.summary import as_typed
 
     if labels and off_topic:
@@ -64,6 +65,8 @@ def audit(
             lines = _off_topic(dataset, embeddings, threshold)
         else:
             lines = _privacy(dataset, workers, sets or [], progress)
+    if labels or off_topic:
+        renew_report(dataset)  # it counts flags
     print("\n".join(as_typed(line, dataset) for line in lines))
 
 

@@ -54,7 +54,9 @@ def build(
     On a cluster whose machines share OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
     from skindx.core.progress import progress_bars
+    from skindx.core.text import printable
     from skindx.data.build.build_dataset import build, load_build_settings
+    from skindx.data.layout import REPORT
     from skindx.data.summary import print_summary
 
     if freeze:
@@ -75,3 +77,4 @@ def build(
             cluster=cluster,
         )
     print_summary(summary, console(), out)
+    print(printable(f"{out / REPORT} shows this with examples, in a browser or on paper."))

@@ -39,9 +39,9 @@ def words_of(page: str) -> str:
     return " ".join("".join(body.itertext()).split())
 
 
-def rows_of(page: str) -> dict[str, list[str]]:
-    """Return the rows of the table of classes: heading -> its other cells."""
-    table = next(one for one in tree_of(page).iter("table") if "classes" in one.get("class", ""))
+def rows_of(page: str, name: str = "classes") -> dict[str, list[str]]:
+    """Return the rows of a table: heading -> its other cells."""
+    table = next(one for one in tree_of(page).iter("table") if name in one.get("class", ""))
     rows = {}
     for row in table.iter("tr"):
         cells = [" ".join(" ".join(cell.itertext()).split()) for cell in row]
@@ -101,6 +101,11 @@ def test_every_build_writes_the_same_report_of_the_same_images(root: Path, tmp_p
         assert [int(cell.split()[0]) for cell in cells[2:6]] == [
             splits[split] for split in ("train", "val", "calibration", "test")
         ]
+    stages = rows_of(pages[0], "stages")
+    assert stages["Nevus (mole)"] == [*("11", "10", "10", "8", "8"), (
+        "conflicting-duplicate 1, exact-duplicate 1, not-a-picture 1"
+    )]  # fmt: skip
+    assert stages["Melanoma"] == ["9", "9", "9", "8", "8", "conflicting-duplicate 1"]
     for reason, count in Counter(issue.reason for issue in issues).items():
         assert f"{reason} {count}" in words
     assert "nevus/notes.txt" in words

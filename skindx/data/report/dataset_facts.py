@@ -23,7 +23,7 @@ from skindx.data.manifest import (
 )
 from skindx.data.origin import parse_licence
 from skindx.data.report.reason_texts import REASON_TEXTS
-from skindx.data.summary import CopyCounts
+from skindx.data.summary import STAGES, CopyCounts
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.taxonomy import Taxonomy
 
@@ -31,6 +31,7 @@ LARGEST, SMALLEST = 40, 20
 """Classes that the report lists where there are more."""
 _NAMED = 8
 _ROWS = 20
+_STAGE_ROWS = 30
 _SAMPLES = 5
 _LONGEST = 160
 FEW_GROUPS = 10
@@ -52,8 +53,15 @@ class ClassFacts:
     groups: int
     splits: Mapping[Split, tuple[int, int]]
     """Split -> images and groups."""
-    named: int | None
-    """Images that the sources named for it; None: the summary does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """How many images of one class came through each of STAGES, and why most others did not."""
+
+    name: str
+    images: tuple[int, ...]
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,9 @@ class DatasetFacts:
     missing_classes: tuple[tuple[str, str], ...]
     """Classes without an image, and why."""
     more_missing: int
+    stages: tuple[StageFacts, ...]
+    """Of the classes that lost most images; none where the summary does not say."""
+    more_stages: int
     splits: tuple[tuple[str, int, int, int], ...]
     """Split, images, groups, classes."""
     folds: int
@@ -132,7 +143,8 @@ def dataset_facts(
 
     `summary` is that of summary.json, or {}: an older version did not write every key.
     """
-    classes = _classes(records, taxonomy, summary.get("funnel") or ())
+    classes = _classes(records, taxonomy)
+    stages = list(_stages(summary.get("funnel") or (), taxonomy))
     counts = count_images(records)
     known = {field: counts[field] for field in _OF_PEOPLE}
     known["modality"] = dict(Counter(r.modality or UNKNOWN for r in records).most_common())
@@ -158,6 +170,8 @@ def dataset_facts(
         all_classes=len(classes),
         missing_classes=tuple((printable(key), short(why)) for key, why in missing[:_ROWS]),
         more_missing=max(0, len(missing) - _ROWS),
+        stages=tuple(stages[:_STAGE_ROWS]),
+        more_stages=max(0, len(stages) - _STAGE_ROWS),
         splits=tuple(_splits(records)),
         folds=len({record.fold for record in records} - {None}),
         divided=sum(len(splits) > 1 for splits in splits_of.values()),
@@ -202,12 +216,22 @@ def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, str]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _classes(
-    records: Sequence[Record], taxonomy: Taxonomy | None, funnel: Iterable[Mapping[str, Any]]
-) -> list[ClassFacts]:
+def _stages(funnel: Iterable[Mapping[str, Any]], taxonomy: Taxonomy | None) -> Iterator[StageFacts]:
+    """Yield the classes of which images were lost, those that lost most first."""
+    known = {one.key: one.name for one in taxonomy.classes} if taxonomy else {}
+    rows = [
+        row for row in funnel if row["named"] > row["kept"] or (row["lost"] and not row["kept"])
+    ]
+    for row in sorted(rows, key=lambda row: (row["kept"] - row["named"], row["label"])):
+        ranked = sorted(row["lost"].items(), key=lambda pair: (-pair[1], pair[0]))
+        why = ", ".join(f"{short(reason, 60)} {n:,}" for reason, n in ranked[:_SAMPLES])
+        images = tuple(int(row[stage]) for stage in STAGES)
+        yield StageFacts(short(known.get(row["label"], row["label"])), images, why)
+
+
+def _classes(records: Sequence[Record], taxonomy: Taxonomy | None) -> list[ClassFacts]:
     """Return all classes with images, by falling number of images."""
     known = {one.key: one for one in taxonomy.classes} if taxonomy else {}
-    named = {row["label"]: row["named"] for row in funnel}
     images = Counter((record.label, record.split) for record in records)
     pairs = {(record.label, record.split, record.group) for record in records}
     groups = Counter((label, split) for label, split, _ in pairs)
@@ -224,7 +248,6 @@ def _classes(
                 sum(n for n, _ in splits.values()),
                 whole[key],
                 splits,
-                named.get(key),
             )
         )
     return sorted(rows, key=lambda row: (-row.images, row.key))
@@ -344,6 +367,8 @@ def _banded(
 def _size_words(records: Sequence[Record]) -> str:
     if not records:
         return ""
+    if len({(r.width, r.height) for r in records}) == 1:
+        return f"Every image has {records[0].width:,} × {records[0].height:,} pixels."
     longer = np.percentile([max(r.width, r.height) for r in records], (0, 5, 50, 95, 100))
     low, fifth, middle, most, high = (f"{value:,.0f}" for value in longer)
     common = Counter((r.width, r.height) for r in records).most_common(3)

@@ -32,6 +32,7 @@ from skindx.data.manifest import (
 )
 from skindx.data.publish.published_rows import withheld_of
 from skindx.data.report.dataset_facts import DatasetFacts, dataset_facts, short
+from skindx.data.summary import STAGES
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
 from skindx.taxonomy import Taxonomy
@@ -105,6 +106,7 @@ def render_report(
     html = _template().render(
         f=facts,
         splits=SPLITS,
+        stages=STAGES,
         samples=samples,
         credits=sorted({sample.credit for _, of_one in samples for sample in of_one} - {""}),
         withheld=withheld,
