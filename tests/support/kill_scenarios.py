@@ -85,6 +85,7 @@ def reported(out: Path) -> tuple[object, ...]:
         load_taxonomy(out / "taxonomy.yaml").keys,
         (out / "recipe.yaml").read_text(),
         (out / "summary.json").read_text(),
+        (out / "report.html").read_text(),
         sorted(read_places(out).items()),
     )
 

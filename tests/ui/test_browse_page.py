@@ -190,6 +190,16 @@ def test_a_phone_needs_no_scrolling_sideways(
     windows.close()
 
 
+def test_what_a_person_withholds_leaves_the_report(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data", 4)
+    report = write_report(small.write())
+    assert report.read_text().count("<img") == 4
+    with review_of(tmp_path) as url:
+        answer = {"at": 0, "by": "me", "revision": 0, "verdict": "withhold"}
+        assert httpx.post(url + "answer", json=answer).status_code == 200
+    assert report.read_text().count("<img") == 3
+
+
 def test_a_report_asks_for_nothing_and_fits_screen_and_paper(
     browser: "Browser", tmp_path: Path, axe: Axe
 ) -> None:

@@ -1,6 +1,6 @@
 """The report of a dataset: one HTML file that needs nothing else, on a screen and on paper.
 
-It is the same for the same dataset: it has no date and no path. It stays in the dataset's folder,
+It is the same for the same dataset, since it bears no date. It stays in the dataset's folder,
 since it names files, addresses and small counts of people. Of images it shows small copies where
 the licence allows a changed copy, and none that is flagged for privacy.
 """

@@ -30,6 +30,7 @@ from skindx.data.copies.describe import LONG_SIDE, describe
 from skindx.data.copies.geometry import models_of
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image
+from skindx.data.report.dataset_report import renew_report
 from skindx.imaging.hashes import grey
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
@@ -168,6 +169,7 @@ def serve(dataset: Path, by: str = "", *, reason: str = "", port: int = 7861) ->
         threading.Thread(target=_warm, args=(review,), daemon=True).start()
         app = build_app(review, token, by, reason)
         run(app, Listening(HOST, port), lambda: print(greeting, flush=True))
+    renew_report(dataset)  # without the images that were withheld or removed
     print(f"{summary(review)} The next `skindx build` obeys them.")
 
 
