@@ -85,8 +85,8 @@ MUTANTS = {
     ),
     "groups: zeros of a table are one patient": Mutant(
         "skindx/data/splits/groups.py",
-        "if not is_zero(group) or len(group) in counts",
-        "if True",
+        "(not is_zero(group) or len(group) in counts)",
+        "True",
         "tests/data/test_placeholders.py",
     ),
     "groups: half a class is most of it": Mutant(
@@ -120,16 +120,16 @@ MUTANTS = {
         "tests/data/test_dicom_source.py",
     ),
     "tables: cells beyond the header are dropped": Mutant(
-        "skindx/data/sources/columns.py",
-        "if any(cells[len(names) :]):",
-        "if False:",
-        "tests/data/test_files_source.py",
+        "skindx/data/tables/reader.py",
+        "if len(cells) == width:",
+        "if len(cells) >= width:",
+        "tests/data/test_table_reader.py",
     ),
     "tables: of two columns of a name one counts": Mutant(
-        "skindx/data/sources/columns.py",
-        "if known.count(name) > 1:",
+        "skindx/data/tables/reader.py",
+        "if known.count(name) > 1 and not self.lists:",
         "if False:",
-        "tests/data/test_files_source.py",
+        "tests/data/test_table_reader.py",
     ),
     "YAML: a number where text is due": Mutant(
         "skindx/core/settings_base.py",
@@ -253,8 +253,8 @@ MUTANTS = {
     ),
     "freeze: large letters are another image": Mutant(
         "skindx/data/splits/freeze.py",
-        "sha256.lower()",
-        "sha256",
+        '"").strip().lower(), group',
+        '"").strip(), group',
         "tests/data/test_freeze.py",
     ),
     "freeze: validated is trained": Mutant(

@@ -90,5 +90,8 @@ def test_a_folder_without_photos_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(UserError, match=r"names no photo \(Files left out: no images: 1\); give"):
         list_photos(tmp_path)
-    with pytest.raises(UserError, match="neither a folder nor a table"):
+    with pytest.raises(UserError, match="has no column 'file', which names the photos"):
         list_photos(tmp_path / "notes.txt")
+    (tmp_path / "notes.doc").write_text("x")
+    with pytest.raises(UserError, match="neither a folder nor a table"):
+        list_photos(tmp_path / "notes.doc")
