@@ -4,10 +4,10 @@ import os
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import IO, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr
@@ -17,6 +17,7 @@ from skindx.core.text import counted
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
+from skindx.data.sources.archives import DAMAGED, ArchiveFiles, may_be_archive
 from skindx.data.sources.columns import Columns, first_there, stated_modality
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
@@ -58,6 +59,7 @@ class TableOfFiles(TableFields, LocalSource):
 
     _notes: list[str] = PrivateAttr(default_factory=list)
     """What the last reading of the table passed over."""
+    _packed: ArchiveFiles | None = PrivateAttr(None)
 
     @property
     @abstractmethod
@@ -104,7 +106,7 @@ class TableOfFiles(TableFields, LocalSource):
         files = [self.file_of(line) for line in taken]
         odd = {
             "of its lines name files that are not there": [
-                file for file in files if not _is_there(self.root / file)
+                file for file in files if not self._has(file)
             ],
             "files beside it stand in no line of it and are left out": self._unlisted(lines),
             **columns.odd_facts(lines),
@@ -160,19 +162,37 @@ class TableOfFiles(TableFields, LocalSource):
         root = Path(os.path.realpath(self.root))
         lines = [line for line in lines if AT not in line]
         named = {Path(name) for line in lines for name in self.files_of(line)}
-        return [
+        folders = sorted({name.parent for name in named})
+        packed = [
+            name
+            for folder in folders
+            for name in self._archives().names(folder.as_posix())
+            if Path(name) not in named and Path(name).suffix.lower() in ENDINGS[1:]
+        ]
+        return packed + [
             (folder / entry.name).as_posix()
-            for folder in sorted({name.parent for name in named})
+            for folder in folders
             if _is_there(root / folder)
             and Path(os.path.realpath(root / folder)).is_relative_to(root)
+            and (root / folder).is_dir()
             for entry in visible(root / folder)
             if folder / entry.name not in named and look_at(entry, "", root).status == "stored"
         ]
+
+    def _archives(self) -> ArchiveFiles:
+        if self._packed is None:
+            self._packed = ArchiveFiles(self.root)
+        return self._packed
+
+    def _has(self, name: str) -> bool:
+        return _is_there(self.root / name) or self._archives().find(name) is not None
 
     def _read(self, name: str) -> tuple[str, str, bytes]:
         """Return status, detail and bytes of one file; only files below `root`."""
         root = Path(os.path.realpath(self.root))
         file = Path(os.path.realpath(root / name)) if "\0" not in name else root
+        if packed := self._archives().find(name):
+            return self._unpacked(packed)
         if root not in file.parents:
             return "link-refused", "the path leads out of the table's folder", b""
         try:
@@ -182,6 +202,17 @@ class TableOfFiles(TableFields, LocalSource):
                 data = stream.read(MAX_BYTES + 1)
         except OSError as error:
             return "unreadable", error.strerror or type(error).__name__, b""
+        return self._judged(data)
+
+    def _unpacked(self, opened: Callable[[], IO[bytes]]) -> tuple[str, str, bytes]:
+        try:
+            with opened() as stream:
+                return self._judged(stream.read(MAX_BYTES + 1))
+        except DAMAGED as error:
+            return "unreadable", f"its archive is damaged ({' '.join(str(error).split())})", b""
+
+    @staticmethod
+    def _judged(data: bytes) -> tuple[str, str, bytes]:
         if image_suffix(data[:16]) is None:
             return *unusable(data[:HEAD]), b""
         if len(data) > MAX_BYTES:
@@ -324,7 +355,7 @@ class FilesSource(TableShape, TableOfFiles):
         ]
 
     def _found(self, line: Mapping[str, Any]) -> str:
-        return next((one for one in self.files_of(line) if _is_there(self.root / one)), "")
+        return next((one for one in self.files_of(line) if self._has(one)), "")
 
     def file_of(self, line: Mapping[str, Any]) -> str:
         """Return the path of a line's file, relative to the table."""
@@ -355,7 +386,7 @@ def _folders(root: Path, pattern: str) -> list[str]:
     pattern = pattern.rstrip("/")
     if "*" not in pattern or pattern.startswith("/"):
         return [pattern]
-    found = sorted(path for path in root.glob(pattern) if path.is_dir())
+    found = [path for path in sorted(root.glob(pattern)) if path.is_dir() or may_be_archive(path)]
     if not found:
         raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
     return [path.relative_to(root).as_posix() for path in found]
