@@ -20,7 +20,7 @@ from skindx.data.layout import REPORT, SUMMARY, TAXONOMY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest, write_manifest
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.report.dataset_facts import dataset_facts, gaps
-from skindx.data.report.dataset_report import write_report
+from skindx.data.report.dataset_report import renew_report, write_report
 from skindx.data.report.reason_texts import REASON_TEXTS
 from skindx.taxonomy import SkinClass, Taxonomy
 
@@ -263,6 +263,34 @@ def test_an_older_dataset_gets_a_report(tmp_path: Path, lacking: tuple[str, ...]
 def test_what_is_no_dataset_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no dataset"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [{"funnel": [1]}, {"funnel": [{"label": "a"}]}, {"copies": {"torn": 1, "torn_images": 3}},
+     {"found": "x"}, {"absent_classes": 5}],
+)  # fmt: skip
+def test_a_summary_that_no_build_wrote_is_one_sentence(tmp_path: Path, summary: object) -> None:
+    folder = free_dataset(tmp_path / "data", 4).write()
+    (folder / SUMMARY).write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=r"summary\.json is none that a build wrote"):
+        write_report(folder)
+    (folder / REPORT).write_text("older")
+    with pytest.raises(UserError, match="is none that a build wrote"):
+        renew_report(folder)
+    assert not (folder / REPORT).exists(), "it may show what was flagged since"
+
+
+def test_many_reasons_and_long_notes_are_cut(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data", 4)
+    small.issues = [Issue(f"u{n}", "", f"c{n}", f"reason-{n}") for n in range(5000)]
+    folder = small.write()
+    (folder / SUMMARY).write_text(json.dumps({"notes": ["n" * 10**4] * 1000}))
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert len(page) < 200_000
+    assert "And 960 more" in words_of(page)
+    assert "for 5,000 reasons" in words_of(page)
+    assert "4,940 more reasons" in words_of(page)
 
 
 def test_a_damaged_image_is_left_out_of_the_pictures(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ _ROWS = 20
 _STAGE_ROWS = 30
 _SAMPLES = 5
 _LONGEST = 160
+_LONGEST_NOTE = 800
+_MOST_REASONS = 60
+"""A build has fewer; a table of unknown origin may have any number."""
 FEW_GROUPS = 10
 """With fewer groups in test a figure of a class is hardly one."""
 
@@ -111,6 +114,8 @@ class DatasetFacts:
     gaps: tuple[str, ...]
     """Which figures the splits cannot give, in sentences."""
     reasons: tuple[ReasonFacts, ...]
+    """The most frequent; a build has fewer than are listed at most."""
+    all_reasons: int
     left_out: int
     sources: Bars
     licences: tuple[tuple[str, int, str], ...]
@@ -147,7 +152,7 @@ def dataset_facts(
     stages = list(_stages(summary.get("funnel") or (), taxonomy))
     counts = count_images(records)
     known = {field: counts[field] for field in _OF_PEOPLE}
-    known["modality"] = dict(Counter(r.modality or UNKNOWN for r in records).most_common())
+    known["modality"] = dict(Counter(r.modality or UNKNOWN for r in records).most_common(_ROWS))
     titles = COUNTED | {"modality": "kind of image"}
     missing = [*_mapping(summary, "dropped_classes").items()]
     missing += [*_mapping(summary, "lost_classes").items()]
@@ -177,6 +182,7 @@ def dataset_facts(
         divided=sum(len(splits) > 1 for splits in splits_of.values()),
         gaps=tuple(gaps(classes)),
         reasons=tuple(_reasons(issues)),
+        all_reasons=len({issue.reason for issue in issues}),
         left_out=len(issues),
         sources=_bars("source", len(records), counts["source"]),
         licences=tuple(_licences(counts["licence"])),
@@ -194,12 +200,12 @@ def dataset_facts(
             "images a group", Counter(r.group for r in records).values(), _GROUP_SIZES, "groups"
         ),
         copies=tuple(_copies(summary.get("copies"), compared=compared)),
-        flags=tuple(flagged.most_common()),
+        flags=tuple((short(reason, 60), n) for reason, n in flagged.most_common(_ROWS)),
         boxes=(
             sum(record.boxes is not None for record in records),
             sum(len(record.boxes or ()) for record in records),
         ),
-        notes=tuple(printable(note) for note in notes[: 2 * _ROWS]),
+        notes=tuple(short(note, _LONGEST_NOTE) for note in notes[: 2 * _ROWS]),
         more_notes=max(0, len(notes) - 2 * _ROWS),
     )
 
@@ -317,7 +323,8 @@ def _reasons(issues: Sequence[Issue]) -> Iterator[ReasonFacts]:
     by_reason = defaultdict(list)
     for issue in issues:
         by_reason[issue.reason].append(issue)
-    for reason, rows in sorted(by_reason.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+    ordered = sorted(by_reason.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    for reason, rows in ordered[:_MOST_REASONS]:
         ranked = Counter(row.label for row in rows if row.label).most_common()
         words = ", ".join(f"{short(label, 60)} ({n:,})" for label, n in ranked[:_SAMPLES])
         more = len(ranked) - _SAMPLES

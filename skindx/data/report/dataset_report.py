@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
 from skindx.core.text import html_environment, keep_units
-from skindx.core.untrusted import read_json
+from skindx.core.untrusted import MALFORMED, read_json
 from skindx.data.decisions import PRIVATE, Flag, looked_at, read_flags
 from skindx.data.layout import COPIES, ISSUES, REPORT, SUMMARY, TAXONOMY, stored_file
 from skindx.data.manifest import (
@@ -58,21 +58,31 @@ class Sample:
 def write_report(dataset: Path) -> Path:
     """Write DATASET/report.html of what stands in the folder, also of an older version's.
 
-    Raises UserError for what is no dataset.
+    Raises UserError for what is no dataset, and for a summary that no build wrote.
     """
     records = read_manifest(dataset)
     issues = read_issues(dataset) if (dataset / ISSUES).exists() else []
     taxonomy = Taxonomy.load(dataset / TAXONOMY) if (dataset / TAXONOMY).exists() else None
-    summary = dataset / SUMMARY
-    page = render_report(
-        dataset,
-        records,
-        issues=issues,
-        taxonomy=taxonomy,
-        summary=read_json(summary, MOST_SUMMARY, finite=False) if summary.exists() else {},
-        flags=read_flags(dataset),
-        compared=(dataset / COPIES).exists(),
-    )
+    file = dataset / SUMMARY
+    summary = read_json(file, MOST_SUMMARY, finite=False) if file.exists() else {}
+    flags, compared = read_flags(dataset), (dataset / COPIES).exists()
+    try:
+        page = render_report(
+            dataset,
+            records,
+            issues=issues,
+            taxonomy=taxonomy,
+            summary=summary,
+            flags=flags,
+            compared=compared,
+        )
+    except UserError:
+        raise
+    except MALFORMED as error:
+        raise UserError(
+            f"{file} is none that a build wrote ({type(error).__name__}: {error}); delete it, or "
+            "run `skindx build` again."
+        ) from None
     write_text(dataset / REPORT, page)
     return dataset / REPORT
 
@@ -80,7 +90,11 @@ def write_report(dataset: Path) -> Path:
 def renew_report(dataset: Path) -> None:
     """Write the report again where there is one: images were flagged or taken down since."""
     if (dataset / REPORT).exists():
-        write_report(dataset)
+        try:
+            write_report(dataset)
+        except UserError:
+            (dataset / REPORT).unlink()  # it may show what is not to be shown any more
+            raise
 
 
 def render_report(
