@@ -176,3 +176,13 @@ def test_the_hub_is_asked_only_on_request(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
     with pytest.raises(UserError, match=r"cannot be had .*no route"):
         read(tmp_path, repo="some/derm")
+
+
+def test_splits_of_shards_and_folders_may_be_kept(tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "validation", "test")):
+        line = {"image": encode(paint(number)), "label": "acne"}
+        shard(tmp_path / f"hub/data/{split}-00000-of-00001.parquet", [line])
+    kept = read(tmp_path, path=tmp_path / "hub", splits="kept")
+    assert [row.split for row in kept.values()] == ["test", "train", "val"]
+    merged = read(tmp_path, path=tmp_path / "hub")
+    assert {row.split for row in merged.values()} == {""}

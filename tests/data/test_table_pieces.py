@@ -343,3 +343,15 @@ def test_every_line_has_one_class_or_a_reason(
         else:
             assert line[LEFT_OUT][0] == ("no-label" if max(numbers) == 0 else "conflict")
     assert Counter(LEFT_OUT in line for line in lines).total() == len(weights)
+
+
+def test_an_address_with_two_labels_is_said_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "url,label,age\nhttps://a.org/1.jpg,acne,200\nhttps://a.org/1.jpg,rosacea,\n"
+    )
+    raw = {"kind": "table", "path": tmp_path / "t.csv", "columns": {"age": "age"}}
+    said = " ".join(TableSource.parse(raw).preview().notes)
+    assert "1 image with several labels, such as https://a.org/1.jpg" in said
+    assert "1 ages are no years" in said
+    with pytest.raises(UserError, match="several labels, and on_conflict is refuse"):
+        TableSource.parse({**raw, "on_conflict": "refuse"}).check()

@@ -17,7 +17,7 @@ from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.secret_hosts import HUB
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import Columns
+from skindx.data.sources.columns import Columns, split_of
 from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.data.tables.cells import cell
 from skindx.data.tables.reader import ONE_ROW, UNREADABLE, read_table
@@ -151,7 +151,7 @@ class HuggingFaceSource(LocalSource):
     """A dataset in a folder, or on the hub by its name and, better, its commit.
 
     The hub is asked only where HF_HUB_OFFLINE=0 says so. Class folders without any table are
-    `kind: folder`. Splits that others made are not trusted: all are read as one.
+    `kind: folder`. Splits that others made are read as one unless `splits` keeps them.
     """
 
     kind: Literal["huggingface"]
@@ -159,6 +159,8 @@ class HuggingFaceSource(LocalSource):
     repo: str = Field("", pattern=r"^([\w.-]+/[\w.-]+)?$")
     revision: str | None = None
     columns: HuggingFaceColumns = HuggingFaceColumns()
+    splits: Literal["merged", "kept"] = Field("merged", exclude_if=lambda how: how == "merged")
+    """Splits by the names of folders and shards: merged, or kept as they are."""
     licence: str = ""
     creator: str = ""
     attribution: str = ""
@@ -239,6 +241,9 @@ class HuggingFaceSource(LocalSource):
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         status, detail = _judge(item, self.max_bytes)
         known = self.columns.known(item.line, **given)
+        words = (word for part in item.url.split("/")[:-1] for word in (part, part.split("-")[0]))
+        named = next(filter(None, map(split_of, words)), None) if self.splits == "kept" else None
+        known |= {"split": named} if named else {}
         return self.stored(
             dataset, item.url, item.label, item.data, status=status, detail=detail, **known
         )

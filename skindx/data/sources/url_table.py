@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
+from skindx.core.text import counted
 from skindx.data.ledger import LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, stated_modality
@@ -32,6 +33,8 @@ class TableSource(TableShape, WebSource):
     With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
     saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
     """
+
+    knows_labels: ClassVar[bool] = True
 
     kind: Literal["table"]
     path: Path
@@ -69,6 +72,11 @@ class TableSource(TableShape, WebSource):
         rows = list(self.begin())
         if not rows:
             raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+        if self.on_conflict == "refuse" and (torn := _of_several_labels(rows)):
+            raise UserError(
+                f"{self.path} gives {torn[0][:200]} several labels, and on_conflict is refuse; "
+                "correct it, or set on_conflict: list, which leaves the image out."
+            )
         return {self.address(row.url) for row in rows if not row.status}
 
     def begin(self) -> Iterator[LedgerRow]:
@@ -96,7 +104,18 @@ class TableSource(TableShape, WebSource):
         log = TableLog()
         lines = [line for line in self._lines(log) if LEFT_OUT not in line]
         labels = [cell(line.get(self.columns.label)) for line in lines]
-        return SourcePreview(labels, log.all_notes(self.path))
+        notes = log.all_notes(self.path)
+        if torn := _of_several_labels(list(self.begin())):
+            notes.append(
+                f"{self.path}: {counted(len(torn), 'image')} with several labels, such as "
+                f"{torn[0][:200]}; no such image is taken, unless the labels are one class."
+            )
+        notes += [
+            f"{self.path}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
+            for what, names in self.columns.odd_facts(lines).items()
+            if names
+        ]
+        return SourcePreview(labels, notes)
 
     def address(self, url: str) -> str:
         """Return the URL, or what the mirror has in its place."""
@@ -109,3 +128,12 @@ class TableSource(TableShape, WebSource):
     def barren(self, labels: int, failures: Sequence[str]) -> str:
         """Say that no line came out."""
         return f"{self.path} holds no rows; give a table with one line an image."
+
+
+def _of_several_labels(rows: Sequence[LedgerRow]) -> list[str]:
+    """Return the addresses that lines of a table give several labels."""
+    labels: dict[str, set[str]] = {}
+    for row in rows:
+        if not row.status:
+            labels.setdefault(row.url, set()).add(row.label)
+    return [url for url, several in labels.items() if len(several) > 1]
