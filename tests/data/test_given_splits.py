@@ -119,3 +119,31 @@ def test_folders_may_have_other_classes_than_their_names(pictures: Path, tmp_pat
     assert {record.label for record in records} == {"basal_cell_carcinoma", "acne"}
     reasons = {i.url.split("/")[0]: i.reason for i in read_issues(tmp_path / "out")}
     assert reasons == {"logo": "unmapped-label"}
+
+
+def test_a_name_may_say_the_class_and_the_patient(pictures: Path, tmp_path: Path) -> None:
+    for number in range(SIZE):
+        code = ("MKP", "CHP", "OTH")[number % 3]
+        path = tmp_path / "f" / "all" / f"{code}_{number // 6}_{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((pictures / f"{number}.jpg").read_bytes())
+    (tmp_path / "f" / "all" / "x.jpg").write_bytes((pictures / "40.jpg").read_bytes())
+    source = {
+        "kind": "folder",
+        "path": tmp_path / "f",
+        "label_pattern": "^([A-Z]+)_",
+        "group_pattern": "^([A-Z]+_[0-9]+)_",
+        "labels": {"MKP": "mpox", "CHP": "chickenpox", "OTH": None},
+    }
+    raw = {"name": "x", "sources": [source], "dedup": {"copies": "off"}}
+    build(BuildSettings.parse(raw), tmp_path / "out")
+    records = read_manifest(tmp_path / "out")
+    assert Counter(record.label for record in records) == {"mpox": 8, "chickenpox": 8}
+    assert len({record.group for record in records}) == 8
+    reasons = Counter(issue.reason for issue in read_issues(tmp_path / "out"))
+    assert reasons == {"unmapped-label": 8, "no-class": 1}
+    with pytest.raises(UserError, match="finds no class in file names"):
+        build(
+            BuildSettings.parse({**raw, "sources": [{**source, "label_pattern": "^(zz)"}]}),
+            tmp_path / "o",
+        )

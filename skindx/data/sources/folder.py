@@ -27,7 +27,7 @@ from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 
 NOT_OPENED = "it was not opened"
-_NO_CLASS = "the recipe says that its folder is no class"
+_NO_CLASS = "the recipe's labels say that it is of no class"
 MAX_BYTES = 200_000_000
 """No photograph is larger; what is would only fill memory and disk."""
 
@@ -135,6 +135,8 @@ class FolderSource(LocalSource):
     """
     labels: Mapping[str, str | None] = Field({}, exclude_if=lambda labels: not labels)
     """Class folder -> class; null leaves its images out. Other folders keep their name."""
+    label_pattern: NamePattern | None = Field(None, exclude_if=lambda pattern: pattern is None)
+    """Regular expression; its first group is the class in a file name, whatever its folder."""
     group_pattern: NamePattern | None = None
     """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
@@ -211,6 +213,8 @@ def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLay
     if source.layout != "classes":
         return _look_at_labelled(root, source)
     walk = FolderWalk(None if source.follow_links else root.resolve(), opened)
+    if source.label_pattern:
+        return _look_at_named(root, source, walk)
     tops, merged = _tops(root, walk)
     files: list[FolderFile] = []
     classes: list[str] = []
@@ -234,6 +238,30 @@ def look_at_folder(source: FolderSource, opened: int | None = None) -> FolderLay
     _check_parts(root, classes)
     _check_classes(root, classes, files)
     return FolderLayout(merged, tuple(files))
+
+
+def _look_at_named(root: Path, source: FolderSource, walk: FolderWalk) -> FolderLayout:
+    """Give each image the class that its name says."""
+    found = list(walk.files(root, ""))
+    said = first_groups(source.label_pattern or "", [file.path.name for file in found])
+    labels = {normalise(name): label for name, label in source.labels.items()}
+    files = []
+    for file in found:
+        name = said.get(file.path.name) or ""
+        label = labels.get(normalise(name), name) if name else ""
+        if file.status == "stored" and not label:
+            detail = _NO_CLASS if name else "label_pattern finds no class in its name"
+            status = "unmapped-label" if name else "no-class"
+            files.append(replace(file, label=name, status=status, detail=detail))
+        else:
+            files.append(replace(file, label=label or ""))
+    if found and not any(file.label for file in files):
+        raise UserError(
+            f"{root}: label_pattern finds no class in file names such as {found[0].path.name!r}; "
+            "correct it."
+        )
+    _check_classes(root, [file.label for file in files if file.status == "stored"], files)
+    return FolderLayout((), tuple(files))
 
 
 def _look_at_labelled(root: Path, source: FolderSource) -> FolderLayout:
