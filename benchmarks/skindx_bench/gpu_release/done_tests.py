@@ -38,10 +38,19 @@ def pytest_collection_modifyitems(config: "pytest.Config", items: "list[pytest.I
     items[:] = left
 
 
-def pytest_runtest_logreport(report: "pytest.TestReport") -> None:
-    """Write down a test that has failed, in whatever phase, or has ended; not on workers."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return
+def pytest_configure(config: "pytest.Config") -> None:
+    """Write outcomes down in the process that every worker of pytest-xdist reports to."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Outcomes())
+
+
+class _Outcomes:
+    def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
+        """Write down a test that has failed, in whatever phase, or has ended."""
+        _note(report)
+
+
+def _note(report: "pytest.TestReport") -> None:
     if report.when == "call" or report.failed or report.skipped:
         row = {"test": _GROUP.sub("", report.nodeid), "outcome": report.outcome}
         if report.skipped and isinstance(report.longrepr, tuple):
