@@ -179,6 +179,8 @@ def test_the_order_is_next_step_then_conditions_then_why_then_similar_cases() ->
     assert places == sorted(places)
     assert CANNOT_RULE_OUT in html[places[0] : places[1]]
     assert CANNOT_RULE_OUT in waiting_html()
+    assert "Similar cases" in waiting_html()
+    assert "Similar cases" not in waiting_html(similar=False)  # as of a bundle without images
 
 
 @pytest.mark.parametrize("urgency", ["urgent", "soon", "routine", "unknown"])

@@ -56,12 +56,13 @@ def top_html(*, logged_in: bool = False) -> str:
     return render("top.html.jinja", notice=NOTICE, logged_in=logged_in, css=css)
 
 
-def waiting_html(images: ImageOrigin | None = None) -> str:
+def waiting_html(images: ImageOrigin | None = None, *, similar: bool = True) -> str:
     """Return what stands in the result's place before the first photo.
 
-    `images` are those that the model learned from; the tips follow them.
+    `images` are those that the model learned from, which the tips follow; `similar`: it has some.
     """
-    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT, images=images)
+    facts = {"images": images, "similar": similar}
+    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT, **facts)
 
 
 def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:

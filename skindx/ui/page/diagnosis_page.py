@@ -245,6 +245,7 @@ def _add_diagnosis(
     import gradio as gr
 
     least, frame = max(MIN_SIDE, least_side(bundle.spec)), shown_frame(bundle.spec)
+    waiting = waiting_html(bundle.images, similar=bundle.spec.gallery is not None)
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
             gr.HTML(
@@ -273,7 +274,7 @@ def _add_diagnosis(
                 "", apply_default_css=False, js_on_load=None, elem_id="sx-kept-scan"
             )
             result = gr.HTML(
-                waiting_html(bundle.images),
+                waiting,
                 apply_default_css=False,
                 js_on_load=script("result"),
                 elem_id="sx-answer",
@@ -307,7 +308,7 @@ def _add_diagnosis(
 
     def again(event: gr.EventData, request: gr.Request) -> dict[Any, Any]:
         newest.note(str(request.session_hash), _question(event._data))
-        cleared = {form: _form_message("again"), result: waiting_html(bundle.images)}
+        cleared = {form: _form_message("again"), result: waiting}
         return parts.blank | cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}
