@@ -355,3 +355,23 @@ def test_an_address_with_two_labels_is_said_or_refused(tmp_path: Path) -> None:
     assert "1 ages are no years" in said
     with pytest.raises(UserError, match="several labels, and on_conflict is refuse"):
         TableSource.parse({**raw, "on_conflict": "refuse"}).check()
+
+
+def test_two_files_of_one_name_are_no_copies(tmp_path: Path) -> None:
+    images(tmp_path, "part_1/a.jpg", "part_2/a.jpg", "part_1/b.jpg")
+    (tmp_path / "part_2/b.jpg").write_bytes((tmp_path / "part_1/b.jpg").read_bytes())
+    text = "file,label\na,x\nb,x\n"
+    with pytest.raises(UserError, match=r"part_1/a\.jpg and part_2/a\.jpg are two files"):
+        source_of(tmp_path, text, files="part_*").preview()
+    source = source_of(tmp_path, text, files="part_*", on_conflict="list")
+    assert told(source, "label") == {"part_1/a.jpg": "conflict", "part_1/b.jpg": ("x",)}
+
+
+def test_a_line_that_a_filter_leaves_out_contradicts_nothing(tmp_path: Path) -> None:
+    images(tmp_path, "a.jpg")
+    text = "file,label,reader\na.jpg,nevus,1\na.jpg,melanoma,2\n"
+    lines = source_of(tmp_path, text, where={"reader": "1"}).lines()
+    assert [(line["label"], LEFT_OUT in line) for line in lines] == [
+        ("nevus", False),
+        ("melanoma", True),
+    ]

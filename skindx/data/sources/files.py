@@ -1,7 +1,6 @@
 """A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
-import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +16,9 @@ from skindx.core.text import counted
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.sources.archives import DAMAGED, ArchiveFiles, may_be_archive
+from skindx.data.sources.archives import DAMAGED, ArchiveFiles
 from skindx.data.sources.columns import Columns, first_there, stated_modality
+from skindx.data.sources.file_patterns import ENDINGS, expanded, filled
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.data.tables.cells import cell, same_value
@@ -60,6 +60,7 @@ class TableOfFiles(TableFields, LocalSource):
     _notes: list[str] = PrivateAttr(default_factory=list)
     """What the last reading of the table passed over."""
     _packed: ArchiveFiles | None = PrivateAttr(None)
+    _listed: dict[str, frozenset[str]] = PrivateAttr(default_factory=dict)
 
     @property
     @abstractmethod
@@ -100,6 +101,7 @@ class TableOfFiles(TableFields, LocalSource):
 
     def preview(self) -> SourcePreview:
         """Return the labels of all lines, and what is odd in the table. Raises UserError."""
+        self._listed.clear()
         lines, columns = self.lines(), self.known_columns
         taken = [line for line in lines if LEFT_OUT not in line]
         labels = [cell(line.get(columns.label)) for line in taken]
@@ -133,6 +135,7 @@ class TableOfFiles(TableFields, LocalSource):
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row a line. Raises UserError."""
+        self._listed.clear()
         lines = self.lines()
         if all(AT in line for line in lines):
             raise UserError(f"{self.table} holds no rows; give a table with one line an image.")
@@ -185,7 +188,16 @@ class TableOfFiles(TableFields, LocalSource):
         return self._packed
 
     def _has(self, name: str) -> bool:
-        return _is_there(self.root / name) or self._archives().find(name) is not None
+        """Tell whether there is a file; each folder is listed once, which many misses need."""
+        folder, _, last = name.rpartition("/")
+        if folder not in self._listed:
+            try:
+                self._listed[folder] = frozenset(os.listdir(self.root / folder))  # noqa: PTH208
+            except (OSError, ValueError):
+                self._listed[folder] = frozenset()
+        if last in self._listed[folder] or last in ("", ".", ".."):
+            return _is_there(self.root / name)
+        return self._archives().find(name) is not None
 
     def _read(self, name: str) -> tuple[str, str, bytes]:
         """Return status, detail and bytes of one file; only files below `root`."""
@@ -220,13 +232,8 @@ class TableOfFiles(TableFields, LocalSource):
         return "stored", "", data
 
 
-_HOLE = re.compile(r"\{(?::0(\d))?\}")
+_SKETCH = 4096
 _Pattern = Annotated[str, Field(min_length=1, pattern=r"^([^{}]|\{(:0\d)?\})*$")]
-ENDINGS = (
-    "",
-    *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
-)
-"""Of the files of a folder that a cell names without an ending."""
 
 
 class FilesSource(TableShape, TableOfFiles):
@@ -281,6 +288,7 @@ class FilesSource(TableShape, TableOfFiles):
     def lines(self) -> list[dict[str, Any]]:
         """Read the table. Raises UserError, also where not one of its files is there."""
         self._places.clear()
+        self._listed.clear()
         if self.or_paths and not self.table.exists():
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")
@@ -294,7 +302,31 @@ class FilesSource(TableShape, TableOfFiles):
                 f"{self.table} names {len(taken):,} images, and none of them is beside it as "
                 f"{places}; {step}, or correct files."
             )
+        if len(self._patterns) > 1:
+            self._compare_places(taken)
         return lines
+
+    def _compare_places(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Leave out, or refuse, an image whose file is in two places with other bytes."""
+        for line in lines:
+            places = [one for one in self.files_of(line) if self._has(one)]
+            if len(places) > 1 and len({self._sketch(one) for one in places}) > 1:
+                said = f"{places[0]} and {places[1]} are two files of one name with other bytes"
+                if self.on_conflict != "list":
+                    raise UserError(
+                        f"{self.table}: {said}; correct files, or set on_conflict: list, which "
+                        "leaves such an image out."
+                    )
+                line[LEFT_OUT] = ("conflict", said)
+
+    def _sketch(self, name: str) -> tuple[int, bytes]:
+        """Return the size of a file and its first bytes, which two photographs hardly share."""
+        try:
+            with (self.root / name).open("rb") as file:
+                return os.fstat(file.fileno()).st_size, file.read(_SKETCH)
+        except OSError:
+            data = self._read(name)[2]
+            return len(data), data[:_SKETCH]
 
     def _settled(self) -> list[dict[str, Any]]:
         """Return the table's lines, a file once; those that could not be read come last."""
@@ -315,11 +347,12 @@ class FilesSource(TableShape, TableOfFiles):
                 f"{self.table} has no column {group!r}, so that a split may divide the images of a "
                 'person; name the column in columns.group, or write group: "".'
             )
-        counts = Counter(cell(line.get(file)) for line in lines)
+        taken = [line for line in lines if LEFT_OUT not in line]
+        counts = Counter(cell(line.get(file)) for line in taken)
         several: dict[str, list[dict[str, Any]]] = {
             name: [] for name, count in counts.items() if count > 1 and name
         }
-        for line in lines:
+        for line in taken:
             if (name := cell(line.get(file))) in several:
                 several[name].append(line)
         for name, same in several.items():
@@ -344,15 +377,12 @@ class FilesSource(TableShape, TableOfFiles):
     def _patterns(self) -> tuple[str, ...]:
         if not self._places:
             given = (self.files,) if isinstance(self.files, str) else self.files
-            self._places.extend(one for pattern in given for one in _expanded(self.root, pattern))
+            self._places.extend(one for pattern in given for one in expanded(self.root, pattern))
         return tuple(self._places)
 
     def files_of(self, line: Mapping[str, Any]) -> list[str]:
         file = super().file_of(line)
-        return [
-            _HOLE.sub(lambda hole: file.zfill(int(hole[1] or 0)), pattern)
-            for pattern in self._patterns
-        ]
+        return [filled(pattern, file) for pattern in self._patterns]
 
     def _found(self, line: Mapping[str, Any]) -> str:
         return next((one for one in self.files_of(line) if self._has(one)), "")
@@ -364,32 +394,7 @@ class FilesSource(TableShape, TableOfFiles):
         # A file that is not there has the name of its cell: no folder is wrongly named.
         file = super().file_of(line)
         name = Path(self._patterns[0]).name
-        return self._found(line) or _HOLE.sub(lambda hole: file.zfill(int(hole[1] or 0)), name)
-
-
-def _expanded(root: Path, pattern: str) -> list[str]:
-    """Return the patterns of files that a folder, or a pattern with *, stands for."""
-    if not _HOLE.search(pattern):
-        return [f"{folder}/{{}}{end}" for folder in _folders(root, pattern) for end in ENDINGS]
-    parts = pattern.split("/")
-    at = next(place for place, part in enumerate(parts) if _HOLE.search(part))
-    if any("*" in part for part in parts[at:]):
-        raise UserError(f"files: {pattern!r} has a * behind the cell's own {{}}; name it whole.")
-    rest = "/".join(parts[at:])
-    if not at:
-        return [rest]
-    return [f"{folder}/{rest}" for folder in _folders(root, "/".join(parts[:at]))]
-
-
-def _folders(root: Path, pattern: str) -> list[str]:
-    """Return the folders below `root` of a name with *, sorted; any other name as it is."""
-    pattern = pattern.rstrip("/")
-    if "*" not in pattern or pattern.startswith("/"):
-        return [pattern]
-    found = [path for path in sorted(root.glob(pattern)) if path.is_dir() or may_be_archive(path)]
-    if not found:
-        raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
-    return [path.relative_to(root).as_posix() for path in found]
+        return self._found(line) or filled(name, file)
 
 
 def _differing(same: Sequence[dict[str, Any]]) -> str:

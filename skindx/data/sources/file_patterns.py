@@ -1,0 +1,44 @@
+"""Where the file of a cell is: folders, patterns with {} and with *, archives."""
+
+import re
+from pathlib import Path
+
+from skindx.core.errors import UserError
+from skindx.data.sources.archives import may_be_archive
+
+_HOLE = re.compile(r"\{(?::0(\d))?\}")
+ENDINGS = (
+    "",
+    *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
+)
+"""Of the files of a folder that a cell names without an ending."""
+
+
+def filled(pattern: str, file: str) -> str:
+    """Return a pattern with a cell in its place; {:04} fills a number with zeros."""
+    return _HOLE.sub(lambda hole: file.zfill(int(hole[1] or 0)), pattern)
+
+
+def expanded(root: Path, pattern: str) -> list[str]:
+    """Return the patterns of files that a folder, or a pattern with *, stands for."""
+    if not _HOLE.search(pattern):
+        return [f"{folder}/{{}}{end}" for folder in _folders(root, pattern) for end in ENDINGS]
+    parts = pattern.split("/")
+    at = next(place for place, part in enumerate(parts) if _HOLE.search(part))
+    if any("*" in part for part in parts[at:]):
+        raise UserError(f"files: {pattern!r} has a * behind the cell's own {{}}; name it whole.")
+    rest = "/".join(parts[at:])
+    if not at:
+        return [rest]
+    return [f"{folder}/{rest}" for folder in _folders(root, "/".join(parts[:at]))]
+
+
+def _folders(root: Path, pattern: str) -> list[str]:
+    """Return the folders below `root` of a name with *, sorted; any other name as it is."""
+    pattern = pattern.rstrip("/")
+    if "*" not in pattern or pattern.startswith("/"):
+        return [pattern]
+    found = [path for path in sorted(root.glob(pattern)) if path.is_dir() or may_be_archive(path)]
+    if not found:
+        raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
+    return [path.relative_to(root).as_posix() for path in found]
