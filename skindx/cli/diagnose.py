@@ -17,7 +17,7 @@ from skindx.diagnosis.intake import INTAKE, OPTION_USES
 if TYPE_CHECKING:
     from skindx.diagnosis.case import PersonFacts
 
-_TABLES = (".csv", ".parquet", ".jsonl")
+_TABLES = (".csv", ".parquet", ".jsonl", ".tsv", ".xlsx")
 Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 

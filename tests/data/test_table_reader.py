@@ -22,6 +22,7 @@ from skindx.data.splits.groups import GroupKeys, GroupSettings
 from skindx.data.tables.cells import as_matched, cell, same_value, truth
 from skindx.data.tables.reader import TableFields, TableLog, read_table
 from skindx.data.tables.shape import LEFT_OUT
+from skindx.diagnosis.photo_list import list_photos
 
 WHEEL = Path(__file__).parents[2] / "skindx"
 LIST = TableFields(on_conflict="list")
@@ -312,3 +313,15 @@ def test_a_group_that_begins_a_formula_is_marked_in_splits_csv_and_read_back(
     assert ",'=1+1," in text
     assert ",=1+1," not in text
     assert {name: read_places(tmp_path)[name] for name in placed} == placed
+
+
+def test_a_workbook_of_photos_to_diagnose(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    rows = [["File", "Age", "sex", "note"], ["a.jpg", 45.0, "w", "x"], ["b.jpg", None, "m", "y"]]
+    listed = list_photos(write_workbook(tmp_path / "t.xlsx", {"S": rows}))
+    assert [(photo.name, photo.patient.age, photo.patient.sex) for photo in listed.photos] == [
+        ("a.jpg", 45, "female"),
+        ("b.jpg", None, "male"),
+    ]
+    assert listed.unused == ("note",)

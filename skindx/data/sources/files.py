@@ -237,7 +237,7 @@ _Pattern = Annotated[str, Field(min_length=1, pattern=r"^([^{}]|\{(:0\d)?\})*$")
 
 
 class FilesSource(TableShape, TableOfFiles):
-    """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes.
+    """Images beside a table, as `skindx casebook export` writes it.
 
     Files of the same folders that look like images and stand in no line become issues.
     """

@@ -28,7 +28,7 @@ class TableColumns(Columns):
 
 
 class TableSource(TableShape, WebSource):
-    """Images whose URLs stand in a CSV, JSON lines or Parquet file, one line an image.
+    """Images whose URLs stand in a table, one line an image.
 
     With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
     saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
