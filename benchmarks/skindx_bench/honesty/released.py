@@ -8,7 +8,7 @@ learned from.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,8 @@ from skindx_bench.honesty.no_skin_images import KINDS, WARM
 SMALLEST = ("most=6", "painted=1", "draws=20")
 _SEED = 0
 
-Pixels = NDArray[np.uint8]
+Picture = tuple[Path | NDArray[np.uint8], str]
+"""A file or pixels, and its group."""
 
 
 class Config(Settings):
@@ -93,16 +94,15 @@ def stated(name: str, answers: Answers, draws: int) -> dict[str, Figure]:
     return figures
 
 
-def _pictures(settings: Config) -> dict[str, list[Row] | list[Pixels]]:
+def _pictures(settings: Config) -> dict[str, list[Picture]]:
     """Return what the bundle did not learn from: clinical photos of two hosts, painted pictures."""
     rng = np.random.default_rng(_SEED)
 
-    def some(rows: Sequence[Row]) -> list[Row]:
-        drawn = sorted(rng.permutation(len(rows))[: settings.most])
-        return [rows[number] for number in drawn]
+    def some(rows: Sequence[Row]) -> list[Picture]:
+        return [rows[n] for n in sorted(rng.permutation(len(rows))[: settings.most])]
 
-    painted = {
-        f"painted: {kind}": [paint(rng) for _ in range(settings.painted)]
+    painted: dict[str, list[Picture]] = {
+        f"painted: {kind}": [(paint(rng), str(n)) for n in range(settings.painted)]
         for kind, paint in {**KINDS, **WARM}.items()
     }
     return {
@@ -114,16 +114,10 @@ def _pictures(settings: Config) -> dict[str, list[Row] | list[Pixels]]:
 
 
 def _refused(
-    name: str, model: Model, pictures: Sequence[Row] | Sequence[Pixels]
+    name: str, model: Model, pictures: Sequence[Picture]
 ) -> tuple[dict[str, Figure], dict[str, int]]:
     """Return the share of pictures without an answer, and how many each gate refused."""
-    photos: Iterator[object]
-    if pictures and isinstance(pictures[0], tuple):
-        rows = [row for row in pictures if isinstance(row, tuple)]
-        photos, groups = iter([path for path, _ in rows]), [group for _, group in rows]
-    else:
-        photos, groups = iter(pictures), [str(number) for number in range(len(pictures))]
-    gates: list[str | None] = model.predict(photos)["refused"].to_pylist()  # type: ignore[arg-type]
-    share = share_interval([gate is not None for gate in gates], groups)
-    counts = Counter(gate for gate in gates if gate is not None)
+    gates = model.predict(photo for photo, _ in pictures)["refused"].to_pylist()
+    share = share_interval([gate is not None for gate in gates], [group for _, group in pictures])
+    counts = Counter(str(gate) for gate in gates if gate is not None)
     return {f"refused: {name}": Figure.of(share, "%", len(gates), 100)}, dict(counts)
