@@ -22,7 +22,8 @@ from typing import Literal, get_args
 from skindx.core.atomic_files import atomic_file, keep_old
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
-from skindx.data.tables.text_files import named_rows
+from skindx.data.tables.reader import named_rows
+from skindx.data.tables.text_files import open_text, separated
 
 DECISIONS = "decisions.csv"
 
@@ -276,10 +277,12 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
 def _append_row(path: Path, descriptor: int, row: Sequence[str]) -> None:
     data = path.read_bytes()
     lines = io.StringIO()
-    head = next(csv.reader(io.StringIO(data[: data.find(b"\n") + 1].decode("utf-8-sig"))), None)
-    if head is None or set(COLUMNS) - set(head):
+    with open_text(path) as (file, encoding):
+        rows, sign = separated(file, COLUMNS, strict=False)
+        _, head = next(rows, (0, []))
+    if set(COLUMNS) - set(head) or (sign, encoding) != (",", "utf-8-sig"):
         # Of a person, or of an older version: written anew with the columns that it lacks.
-        before = [] if head is None else _raw_rows(path)
+        before = _raw_rows(path) if head else []
         _write_rows(path, [*before, dict(zip(COLUMNS, row, strict=True))])
         return
     if not data.endswith(b"\n"):
@@ -298,20 +301,20 @@ def _is_whole(path: Path) -> bool:
 
 
 def _raw_rows(path: Path) -> list[dict[str, str]]:
-    return [row for _, row in named_rows(path)]
+    return [row for _, row in named_rows(path, short=True)]
 
 
 def _rows_of(path: Path) -> Iterator[tuple[Question, Key, ReviewAnswer | None]]:
     """Yield the rows of decisions.csv; a torn last line is none."""
     if not path.exists() or not path.stat().st_size:
         return
-    rows = named_rows(path, ("sha256", "verdict"))
+    rows = named_rows(path, ("sha256", "verdict"), short=True)
     torn = any("version" in row for _, row in rows) and not path.read_bytes().endswith(b"\n")
-    for at, (number, row) in enumerate(rows, 1):
+    for number, (where, row) in enumerate(rows, 1):
         try:
-            yield _row(row, f"{path}, line {number}")
+            yield _row(row, f"{path}, {where}")
         except UserError:
-            if torn and at == len(rows):
+            if torn and number == len(rows):
                 return
             raise
 
@@ -352,9 +355,8 @@ def _read_older(
     """Yield the rows of a file that older versions wrote, or a person by hand."""
     if not path.exists():
         return
-    needed = (*keys, "verdict")
-    for number, row in named_rows(path, needed):
-        where = f"{path}, line {number}"
+    for at, row in named_rows(path, (*keys, "verdict"), short=True):
+        where = f"{path}, {at}"
         key, verdict = _key((row.get(name, "") for name in keys), where), row.get("verdict", "")
         if verdict.strip() not in VERDICTS[question]:
             one, other = VERDICTS[question]

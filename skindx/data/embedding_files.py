@@ -4,8 +4,6 @@ Rows of a file that a tower elsewhere made are joined by SHA-256 or file name, n
 `.npy` needs a file of names, a row's name a line.
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,9 @@ from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.core.untrusted import MALFORMED, MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record
-from skindx.data.tables.text_files import rows_of_text
+from skindx.data.tables.cells import cell
+from skindx.data.tables.fields import NeededColumns, TableLog
+from skindx.data.tables.reader import read_table
 
 # N = images, D = dimensions
 
@@ -288,22 +288,20 @@ def _check_shape(path: Path, rows: int, each: tuple[int, ...], numbers: bool, ki
 
 def _read_names(path: Path) -> list[str]:
     """Return the names of rows in a text of one a line, or in a column of a CSV table."""
-    try:
-        text = read_plain(path, _MOST_NAMES_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is no text in UTF-8; write one name a line.") from None
-    if path.suffix.lower() != ".csv":
-        return [line.strip() for line in text.splitlines()]
-    try:
-        header, rows = rows_of_text(io.StringIO(text, newline=""), path)
-        column = next((name for name in NAMES if name in header), None)
+    text = read_plain(path, _MOST_NAMES_BYTES)
+    if path.suffix.lower() == ".csv":
+        log = TableLog()
+        rows = list(read_table(path, NeededColumns(), None, log, every=True))
+        column = next((name for name in NAMES if name in log.names), None)
         if column is None:
             raise UserError(
-                f"{path} has no column {' or '.join(NAMES)}; it has {', '.join(header)[:200]}."
+                f"{path} has no column {' or '.join(NAMES)}; it has {', '.join(log.names)[:200]}."
             )
-        return [row.get(column, "").strip() for _, row in rows]
-    except csv.Error as error:
-        raise UserError(f"{path} is no CSV table ({error}); write it again.") from None
+        return [cell(row[column]) for row in rows]
+    try:
+        return [line.strip() for line in text.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text in UTF-8; write one name a line.") from None
 
 
 def _join(

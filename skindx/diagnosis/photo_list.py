@@ -18,7 +18,8 @@ from skindx.data.sources.columns import (
     skin_type,
 )
 from skindx.data.tables.cells import cell, no_formula
-from skindx.data.tables.reader import SUFFIXES, TableLog, is_table, read_table
+from skindx.data.tables.fields import TableLog
+from skindx.data.tables.reader import SUFFIXES, is_table, read_table
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.image_formats import HEAD, image_suffix, photo_format

@@ -22,7 +22,7 @@ from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.data.publish.published_rows import withheld_of
 from skindx.data.tables.cells import no_formula, without_mark
-from skindx.data.tables.text_files import named_rows
+from skindx.data.tables.reader import named_rows
 from skindx.evaluation.answers import Answers, Floats, answers_of, columns_of, settings_of, unusable
 from skindx.evaluation.breakdown import called_positive
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere

@@ -173,3 +173,22 @@ def test_a_removal_takes_answers_about_the_image_and_its_pairs(tmp_path: Path) -
     (staging / DECISIONS).replace(tmp_path / DECISIONS)
     log.refresh()
     assert (log.answers("copy"), log.answers("image").keys()) == ({}, {(C,)})
+
+
+def test_a_log_that_excel_saved_is_read_and_written_anew(tmp_path: Path) -> None:
+    text = f"sha256;verdict;why\r\n{A};keep;Größe\r\n{B};remove\r\n"
+    for encoding in ("cp1252", "utf-16", "utf-8-sig"):
+        (tmp_path / DECISIONS).write_bytes(text.encode(encoding))
+        log = AnswerLog(tmp_path)
+        log.add((C,), answer_now("keep", "me"))
+        assert (tmp_path / DECISIONS).read_text(encoding="utf-8").count("Größe") == 1
+        assert [one.verdict for one in read_decisions(tmp_path).values()] == [
+            *("keep", "remove", "keep"),
+        ]
+
+
+def test_a_removal_takes_rows_of_tables_that_excel_saved(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes(f"sha256;note\r\n{A};x\r\n{B};y\r\n".encode("utf-16"))
+    (tmp_path / "staging").mkdir()
+    purge_other_tables(tmp_path, tmp_path / "staging", {B}, ())
+    assert (tmp_path / "staging" / "mine.csv").read_text("utf-16") == f"sha256;note\n{A};x\n"

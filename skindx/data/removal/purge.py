@@ -13,7 +13,6 @@ JSON lines that hold one.
 
 import csv
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -55,6 +54,7 @@ from skindx.data.manifest import (
 )
 from skindx.data.screening.screen import remove_shards
 from skindx.data.summary import count_flagged, recounted, totals
+from skindx.data.tables.text_files import open_text, separated
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _COLUMNS = ("sha256", "sha256_a", "sha256_b")
@@ -74,8 +74,10 @@ def purge_other_tables(
 
 def _csv(path: Path, staging: Path, sha256s: Collection[str]) -> None:
     try:
-        rows = list(csv.reader(io.StringIO(_text(path), newline="")))
-    except csv.Error as error:
+        with open_text(path) as (file, encoding):
+            numbered, sign = separated(file, _COLUMNS, strict=False)
+            rows = [row for _, row in numbered]
+    except (OSError, csv.Error) as error:
         raise _unreadable(path, error) from None
     columns = [at for at, name in enumerate(rows[0]) if name in _COLUMNS] if rows else []
     if not columns:
@@ -86,8 +88,10 @@ def _csv(path: Path, staging: Path, sha256s: Collection[str]) -> None:
         if not any((row[at:] or [""])[0].strip().lower() in sha256s for at in columns)
     ]
     if len(staying) < len(rows):
-        with (staging / path.name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(staying)
+        with (staging / path.name).open(
+            "w", newline="", encoding=encoding.removesuffix("-sig")
+        ) as out:
+            csv.writer(out, delimiter=sign, lineterminator="\n").writerows(staying)
 
 
 def _parquet(path: Path, staging: Path, sha256s: Collection[str]) -> None:

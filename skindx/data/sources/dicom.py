@@ -28,7 +28,8 @@ from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWeb
 from skindx.data.sources.folder import FolderFile, FolderWalk, look_at
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.data.tables.cells import cell
-from skindx.data.tables.reader import TableFields, TableLog, check_sure, read_table
+from skindx.data.tables.fields import TableFields, TableLog, check_sure
+from skindx.data.tables.reader import read_table
 from skindx.imaging.dicom_facts import Description, named_key, pseudonym, read_key
 from skindx.imaging.image_formats import HEAD, DamagedImage
 from skindx.workers.sandbox import Failure, run_sandboxed
@@ -89,10 +90,9 @@ class DicomLabels(TableFields):
         One of two labels has none of them, or is refused.
         """
         log = TableLog()
-        lines = list(read_table(self.path, self.columns, self, log))
         labels: dict[str, list[str]] = {}
         known: dict[str, tuple[str, str]] = {}
-        for line in lines:
+        for line in read_table(self.path, self.columns, self, log):
             key, label = cell(line.get(self.columns.key)), cell(line.get(self.columns.label))
             labels.setdefault(key, []).append(label)
             confirmed = confirmation(cell(line.get(self.columns.confirmed)))

@@ -23,7 +23,7 @@ from skindx.data.manifest import SPLITS, Issue, Split, read_manifest
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.split import SplitSettings, fold_groups, split_groups
 from skindx.data.tables.cells import no_formula, without_mark
-from skindx.data.tables.text_files import named_rows
+from skindx.data.tables.reader import named_rows
 
 SPLITS_TABLE = "splits.csv"
 SPLIT_CONFLICT = "split-conflict"
@@ -56,8 +56,8 @@ def read_places(path: Path) -> dict[str, Placement]:
     elif not path.exists():
         raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
     rows: list[tuple[str, str, Placement]] = []
-    for number, row in named_rows(path, ("sha256", "split")):
-        place = _place(row, f"{path}, line {number}")
+    for where, row in named_rows(path, ("sha256", "split")):
+        place = _place(row, f"{path}, {where}")
         group = without_mark(row.get("group", "").strip())
         rows.append((row.get("sha256", "").strip().lower(), group, place))
     return _collect(rows, path)

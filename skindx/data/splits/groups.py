@@ -24,7 +24,8 @@ from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import crowded_ids, is_placeholder, is_zero, placeholder_notes
 from skindx.data.sources.columns import first_there
 from skindx.data.tables.cells import cell
-from skindx.data.tables.reader import TableFields, TableLog, check_sure, read_table
+from skindx.data.tables.fields import TableFields, TableLog, check_sure
+from skindx.data.tables.reader import read_table
 
 # L = links
 

@@ -9,18 +9,17 @@ import itertools
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-from pydantic import Field
+from typing import Any
 
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
 from skindx.core.text import counted, folded_name
 from skindx.data.tables.cells import cell, plain_value, same_value
+from skindx.data.tables.fields import NeededColumns, TableFields, TableLog, WantedColumns
 from skindx.data.tables.text_files import open_text, separated
 from skindx.data.tables.workbook import Workbook, WorkbookSheet, open_workbook
 
@@ -42,58 +41,6 @@ _HEADER_WITHIN = 50
 _MOST_JSON = 1 << 30
 
 
-class TableFields(Settings):
-    """How a table is read; every part of a recipe that names a table has these."""
-
-    on_conflict: Literal["refuse", "list"] | None = Field(None, exclude_if=lambda one: one is None)
-    """What contradicts itself or is missing: refuse the table, or leave it out and list it.
-
-    null refuses contradictions (a column or a key twice with other values, a line that is longer
-    or shorter than the header) and lists what is missing (a file in no line, a line without)."""
-    header: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
-    """The names of all columns, for a table whose first line is data already."""
-    sheet: str = Field("", exclude_if=lambda sheet: not sheet)
-    """The sheet of a workbook; "": the only one that has the columns."""
-
-
-@dataclass
-class TableLog:
-    """What became of a table that was read: its columns, its lines, and what was passed over."""
-
-    names: tuple[str, ...] = ()
-    """The columns as they are called afterwards."""
-    lines: int = 0
-    dropped: list[tuple[str, str]] = field(default_factory=list)
-    """Where a line stands that was left out, and why."""
-    notes: list[str] = field(default_factory=list)
-    of_others: list[str] = field(default_factory=list)
-    """Whole sentences about tables that were joined."""
-
-    def all_notes(self, path: Path) -> list[str]:
-        """Return what was passed over, in sentences."""
-        notes = [f"{path}: {note}" for note in self.notes]
-        if self.dropped:
-            where, why = self.dropped[0]
-            count = counted(len(self.dropped), "line")
-            notes.append(f"{path}: {count} left out, such as {where}: {why}.")
-        return notes + self.of_others
-
-
-class WantedColumns(Protocol):
-    """Looks at the columns that a table has, and then says which are read."""
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The columns that are read if they are there."""
-
-    @property
-    def also(self) -> Mapping[str, tuple[str, ...]]:
-        """Other names of a column."""
-
-    def check(self, path: Path, existing: object) -> None:
-        """Raise UserError for a table without a column that is needed."""
-
-
 _Named = Iterator[tuple[str, Sequence[Any]]]
 """(where it stands, cells) of each row."""
 
@@ -107,6 +54,7 @@ class _Reading:
     fields: TableFields | None
     log: TableLog
     every: bool
+    short: bool = False
     _names: list[str] = field(default_factory=list)
     _double: dict[int, int] = field(default_factory=dict)
     """Place of a column that stands twice -> place of the first of that name."""
@@ -193,6 +141,7 @@ class _Reading:
                 empty += 1
                 continue
             self.log.lines += 1
+            self.log.at = where
             yield line
         if empty:
             self.log.notes.append(f"{counted(empty, 'empty line')} passed over.")
@@ -228,10 +177,10 @@ class _Reading:
     def of_text(self) -> Iterator[dict[str, Any]]:
         with open_text(self.path) as (file, encoding):
             wanted = (*self.columns.wanted, *(self.fields.header if self.fields else ()))
-            rows, _ = separated(file, wanted)
+            rows, _ = separated(file, wanted, strict=not self.short)
             header, below = self.header_or((f"line {number}", cells) for number, cells in rows)
             self.take_header(header)
-            yield from self.of_rows(below, padded=False)
+            yield from self.of_rows(below, padded=self.short)
         if encoding == "cp1252":
             self.log.notes.append("it is no UTF-8 and was read as Windows-1252; look at its names.")
 
@@ -267,6 +216,7 @@ class _Reading:
         values = [_plain(value) for _, value in pairs]
         if not self._double or self.agree(where, values):
             self.log.lines += 1
+            self.log.at = where
             first = reversed(list(zip(names, values, strict=True)))
             yield dict(reversed(list(dict(first).items())))
 
@@ -405,10 +355,12 @@ def read_table(
     log: TableLog | None = None,
     *,
     every: bool = False,
+    short: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the lines of a table by column: the wanted ones that are there, or `every`.
 
-    `log` is whole when the last line has been taken. Raises UserError for what is no such table.
+    `log` is whole when the last line has been taken. `short`: lines of a text may lack their last
+    cells, and the last line may be torn. Raises UserError for what is no such table.
     """
     import pyarrow as pa
 
@@ -418,7 +370,7 @@ def read_table(
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is no plain file; correct the path of the table.")
-        reading = _Reading(path, columns, fields, log or TableLog(), every)
+        reading = _Reading(path, columns, fields, log or TableLog(), every, short)
         yield from _READERS[path.suffix.lower()](reading)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; correct the path of the table.") from None
@@ -429,20 +381,19 @@ def read_table(
         raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
 
 
-def check_sure(
-    path: Path, counts: Mapping[str, Iterable[str]], what: str, fields: TableFields, step: str
-) -> dict[str, list[str]]:
-    """Return the keys that say several things; `counts` are the values of each key.
+def named_rows(
+    path: Path, needed: tuple[str, ...] = (), *, short: bool = False
+) -> list[tuple[str, dict[str, str]]]:
+    """Return (where it stands, cells by column) of all lines of a table that skindx wrote.
 
-    Raises UserError for the first of them, unless the recipe has such keys listed.
+    People may have changed it. `short` is as for `read_table`. Raises UserError, also for a table
+    that lacks a `needed` column.
     """
-    torn = {key: sorted(set(values)) for key, values in counts.items()}
-    torn = {key: values for key, values in torn.items() if len(values) > 1}
-    if torn and fields.on_conflict != "list":
-        key, values = next(iter(torn.items()))
-        said = " and ".join(repr(value[:60]) for value in values[:2])
-        raise UserError(
-            f"{path} gives {key[:80]!r} {counted(len(values), what)} ({said}); {step}, or set "
-            "on_conflict: list, which leaves it out."
-        )
-    return torn
+    log = TableLog()
+    rows = []
+    for line in read_table(path, NeededColumns(needed), None, log, every=True, short=short):
+        texts = {name: one if isinstance(one, str) else cell(one) for name, one in line.items()}
+        rows.append((log.at, texts))
+    if twice := [name for name, count in Counter(log.names).items() if count > 1 and name]:
+        raise UserError(f"{path} has the column {twice[0]!r} twice; delete one of them.")
+    return rows

@@ -21,7 +21,8 @@ from skindx.core.text import counted, folded_name
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.cells import LONGEST, as_matched, cell, number_of, same_value, truth
-from skindx.data.tables.reader import TableFields, TableLog, WantedColumns, read_table
+from skindx.data.tables.fields import TableFields, TableLog, WantedColumns
+from skindx.data.tables.reader import read_table
 
 LEFT_OUT = "left out"
 """Key of a line whose image is not taken: (status, detail)."""

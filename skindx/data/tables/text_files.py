@@ -77,11 +77,12 @@ def open_text(path: Path) -> Iterator[tuple[io.TextIOWrapper, str]]:
 
 
 def separated(
-    file: io.TextIOWrapper, wanted: Sequence[str]
+    file: io.TextIOWrapper, wanted: Sequence[str], *, strict: bool = True
 ) -> tuple[Iterator[tuple[int, list[str]]], str]:
     """Yield (line, cells) of each row, the header too; and return the separator.
 
-    Raises csv.Error for a quotation mark that is never closed, or closed amid a cell.
+    Where it is `strict`, raises csv.Error for a quotation mark that is never closed, or closed amid
+    a cell.
     """
     head = file.readline()
     told = _SEP_LINE.fullmatch(head.lstrip("\ufeff"))
@@ -93,7 +94,7 @@ def separated(
         sign = _separator(head, wanted)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(file, delimiter=sign, strict=True)
+        reader = csv.reader(file, delimiter=sign, strict=strict)
         for cells in reader:
             yield reader.line_num + first, cells
 
@@ -115,39 +116,3 @@ def _separator(head: str, wanted: Sequence[str]) -> str:
         return len(names & set(map(folded_name, cells))), len(cells)
 
     return max(_SEPARATORS, key=known)
-
-
-def named_rows(path: Path, needed: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """Return (line, cells by column) of a CSV that skindx wrote and people may have changed.
-
-    A line may be shorter than the header: it lacks the last columns then. Raises UserError for a
-    table that cannot be read, that lacks a `needed` column, and for a line that is too long.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return rows_of_text(file, path, needed)[1]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
-
-
-def rows_of_text(
-    file: io.TextIOBase, path: Path, needed: Sequence[str] = ()
-) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Return the columns of a CSV, and its rows as `named_rows` does. Raises csv.Error too."""
-    reader = csv.reader(file)
-    names = next(reader, [])
-    if set(needed) - set(names):
-        columns = " and ".join((", ".join(needed[:-1]), needed[-1])) if needed[1:] else needed[0]
-        raise UserError(f"{path} needs the columns {columns} in its first line.")
-    if twice := sorted({name for name in names if names.count(name) > 1} - {""}):
-        raise UserError(f"{path} has the column {twice[0]!r} twice; delete one of them.")
-    rows = []
-    for cells in reader:
-        if any(cells[len(names) :]):
-            raise UserError(
-                f"{path}, line {reader.line_num}, has {len(cells)} cells and the header has "
-                f"{len(names)}; put quotation marks around a text that holds a comma."
-            )
-        if cells:
-            rows.append((reader.line_num, dict(zip(names, cells, strict=False))))
-    return names, rows
