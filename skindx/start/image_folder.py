@@ -32,8 +32,8 @@ from skindx.data.sources.folder import (
     look_at_folder,
     visible,
 )
+from skindx.data.tables.fields import LEFT_OUT
 from skindx.data.tables.reader import read_table
-from skindx.data.tables.shape import LEFT_OUT
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS

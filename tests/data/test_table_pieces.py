@@ -15,7 +15,7 @@ from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.url_table import TableSource
 from skindx.data.splits.groups import GroupKeys, GroupSettings
-from skindx.data.tables.shape import LEFT_OUT
+from skindx.data.tables.fields import LEFT_OUT
 
 JPEG = b"\xff\xd8\xff\xe0"
 

@@ -20,9 +20,8 @@ from skindx.data.sources.files import FilesSource
 from skindx.data.splits.freeze import Placement, read_places, write_places
 from skindx.data.splits.groups import GroupKeys, GroupSettings
 from skindx.data.tables.cells import as_matched, cell, same_value, truth
-from skindx.data.tables.fields import TableFields, TableLog
+from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog
 from skindx.data.tables.reader import read_table
-from skindx.data.tables.shape import LEFT_OUT
 from skindx.diagnosis.photo_list import list_photos
 
 WHEEL = Path(__file__).parents[2] / "skindx"

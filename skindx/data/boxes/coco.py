@@ -84,6 +84,12 @@ def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     return file
 
 
+def is_coco(path: Path) -> bool:
+    """Tell whether a JSON file is of COCO's tables. Raises UserError for what is no JSON."""
+    raw = read_json(path)
+    return isinstance(raw, dict) and {"images", "annotations", "categories"} <= raw.keys()
+
+
 def write_coco(path: Path, by_name: Mapping[str, BoxedImage]) -> None:
     """Write file name -> image as COCO JSON, atomically."""
     write_json(path, coco_json(by_name))

@@ -47,6 +47,11 @@ _TYPE = re.compile(
     r"([1-6]|[IV]+)(?:[.,]0+)?",
     re.IGNORECASE,
 )
+_AGES = re.compile(
+    r"(?:age|years|[ _])*(\d{1,3})[ _]*(?:(?:to|bis|a|à|-|–)[ _]*(\d{1,3})[ _]*(?:years|jahre|y)?"
+    r"|\+|(?:or|and|und|et|y)[ _]*(?:above|over|older|more|m[aá]s|plus|mehr|älter))",
+    re.IGNORECASE,
+)
 _SEXES = {
     "female": "f female females woman women girl w weiblich frau fem feminin femme femenino mujer"
     " feminino mulher femminile femmina donna hembra kvinna kvinde vrouw",
@@ -90,7 +95,8 @@ class Columns(Settings):
     modality: str = Field("", exclude_if=lambda column: not column)
     """Dermoscopic or clinical, such as the ISIC archive's `image_type`."""
     age: str = Field("", exclude_if=lambda column: not column)
-    """Years, 0 to 120; anything else counts as unknown. Never published, nor are sex and site."""
+    """Years, 0 to 120, or a range of them, of which the middle counts; anything else is unknown.
+    Never published, nor are sex and site."""
     sex: str = Field("", exclude_if=lambda column: not column)
     site: str = Field("", exclude_if=lambda column: not column)
     """Place on the body."""
@@ -138,7 +144,7 @@ class Columns(Settings):
         known["page_url"] = cell(line.get(self.page))
         known["confirmed_by"] = confirmation(cell(line.get(self.confirmed)))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
-        known["age"] = age_years(cell(line.get(self.age)))
+        known["age"] = _age(cell(line.get(self.age)))
         known["sex"] = sex(cell(line.get(self.sex)))
         site = site_of(cell(line.get(self.site)))
         known["site"] = "" if is_placeholder(site) else site
@@ -156,7 +162,7 @@ class Columns(Settings):
     def odd_facts(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         """Return the cells that say nothing that is known, and count as unknown, by what is odd."""
         known = {
-            f"ages are no years from 0 to {OLDEST}": (self.age, age_years),
+            f"ages are no years from 0 to {OLDEST}": (self.age, _age),
             "skin types are none of I to VI": (self.skin_type, skin_type),
             "sexes are none of female, male and other": (self.sex, sex),
             "splits are none of train, val, calibration and test": (self.split, split_of),
@@ -169,6 +175,10 @@ class Columns(Settings):
                 for text in cells
                 if not is_placeholder(text) and text != "-1" and read(text) in {None, ""}
             ]
+        ages = [cell(line.get(self.age)) for line in lines]
+        odd["ages are ranges, of which the middle counts"] = [
+            text for text in ages if age_years(text) is None and middle_age(text) is not None
+        ]
         return odd
 
 
@@ -202,6 +212,22 @@ def age_years(text: str) -> float | None:
     """Return an age of 0 to 120 years, also with a decimal comma; None for all else."""
     age = number_of(text)
     return age if age is not None and 0 <= age <= OLDEST else None
+
+
+def middle_age(text: str) -> float | None:
+    """Return the middle of a range of at most 20 years, such as 30-39 or AGE_18_TO_29.
+
+    Of an open range, such as 80+, the bound counts; None for all else.
+    """
+    if match := _AGES.fullmatch(text.strip()):
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first <= last <= min(OLDEST, first + 20):
+            return (first + last) / 2
+    return None
+
+
+def _age(text: str) -> float | None:
+    return middle_age(text) if age_years(text) is None else age_years(text)
 
 
 def confirmation(text: str) -> str:

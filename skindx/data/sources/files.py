@@ -22,8 +22,8 @@ from skindx.data.sources.file_patterns import ENDINGS, expanded, filled
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.data.tables.cells import cell, same_value
-from skindx.data.tables.fields import TableFields, TableLog
-from skindx.data.tables.shape import LEFT_OUT, ROWS, SHOWN_AS, ImageColumn, TableShape, shaped_lines
+from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog
+from skindx.data.tables.shape import ROWS, SHOWN_AS, ImageColumn, TableShape, shaped_lines
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 

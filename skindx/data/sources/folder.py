@@ -10,11 +10,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from skindx.core.atomic_files import entries
+from skindx.core.atomic_files import below, entries
 from skindx.core.errors import UserError
 from skindx.core.settings_base import NamePattern
 from skindx.data.box import base_name
-from skindx.data.boxes.box_file import BoxRules, YoloColumns
+from skindx.data.boxes.box_file import BoxEntry, BoxRules, YoloColumns
+from skindx.data.boxes.coco import is_coco, read_coco
 from skindx.data.boxes.fiftyone import DATA, LABELS, is_fiftyone, labelled_files
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
@@ -127,9 +128,10 @@ class FolderSource(LocalSource):
 
     kind: Literal["folder"] = "folder"
     path: Path
-    layout: Literal["classes", "yolo", "fiftyone"] = "classes"
-    """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes;
-    fiftyone: data/ and labels.json, of classes or of boxes, or a folder of such folders."""
+    layout: Literal["classes", "yolo", "coco", "fiftyone"] = "classes"
+    """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes; coco:
+    the same of COCO JSON in any of its folders; fiftyone: data/ and labels.json, of classes or of
+    boxes, or a folder of such folders."""
     columns: YoloColumns | None = Field(None, exclude_if=lambda columns: columns is None)
     """yolo: what lines of more than six columns are, where the folder does not tell: box, polygon.
     """
@@ -272,7 +274,10 @@ def _look_at_labelled(root: Path, source: FolderSource) -> FolderLayout:
     bounds = None if source.follow_links else root.resolve()
     files = []
     for top in roots:
-        named = _yolo_classes(top, source) if source.layout == "yolo" else _fiftyone_classes(top)
+        if source.layout == "yolo":
+            named = _yolo_classes(top, source)
+        else:
+            named = _coco_classes(top) if source.layout == "coco" else _fiftyone_classes(top)
         for path, classes, why in named:
             file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
             if file.status == "stored" and not file.label:
@@ -302,6 +307,40 @@ def _fiftyone_classes(root: Path) -> Iterator[tuple[Path, Sequence[str], str]]:
         yield root / labelled.path, labelled.classes, f"{LABELS} has no class of it"
     for key in missing:  # which may lead anywhere
         yield root / DATA / base_name(key), (), ""
+
+
+def _coco_classes(root: Path) -> Iterator[tuple[Path, Sequence[str], str]]:
+    """Yield each image, the classes of its boxes, and what to say if there are none."""
+    files = [path for path in below(root) if path.is_file()]
+    drawn = [read_coco(path) for path in files if path.suffix.lower() == ".json" and is_coco(path)]
+    if not drawn:
+        raise UserError(f"{root} holds no COCO JSON (images, annotations, categories); {_ADVICE}.")
+    ends: dict[str, list[Path]] = {}
+    for path in files:
+        ends.setdefault(path.name, []).append(path)
+    classes: dict[Path, set[str]] = {}
+    for file in drawn:
+        file.check(strict=False)
+        for entry in file.entries:
+            named = [path for path in ends.get(base_name(entry.name), []) if _ends(path, entry)]
+            beside = [path for path in named if path == file.path.parent / entry.name] or named
+            for path in beside if len(beside) == 1 and not entry.image.unread else ():
+                classes.setdefault(path, set()).update(box.label for box in entry.image.boxes)
+    for path in files:
+        if path in classes or image_suffix(_head(path)):
+            yield path, sorted(classes.get(path, ())), "no COCO file has a box of it"
+
+
+def _ends(path: Path, entry: BoxEntry) -> bool:
+    return f"/{path.as_posix()}".endswith(f"/{entry.name}")
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD)
+    except OSError:
+        return b""
 
 
 def _tops(root: Path, walk: FolderWalk) -> tuple[list[Path], tuple[str, ...]]:

@@ -31,8 +31,8 @@ from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import visible
 from skindx.data.sources.image_source import Page, SourcePreview, UnreadablePageError, plain_url
 from skindx.data.tables.cells import cell
+from skindx.data.tables.fields import LEFT_OUT
 from skindx.data.tables.reader import read_table
-from skindx.data.tables.shape import LEFT_OUT
 from skindx.taxonomy import Taxonomy, normalise
 from skindx.taxonomy.lexicon import SITES, site_of
 

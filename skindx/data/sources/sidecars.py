@@ -21,8 +21,8 @@ from skindx.data.sources.file_patterns import ENDINGS
 from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import look_at, visible
 from skindx.data.tables.cells import LONGEST, cell
-from skindx.data.tables.fields import TableLog, WantedColumns
-from skindx.data.tables.shape import LEFT_OUT, TableShape, shaped_lines
+from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
+from skindx.data.tables.shape import TableShape, shaped_lines
 
 FOLDER = "(folder)"
 """As a column: the name of the folder in which an image lies."""

@@ -15,8 +15,8 @@ from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, stated_modality
 from skindx.data.sources.image_source import SourcePreview, WebSource
 from skindx.data.tables.cells import cell
-from skindx.data.tables.fields import TableLog
-from skindx.data.tables.shape import LEFT_OUT, TableShape, shaped_lines
+from skindx.data.tables.fields import LEFT_OUT, TableLog
+from skindx.data.tables.shape import TableShape, shaped_lines
 
 
 class TableColumns(Columns):

@@ -11,6 +11,9 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 
+LEFT_OUT = "left out"
+"""Key of a line whose image is not taken: (status, detail)."""
+
 
 class TableFields(Settings):
     """How a table is read; every part of a recipe that names a table has these."""

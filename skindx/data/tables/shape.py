@@ -1,8 +1,8 @@
 """The pieces that make lines of images out of the tables that people have.
 
-A second table joined by key, a column for each class (one-hot), levels of a hierarchy, a map of
-labels or of any column's values, several images a row, a filter. What a piece cannot decide is left
-out of the dataset with its reason, never guessed.
+A second table joined by key, columns made of several, a column for each class (one-hot), levels of
+a hierarchy, a map of labels or of any column's values, several images a row, a filter. What a piece
+cannot decide is left out of the dataset with its reason, never guessed.
 """
 
 import ast
@@ -20,12 +20,12 @@ from skindx.core.settings_base import Settings
 from skindx.core.text import counted, folded_name
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.tables.cells import LONGEST, as_matched, cell, number_of, same_value, truth
-from skindx.data.tables.fields import TableFields, TableLog, WantedColumns
+from skindx.data.tables.cells import LONGEST, as_matched, cell, number_of, truth
+from skindx.data.tables.combined import Combine, CombinedColumns
+from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog, WantedColumns
+from skindx.data.tables.joins import Join, JoinedTable
 from skindx.data.tables.reader import read_table
 
-LEFT_OUT = "left out"
-"""Key of a line whose image is not taken: (status, detail)."""
 ROWS = "rows"
 """Key of a line that shares its row with other images: what ties them."""
 SHOWN_AS = "shown as"
@@ -34,16 +34,6 @@ ANYTHING = "*"
 """In a map of values: all others."""
 
 _Map = Mapping[str, str | None]
-
-
-class JoinedTable(TableFields):
-    """A second table, whose line with the same key says more of an image."""
-
-    path: Path
-    key: str = Field(min_length=1)
-    """The column of the first table, or of one joined before."""
-    to: str = ""
-    """The column of this table; "": of the same name."""
 
 
 class ImageColumn(Settings):
@@ -57,8 +47,13 @@ class TableShape(TableFields):
     """What becomes of the lines of a table, in this order."""
 
     join: tuple[JoinedTable, ...] = Field((), exclude_if=lambda value: not value)
+    combine: Combine = Field({}, exclude_if=lambda value: not value)
+    """New column -> the columns that it is made of: a list, of which the first that says something
+    counts, or columns of yes and no, of which the one that is set counts: {arm_yes: arm}, or a
+    pattern such as body_parts_*, where * is the value."""
     values: Mapping[str, _Map] = Field({}, exclude_if=lambda value: not value)
-    """Column -> what a value of it means: {biopsed: {true: histopathology}}; null: nothing."""
+    """Column -> what a value of it means: {biopsed: {true: histopathology}}; null: nothing, and *:
+    any other that says something."""
     where: Mapping[str, str | tuple[str, ...]] = Field({}, exclude_if=lambda value: not value)
     """Column -> the value, or the values, of the lines to take; `true` takes ja and 1 too."""
     where_not: Mapping[str, str | tuple[str, ...]] = Field({}, exclude_if=lambda value: not value)
@@ -96,11 +91,12 @@ class _Shaped:
     """Columns that come from elsewhere, too."""
     made: frozenset[str]
     """Columns that pieces make, and the table need not have."""
+    combined: CombinedColumns
 
     @property
     def wanted(self) -> tuple[str, ...]:
         names = (name for name in self.columns.wanted if name not in self.made)
-        return tuple(dict.fromkeys((*names, *self.extra)))
+        return tuple(dict.fromkeys((*names, *self.extra, *self.combined.matched)))
 
     @property
     def also(self) -> Mapping[str, tuple[str, ...]]:
@@ -109,118 +105,13 @@ class _Shaped:
     def check(self, path: Path, existing: object) -> None:
         names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
         self.columns.check(path, [*names, *(self.given | self.made)])
+        self.combined.check(path, names)
         for name in self.extra:
             if name not in names and name not in self.given:
                 raise UserError(
                     f"{path} has no column {name!r}, which the recipe names; it has "
                     f"{', '.join(names)}: correct the recipe."
                 )
-
-
-@dataclass(frozen=True)
-class _OfJoined:
-    """The columns of a joined table: its key, and whatever the recipe names."""
-
-    key: str
-    names: tuple[str, ...]
-    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        return (self.key, *(name for name in self.names if name != self.key))
-
-    def check(self, path: Path, existing: object) -> None:
-        names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
-        if self.key not in names:
-            raise UserError(
-                f"{path} has no column {self.key!r}; it has {', '.join(names)}: correct join."
-            )
-        if not set(self.names) - {self.key} & set(names):
-            raise UserError(
-                f"{path} has none of the columns that the recipe names ({', '.join(self.names)}); "
-                f"it has {', '.join(names)}: name them, or leave the join out."
-            )
-
-
-class _Join:
-    """A joined table by its keys."""
-
-    def __init__(self, table: JoinedTable, names: Sequence[str], shape: TableShape) -> None:
-        policy = table.on_conflict or shape.on_conflict
-        self.table = table.model_copy(update={"on_conflict": policy})
-        self.key = table.to or table.key
-        self.log = TableLog()
-        self.torn: dict[str, str] = {}
-        """Keys with two lines that say different things, and what."""
-        self.lines: dict[str, dict[str, Any]] = {}
-        self.examples: list[str] = []
-        self._used: set[str] = set()
-        self._lone = 0
-        columns = _OfJoined(self.key, tuple(names))
-        for line in read_table(table.path, columns, self.table, self.log):
-            self._add(line)
-        self.columns = tuple(name for name in self.log.names if name in names and name != self.key)
-
-    def _add(self, line: dict[str, Any]) -> None:
-        text = cell(line.pop(self.key, None))
-        if is_placeholder(text):
-            return
-        self.examples += [text] if len(self.examples) < 2 else []
-        key = as_matched(text)
-        before = self.lines.setdefault(key, line)
-        for name, value in line.items():
-            if is_placeholder(cell(before.get(name))):
-                before[name] = value
-            elif not is_placeholder(cell(value)) and not same_value(before[name], value):
-                said = f"{name}: {cell(before[name])[:60]!r} and {cell(value)[:60]!r}"
-                if self.table.on_conflict != "list":
-                    raise UserError(
-                        f"{self.table.path} has {text[:60]!r} twice in {self.key!r}, with other "
-                        f"values ({said}); correct it, or set on_conflict: list, which leaves the "
-                        "images of such a key out."
-                    )
-                self.torn[key] = f"{self.table.path.name} says {said}"
-
-    def into(self, line: dict[str, Any]) -> None:
-        """Add what this table says to a line; a contradiction leaves the line out."""
-        key = as_matched(line.get(self.table.key))
-        found = self.lines.get(key)
-        if found is None:
-            self._lone += 1
-            return
-        self._used.add(key)
-        if key in self.torn:
-            line.setdefault(LEFT_OUT, ("conflict", self.torn[key]))
-            return
-        for name, value in found.items():
-            if is_placeholder(cell(line.get(name))):
-                line[name] = value
-            elif not is_placeholder(cell(value)) and not same_value(line[name], value):
-                one, other = cell(line[name])[:60], cell(value)[:60]
-                said = f"{self.table.path.name} says {name} {other!r}, and the line {one!r}"
-                if self.table.on_conflict != "list":
-                    raise UserError(
-                        f"of {key[:60]!r} {said}; correct one of the tables, or set on_conflict: "
-                        "list, which leaves the image out."
-                    )
-                line.setdefault(LEFT_OUT, ("conflict", said))
-
-    def notes(self, path: Path, example: str) -> list[str]:
-        """Return what did not meet, in sentences. Raises UserError where nothing did."""
-        notes = self.log.all_notes(self.table.path)
-        if self._lone and not self._used:
-            there = self.examples[0] if self.examples else ""
-            raise UserError(
-                f"no line of {path} has its key in {self.table.path}: {self.table.key} is such as "
-                f"{example[:60]!r}, and {self.key} such as {there[:60]!r}; correct join."
-            )
-        if self._lone:
-            notes.append(
-                f"{path}: {counted(self._lone, 'line')} without a line in {self.table.path}."
-            )
-        if left := len(self.lines) - len(self._used):
-            notes.append(f"{self.table.path}: {counted(left, 'line')} of no line in {path}.")
-        return notes
 
 
 def shaped_lines(
@@ -241,19 +132,17 @@ def shaped_lines(
     """
     made = {label} if shape.columns_for_label else set()
     made |= {file} if images else set()
-    extra = dict.fromkeys(
-        (
-            *shape.columns_for_label,
-            *shape.columns_for_choice,
-            *shape.values,
-            *(image.file for image in images),
-        )
-    )
+    combined = CombinedColumns(shape.combine)
+    asked = (*shape.columns_for_label, *shape.columns_for_choice, *shape.values)
+    extra = dict.fromkeys((*asked, *combined.named, *(image.file for image in images)))
+    new = set(shape.combine) - set(combined.named)
+    extra = dict.fromkeys(name for name in extra if name not in new)
+    made |= new
     names = tuple(dict.fromkeys((*columns.wanted, *extra, *(one.key for one in shape.join))))
-    joins = [_Join(one, [n for n in names if n not in made], shape) for one in shape.join]
+    joins = [Join(one, [n for n in names if n not in made], shape, combined) for one in shape.join]
     given = frozenset(name for one in joins for name in one.columns)
     keys = [one.key for one in shape.join]
-    wanted = _Shaped(columns, (*extra, *keys), given, frozenset(made - set(extra)))
+    wanted = _Shaped(columns, (*extra, *keys), given, frozenset(made - set(extra)), combined)
     pieces = _Pieces(path, shape, label)
     lines: list[dict[str, Any]] = []
     example = ""
@@ -262,12 +151,13 @@ def shaped_lines(
         for one in joins:
             example = example or cell(line.get(one.table.key))
             one.into(line)
+        combined.fill(line)
         pieces.shape_line(line)
         lines += _by_image(line, images, file, f"row {number}") if images else [line]
     log.names = (*log.names, *given)
     for one in joins:
         log.of_others += one.notes(path, example) if lines else []
-    log.notes += pieces.notes()
+    log.notes += combined.notes() + pieces.notes()
     return lines
 
 
@@ -402,11 +292,10 @@ def _folded(values: _Map) -> dict[str, str]:
 def _mapped(values: Mapping[str, str], value: object) -> object:
     """Return what a map makes of a value; a truth value meets true, ja and 1."""
     text = as_matched(value)
-    if text in values:
-        return values[text]
     known = truth(value)
-    word = {True: "true", False: "false"}.get(known) if known is not None else None
-    return values.get(word or "", values.get(ANYTHING, value))
+    word = text if known is None or text in values else str(known).casefold()
+    other = value if is_placeholder(text) else values.get(ANYTHING, value)
+    return values.get(word, other)
 
 
 def _wanted(values: str | Iterable[str]) -> frozenset[str]:
