@@ -128,6 +128,13 @@ def test_caps_hold_for_images_and_pages(tmp_path: Path) -> None:
         bodies = serve("openverse", site)
         few = source_of("openverse", site, max_pictures=1)
         rows = acquire([few], fetching(site), tmp_path / "1")
+        more = [row for row in rows if row.status == "more-results"]
+        assert [row.label for row in more] == ["Acne_Vulgaris"]
+        assert more[0].detail == (
+            "The search promises 5 results; what was read names 3 of them. "
+            "max_pictures takes the first 1 image of a label."
+        )
+        rows = [row for row in rows if row not in more]
         assert sorted(row.label for row in rows) == sorted(few.searches)
         assert rows[0].url == bodies[0]["results"][0]["url"]
         assert len([path for path in site.asked if "/v1/images/" in path]) == len(few.searches)

@@ -4,6 +4,7 @@ import json
 import subprocess
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_manifest
 from skindx.data.publish.published_rows import rows_of
+from skindx.data.sources import dicomweb
 from skindx.data.sources.dicom import DicomSource
 from skindx.data.sources.dicomweb import DicomWebError, only_part
 from skindx.data.splits.groups import GroupKeys, GroupSettings
@@ -331,6 +333,25 @@ def test_a_server_that_sends_elsewhere_gets_no_further(tmp_path: Path) -> None:
             assert not read_ledger(tmp_path / "out"), path
             assert not (tmp_path / "out.dicom-key").exists()
         assert not other.asked
+
+
+def test_a_server_that_asks_to_wait_is_waited_for_within_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(dicomweb, "time", SimpleNamespace(sleep=waits.append))
+    with Pacs() as pacs:
+        search = "/d/studies?limit=1&offset=0"
+        whole = pacs.pages[search]
+        assert isinstance(whole, Answer)
+        pacs.pages[search] = [Answer(b"", 429, {"Retry-After": "7"}), whole]
+        server = {**pacs.server, "retries": 1, "timeout_s": 10}
+        assert len(gathered(tmp_path, server=server, label="ImageComments")) == 2
+        assert waits == [7]
+        pacs.pages[search] = Answer(b"", 503, {"Retry-After": "3600"})
+        with pytest.raises(UserError, match="answered 503 and asked to wait 3600 s"):
+            gathered(tmp_path, server=server, label="ImageComments")
+        assert waits == [7]
 
 
 def test_a_search_that_never_ends_ends_the_build(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub.errors import GatedRepoError
 from paint_images import encode, paint
 
 from skindx.core.errors import UserError
@@ -175,6 +176,17 @@ def test_the_hub_is_asked_only_on_request(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
     with pytest.raises(UserError, match=r"cannot be had .*no route"):
+        read(tmp_path, repo="some/derm")
+
+    class Gated(GatedRepoError):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            OSError.__init__(self, "403")
+
+    def gated(*_: Any, **__: Any) -> str:
+        raise Gated
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", gated)
+    with pytest.raises(UserError, match=r"ask for access .* export HF_TOKEN"):
         read(tmp_path, repo="some/derm")
 
 

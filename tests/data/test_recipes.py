@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from local_site import LocalSite, category, figures, html
+from scrapy.http import HtmlResponse
 
 from skindx.cli import app
 from skindx.core.errors import UserError
@@ -17,7 +18,7 @@ from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.image_source import WebSource
+from skindx.data.sources.image_source import Page, WebSource
 from skindx.data.sources.url_table import TableSource
 from skindx.taxonomy import load_taxonomy
 
@@ -106,6 +107,32 @@ def test_with_permission_a_disabled_source_is_fetched(tmp_path: Path) -> None:
         fetch = FetchSettings(origins={site.origin: fast}, allow_private=(site.netloc,))
         (row,) = acquire([source], fetch, tmp_path)
     assert row.status == "dead-link"  # asked for, and not there
+
+
+def test_the_selectors_for_dermnet_read_both_forms_of_its_pages() -> None:
+    (source,) = load_build_settings(DATA / "dermnetnz.yaml").sources
+    assert isinstance(source, AtlasSource)
+    item = (
+        '<div class="imageList" data-leter="A"><div class="imageList__group"><div class="flex">'
+        '<a class="imageList__group__item" href="/images/acne-images">'
+        '<div class="imageList__group__item__image"><img src="/assets/a__FillWz.jpg"></div>'
+        '<div class="imageList__group__item__copy"><h6>Acne images</h6></div></a></div></div></div>'
+    )
+    start = "https://dermnetnz.org/images"
+    index = HtmlResponse(start, body=f"<body>{item}</body>".encode(), encoding="utf-8")
+    (topic,) = source.read(Page(start), index)
+    assert topic == Page("https://dermnetnz.org/images/acne-images", "Acne images")
+    before = '<div class="imageLinkBlock__item"><div class="imageLinkBlock__item__image">'
+    before += '<img src="/assets/acne/_resampled/Fill/1.jpg" alt="Acne"></div></div>'
+    now = '<div class="gallery"><img class="js-gallery-image" src="/assets/2__FillWz.jpg"></div>'
+    body = f'<body><img src="/assets/logo.png">{before}{now}</body>'
+    page = HtmlResponse(topic.url, body=body.encode(), encoding="utf-8")
+    rows = [row for choice in source.read(topic, page) for row in choice]  # type: ignore[union-attr]
+    assert [row.url.rpartition("/assets/")[2] for row in rows] == [
+        "acne/_resampled/Fill/1.jpg",
+        "2__FillWz.jpg",
+    ]
+    assert {row.licence for row in rows} == {"CC BY-NC-ND 3.0 NZ"}
 
 
 def readme_commands() -> list[list[str]]:

@@ -127,7 +127,8 @@ class Hostile:
 FAULTS: dict[str, tuple[str, Page]] = {
     "/gone404.jpg": ("dead-link", Answer(b"", 404)),
     "/gone410.jpg": ("dead-link", Answer(b"", 410)),
-    "/forbidden.jpg": ("dead-link", Answer(b"", 403)),
+    "/forbidden.jpg": ("forbidden", Answer(b"", 403)),
+    "/login.jpg": ("forbidden", Answer(b"", 401)),
     "/broken500.jpg": ("server-error", Answer(b"", 500)),
     "/brokenoff.jpg": ("server-error", broken_off),
     "/drip.jpg": ("timeout", drip),

@@ -44,8 +44,16 @@ REPLACEABLE = frozenset(
 
 An owner's no is no such reason, and neither is one that passes: the next run may get the image."""
 
-REFUSALS = frozenset({"robots", "opt-out", TAKEN_DOWN})
+REFUSALS = frozenset({"robots", "opt-out", "forbidden", TAKEN_DOWN})
 """An owner's no: it counts for every address of the same image."""
+
+_FORBIDDING = {
+    401: "it asks for a login",
+    402: "it asks for payment",
+    403: "it forbids access",
+    451: "it may not give it for legal reasons",
+}
+_GONE = {404: "there is nothing at this address", 410: "what was there is gone for good"}
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
@@ -127,7 +135,9 @@ def of_answer(response: "Response") -> FetchOutcome | None:
             "bad-url", f"The server redirects ({code}) to {where!r}, no http(s) URL."
         )
     if not 200 <= code < 300:
-        return FetchOutcome("dead-link", f"The server answered {code}.")
+        why = _FORBIDDING.get(code) or _GONE.get(code)
+        detail = f"The server answered {code}{f': {why}' if why else ''}."
+        return FetchOutcome("forbidden" if code in _FORBIDDING else "dead-link", detail)
     undecodable = why_undecodable(response.flags)
     if undecodable:
         coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
@@ -191,6 +201,9 @@ def page_opt_out(page: "Response") -> str:
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 
+_READ = frozenset({"more-results", "no-pictures", "nothing-found", "too-many-pages"})
+"""What is wrong with pages that were read, or need not be."""
+
 _ANOTHER = "Its owner forbids another address of the same image."
 _ANOTHER_UNREAD = "Whether its owner permits another address of the same image is not known today."
 
@@ -217,7 +230,7 @@ class CrawlState:
         self._blocked = blocked or BlockList()
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
-        final = [row for row in earlier if _is_final(row, dataset)]
+        final = [_forbidden_then(row) for row in earlier if _is_final(row, dataset)]
         self._answers = {_address(row): _decided(row) for row in final}
         self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
@@ -292,11 +305,16 @@ class CrawlState:
                 self._write(replace(row, **_decided(no), retrieved=now()))
 
     def page_failed(self, url: str, label: str, source: str, problem: FetchOutcome) -> None:
-        """Note a page whose images stay unknown.
+        """Note a page whose images, or some of them, stay unknown.
 
         It gets no row of its own: pages are read by every run, and only the last one counts.
         """
-        detail = f"A page could not be read, so its images are missing. {problem.detail}"
+        lost = (
+            ""
+            if problem.status in _READ
+            else "A page could not be read, so its images are missing. "
+        )
+        detail = lost + problem.detail
         row = LedgerRow(
             url, label, problem.status, detail, retrieved=now(), source=source, page_url=url
         )
@@ -328,6 +346,15 @@ class CrawlState:
             self._had += 1
         else:
             self._ledger.append(row, force=force)
+
+
+def _forbidden_then(row: LedgerRow) -> LedgerRow:
+    """Return a row of an older version, to which a forbidden image was a dead link, as of today."""
+    if row.status == "dead-link":
+        for code in _FORBIDDING:
+            if row.detail == f"The server answered {code}.":
+                return replace(row, status="forbidden")
+    return row
 
 
 def _address(row: LedgerRow) -> tuple[str, str]:

@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 
 ENDPOINT = "skindx_endpoint"
 """Request meta: the official API below whose URL robots.txt is not asked (WebSource.endpoint)."""
+IS_BUSY = "skindx_is_busy"
+"""Request meta: tells of an answer of status 200 that it only says to come again later."""
+ANSWER = "skindx_answer"
+"""Request meta: the answer that a run kept which has not come to its end; nobody is asked."""
 IS_RULES = "skindx_robots_txt"
 """Request meta: this is a request for robots.txt itself."""
 
@@ -161,7 +165,7 @@ class RobotsGuard(CrawlMiddleware):
             parser = Protego.parse(text)
             return _RobotsRules(parser, delay_s=self._delay_s(parser, url))
         # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
-        if refused.status in {"dead-link", "empty"}:
+        if refused.status in {"dead-link", "forbidden", "empty"}:
             return _RobotsRules(Protego.parse(""))
         return _RobotsRules(refusal=_unreachable(url, refused))
 
@@ -242,9 +246,11 @@ class Politeness(CrawlMiddleware):
         self._answered: set[str] = set()
         self._in_vain: Counter[str] = Counter()
 
-    def process_request(self, request: Request) -> None:
+    def process_request(self, request: Request) -> "Response | None":
         """Put a request into its origin's slot. Raises RefusedError for an origin left alone."""
         origin = _origin(request)
+        if answer := request.meta.get(ANSWER):
+            return answer
         if origin in self._left_alone:
             raise RefusedError(self._left_alone[origin])
         # Set again for every hop: a redirect carries its first origin's slot and flags along.
@@ -254,13 +260,17 @@ class Politeness(CrawlMiddleware):
             request.meta.get(CRAWL_DELAY, 0.0) > self._fetch.policy(origin).delay_s
         )
         request.meta["autothrottle_dont_adjust_delay"] = fixed
+        return None
 
     def process_response(self, request: Request, response: "Response") -> "Request | Response":
         """Repeat a request that the server could not answer now."""
         origin = origin_of(request.url)
+        if request.meta.get(ANSWER):
+            return response
         self._answered.add(origin)
         self._log_slot(request)
-        if response.status not in RETRIED_CODES:
+        is_busy = request.meta.get(IS_BUSY)
+        if response.status not in RETRIED_CODES and not (is_busy and is_busy(response)):
             return response
         wanted_s = retry_after_s(response.headers.get("Retry-After", b"").decode("latin-1"))
         if wanted_s is not None and wanted_s > self._fetch.retry_after_s:

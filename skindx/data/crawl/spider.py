@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import thread_time
+from time import thread_time, time
 from typing import Any
 
 from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
 from skindx.core.atomic_files import atomic_file
+from skindx.core.text import counted
 from skindx.data.crawl.fetch_outcome import (
+    PASSING,
     REFUSALS,
     REPLACEABLE,
     CrawlState,
@@ -30,10 +32,16 @@ from skindx.data.crawl.fetch_outcome import (
     page_opt_out,
 )
 from skindx.data.crawl.fetch_settings import FetchSettings, origin_of
-from skindx.data.crawl.middleware import ENDPOINT
+from skindx.data.crawl.middleware import ANSWER, ENDPOINT, IS_BUSY
 from skindx.data.layout import PAGES
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.image_source import Choice, Page, UnreadablePageError, WebSource
+from skindx.data.sources.image_source import (
+    Choice,
+    Page,
+    SearchCount,
+    UnreadablePageError,
+    WebSource,
+)
 
 NOT_MODIFIED = 304
 MOST_IMAGES = 10_000
@@ -47,6 +55,8 @@ PageItem = Page | LedgerRow | Choice
 
 _HEADERS = ("ETag", "Last-Modified", "Content-Type", "X-Robots-Tag", "tdm-reservation")
 _LONGEST = 1000
+_WHOLE_S = 86_400
+"""So old may an answer be that is read instead of asking again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,14 @@ class KeptPage:
     url: str
     headers: dict[str, list[str]]
     body: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it is read as it is: a run before kept it, and has not come to its end."""
+        return not self.conditions
+
+    def answer(self) -> Response:
+        return Response(self.url, headers=self.headers, body=self.body)
 
     @property
     def conditions(self) -> dict[str, str]:
@@ -70,6 +88,8 @@ class PageCache:
     def __init__(self, dataset: Path) -> None:
         self._folder = dataset / PAGES
         self._used: set[Path] = set()
+        self._unfinished: set[Path] = set()
+        """Those without conditions."""
 
     def find(self, url: str) -> KeptPage | None:
         """Return a page as it was kept; None for an unknown one, and for a damaged file."""
@@ -78,18 +98,22 @@ class PageCache:
             with gzip.open(file) as lines:
                 saved = json.loads(lines.readline())
                 page = KeptPage(saved["url"], saved["headers"], lines.read())
-            if page.url != url or not page.conditions:
+            if page.url != url or (page.is_whole and time() - file.stat().st_mtime > _WHOLE_S):
                 return None
             self._used.add(file)
+            if page.is_whole:
+                self._unfinished.add(file)
             return page
         except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError):
             file.unlink(missing_ok=True)
             return None
 
-    def keep(self, url: str, answer: Response) -> None:
+    def keep(self, url: str, answer: Response, *, always: bool = False) -> None:
         """Keep an answer that the server can recognise, unless it forbids that or came from afar.
 
-        After a redirect the answer belongs to another URL.
+        After a redirect the answer belongs to another URL. With `always` another one is kept too,
+        which the next run reads instead of asking if this one does not come to its end: an API
+        counts its answers.
         """
         headers = {
             name: [value.decode("latin-1")[:_LONGEST] for value in answer.headers.getlist(name)]
@@ -98,18 +122,24 @@ class PageCache:
         }
         page = KeptPage(url, headers, answer.body)
         control = b",".join(answer.headers.getlist("Cache-Control")).lower()
-        if answer.url != url or not page.conditions or b"no-store" in control:
+        unknown = page.is_whole and not always
+        if answer.url != url or unknown or b"no-store" in control:
             self._file(url).unlink(missing_ok=True)
             return
         saved = {name: value for name, value in asdict(page).items() if name != "body"}
         with atomic_file(self._file(url)) as temporary, gzip.open(temporary, "wb", 6) as file:
             file.write(json.dumps(saved).encode() + b"\n" + page.body)
         self._used.add(self._file(url))
+        if page.is_whole:
+            self._unfinished.add(self._file(url))
 
-    def sweep(self) -> None:
-        """Delete the pages that this run did not request: no page links to them."""
+    def sweep(self, *, whole: bool) -> None:
+        """Delete the pages that this run did not request: no page links to them.
+
+        `whole`: every page was read, so that the next run asks for all of them again.
+        """
         for file in self._folder.glob("*"):
-            if file not in self._used:
+            if file not in self._used or (whole and file in self._unfinished):
                 file.unlink(missing_ok=True)
 
     def _file(self, url: str) -> Path:
@@ -134,7 +164,16 @@ class SourceVisit:
     """Images of each label."""
     cut: set[str] = field(default_factory=set)
     """Labels with more pages than are read."""
+    named: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Images by the first page of their series and their label."""
+    promises: dict[tuple[str, str], SearchCount] = field(default_factory=dict)
+    """By the same."""
+    beyond: set[str] = field(default_factory=set)
+    """Labels of which the source names more than max_pictures."""
     failures: list[str] = field(default_factory=list)
+    """Of pages, a sentence each."""
+    passing: bool = False
+    """Whether one of them may be read by the next run."""
 
     def empty_pages(self) -> list[Page]:
         """Return the first page of each label whose pages were read and show no image."""
@@ -142,9 +181,28 @@ class SourceVisit:
         return [page for label, page in first.items() if label not in self.showing]
 
     def full(self, label: str) -> bool:
-        """Tell whether the source may give no more of a label."""
+        """Tell whether the source may give no more of a label, though it has more."""
         most = self.source.max_pictures
-        return most is not None and self.counts[label] >= most
+        if most is None or self.counts[label] < most:
+            return False
+        self.beyond.add(label)
+        return True
+
+    def unread(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (URL, label, sentence) of each search with more results than were read."""
+        said = set()
+        most = self.source.max_pictures
+        cap = f"max_pictures takes the first {counted(most or 0, 'image')} of a label."
+        for (url, label), promise in self.promises.items():
+            named = self.named[url, label]
+            if promise.limit or named < promise.results:
+                sentence = f"The search promises {counted(promise.results, 'result')}; "
+                sentence += f"what was read names {named} of them."
+                whys = (promise.limit, cap if label in self.beyond else "")
+                said.add(label)
+                yield url, label, " ".join(filter(None, (sentence, *whys)))
+        for label in sorted(self.beyond - said):
+            yield self.source.name, label, f"The source names more than were taken: {cap}"
 
 
 def _in_time(items: Iterator[PageItem]) -> Iterator[PageItem]:
@@ -200,11 +258,14 @@ class ImageSpider(Spider):  # type: ignore[misc]
                 self._page_failed(
                     visit, page, FetchOutcome("no-pictures", visit.source.nothing_shown())
                 )
+            for url, label, sentence in visit.unread():
+                more = FetchOutcome("more-results", sentence)
+                self._state.page_failed(url, label, visit.source.name, more)
             if not visit.images:
                 labels = {label for _, label in visit.pages if label}
                 sentence = visit.source.barren(len(labels), visit.failures)
                 self._state.source_failed(visit.source.name, sentence)
-        self._kept.sweep()
+        self._kept.sweep(whole=not any(visit.passing for visit in self._visits))
         self._state.close()
 
     def _follow(
@@ -249,9 +310,12 @@ class ImageSpider(Spider):  # type: ignore[misc]
                 )
             problem = of_answer(response)
             if problem:
+                if words := visit.source.problem(response):
+                    problem = replace(problem, detail=f"{problem.detail} It says: {words}")
                 self._page_failed(visit, page, problem)
                 return
-            self._kept.keep(page.url, response)
+            if not (kept and kept.is_whole):
+                self._kept.keep(page.url, response, always=bool(visit.source.endpoint))
             yield from self._read(visit, page, response)
             self._state.report()
 
@@ -267,7 +331,12 @@ class ImageSpider(Spider):  # type: ignore[misc]
             headers=kept.conditions if kept else None,
             priority=_PAGE_PRIORITY,
             dont_filter=True,
-            meta={"download_maxsize": _PAGE_BYTES, ENDPOINT: visit.source.endpoint},
+            meta={
+                "download_maxsize": _PAGE_BYTES,
+                ENDPOINT: visit.source.endpoint,
+                IS_BUSY: visit.source.is_busy,
+                ANSWER: kept.answer() if kept and kept.is_whole else None,
+            },
         )
 
     def _read(self, visit: SourceVisit, page: Page, answer: Response) -> Iterator[Request]:
@@ -277,9 +346,13 @@ class ImageSpider(Spider):  # type: ignore[misc]
 
         def counted() -> Iterator[PageItem]:
             images = 0
+            series = (page.start or page.url, page.label)
+            if not page.start and (promise := visit.source.promise(answer)):
+                visit.promises[series] = promise
             for item in _in_time(visit.source.read(page, answer)):
                 if not isinstance(item, Page):
                     visit.showing.add(page.label)
+                    visit.named[series] += 1
                     images += 1
                     if images > MOST_IMAGES:
                         raise UnreadablePageError(
@@ -296,6 +369,8 @@ class ImageSpider(Spider):  # type: ignore[misc]
 
     def _page_failed(self, visit: SourceVisit, page: Page, problem: FetchOutcome) -> None:
         visit.failures.append(f"{page.url}: {problem.detail}")
+        visit.passing |= problem.status in PASSING
+        visit.promises.pop((page.start or page.url, page.label), None)  # this says it already
         self._state.page_failed(page.url, page.label, visit.source.name, problem)
 
     def _image_row(

@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 
 from pydantic import BeforeValidator, Field
 
+from skindx.core.text import printable
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described
-from skindx.data.sources.image_source import Page, UnreadablePageError, WebSource
+from skindx.data.sources.image_source import Page, SearchCount, UnreadablePageError, WebSource
 from skindx.data.tables.cells import LONGEST
 
 if TYPE_CHECKING:
@@ -63,7 +64,12 @@ class ApiSource(WebSource):
         """Ask for the first page of every search."""
         for label, queries in self.searches.items():
             for query in queries:
-                yield Page(f"{self.api}?{urlencode(self.parameters(query))}", label)
+                for parameters in self.requests(query):
+                    yield Page(f"{self.api}?{urlencode(parameters)}", label)
+
+    def requests(self, query: str) -> Iterator[dict[str, str | int]]:
+        """Yield the parameters of the first page of each search that a query is."""
+        yield self.parameters(query)
 
     @abstractmethod
     def parameters(self, query: str) -> dict[str, str | int]:
@@ -73,13 +79,33 @@ class ApiSource(WebSource):
         """Read one answer; a first page without any result is reported as a page that failed."""
         content = _content(answer)
         results = self.results(content)
-        if not results and not page.start:
+        if not results and not page.start and not self.following(page, content):
             raise UnreadablePageError("nothing-found", "The API finds no image by this search.")
         for result in results:
             yield from self.images(result, page.label, content)
         following = self.following(page, content)
         if following:
             yield Page(following, page.label, start=page.start or page.url)
+
+    def promise(self, answer: "Response") -> SearchCount | None:
+        try:
+            return self.promised(_content(answer))
+        except UnreadablePageError:
+            return None
+
+    def promised(self, content: dict[str, Any]) -> SearchCount | None:
+        """Return how many results a first answer promises, None where it does not say."""
+        return None
+
+    def problem(self, answer: "Response") -> str:
+        """Return the API's own words about a failure: `detail`, `message` or `error.info`."""
+        try:
+            content = _content(answer)
+        except UnreadablePageError:
+            return ""
+        places = (("detail",), ("message",), ("error",), ("error", "info"))
+        words = (text(content, *place) for place in places)
+        return printable(next(filter(None, words), ""))[:200]
 
     def results(self, content: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the results of an answer. Raises UnreadablePageError."""
@@ -137,18 +163,41 @@ def number(value: object, *path: str) -> int:
     return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
 
 
+_BUSY = ("maxlag", "ratelimited", "readonly", "internal_api_error")
+"""How the codes of MediaWiki's errors begin that say nothing of the request itself."""
+
+
+def _is_passing(content: dict[str, Any]) -> bool:
+    return text(content, "error", "code").startswith(_BUSY)
+
+
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/tiff")
 _META = ("LicenseShortName", "Artist", "Credit", "Attribution")
+_SHOWN = (
+    "//text()[not(ancestor::style or ancestor::script or "
+    "ancestor::*[contains(translate(@style, ' ', ''), 'display:none')])]"
+)
 
 
 class WikimediaSource(ApiSource):
-    """Images of Commons: a query that begins with "Category:" lists it, another one searches."""
+    """Images of Commons: a query that begins with "Category:" lists it, another one searches.
+
+    Answers of both format versions are read: a list of pages, or (1) pages by their id. Errors come
+    with status 200; of those that pass (_BUSY) the API says when to come again.
+    """
 
     kind: Literal["wikimedia"]
     api: Endpoint = "https://commons.wikimedia.org/w/api.php"
     page_size: int = Field(50, ge=1, le=500)
 
     needs_contact: ClassVar[bool] = True
+
+    def is_busy(self, answer: "Response") -> bool:
+        """Tell whether the API is overloaded, or was asked too often."""
+        try:
+            return b'"error"' in answer.body and _is_passing(_content(answer))
+        except UnreadablePageError:
+            return False
 
     def parameters(self, query: str) -> dict[str, str | int]:
         """Return the parameters of a listing or a search."""
@@ -173,12 +222,15 @@ class WikimediaSource(ApiSource):
     def results(self, content: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the files of an answer, in the order of the search."""
         if "error" in content:
-            detail = f"{text(content, 'error', 'code')}: {text(content, 'error', 'info')}"
-            raise UnreadablePageError("api-error", f"The API answered with an error ({detail}).")
+            words = f"{text(content, 'error', 'code')}: {text(content, 'error', 'info')}"
+            detail = f"The API answered with an error ({printable(words)[:200]})."
+            status = "server-error" if _is_passing(content) else "api-error"
+            raise UnreadablePageError(status, detail)
         query = content.get("query")
         # Without any result there is no `query` at all.
-        pages = objects(query.get("pages"), "pages") if isinstance(query, dict) else []
-        return sorted(pages, key=lambda page: number(page, "index"))
+        pages = query.get("pages") if isinstance(query, dict) else []
+        found = objects(list(pages.values()) if isinstance(pages, dict) else pages, "pages")
+        return sorted(found, key=lambda page: number(page, "index"))
 
     def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
@@ -199,7 +251,9 @@ class WikimediaSource(ApiSource):
             caption=described(text(result, "title").removeprefix("File:").rpartition(".")[0]),
         )
         mime = text(info, "mime")
-        if mime and mime not in _PICTURES:
+        if row.status == "no-url" and "missing" in result:
+            yield replace(row, status="dead-link", detail="Commons says that the file is missing.")
+        elif mime and mime not in _PICTURES:
             detail = f"Commons says that it is {mime}."
             status = "unsupported-format" if mime.startswith("image/") else "not-a-picture"
             yield replace(row, status=status, detail=detail)
@@ -215,28 +269,57 @@ class WikimediaSource(ApiSource):
 
 
 def _meta(info: object, field: str) -> str:
-    """Return a field of extmetadata, which is HTML, as plain text."""
-    from w3lib.html import remove_tags
+    """Return a field of extmetadata, which is HTML, as plain text without its hidden parts."""
+    from parsel import Selector
 
-    return " ".join(html.unescape(remove_tags(text(info, "extmetadata", field, "value"))).split())
+    found = text(info, "extmetadata", field, "value")
+    if "<" not in found:
+        return " ".join(html.unescape(found).split())
+    return " ".join("".join(Selector(found).xpath(_SHOWN).getall()).split())
 
 
+_MOST_RESULTS = 240
 _NAMES = {"cc0": "CC0", "pdm": "Public Domain Mark"}
 Licence = Literal["by", "by-sa", "by-nc", "by-nc-sa", "by-nd", "by-nc-nd", "cc0", "pdm"]
 
 
 class OpenverseSource(ApiSource):
-    """Images that Openverse finds; they are fetched from the sites that hold them."""
+    """Images that Openverse finds; they are fetched from the sites that hold them.
+
+    One search gives at most 240 results, on pages of at most 20 without a key. Several queries of a
+    label, and several `providers`, reach more; an image that several find is one.
+    """
 
     kind: Literal["openverse"]
     api: Endpoint = "https://api.openverse.org/v1/images/"
     licences: tuple[Licence, ...] = Field(("by", "by-sa", "cc0", "pdm"), min_length=1)
     page_size: int = Field(20, ge=1, le=20)
     delay_s: float = Field(default=4.0, ge=1, le=600)
+    sensitive: bool = Field(False, exclude_if=lambda sensitive: not sensitive)
+    """Ask for results too that Openverse hides as sensitive, as it does with many of skin."""
+    providers: tuple[Annotated[str, Field(pattern=r"^[\w-]+$")], ...] = Field(
+        (), exclude_if=lambda providers: not providers
+    )
+    """Collections that each query asks one by one, such as flickr and wikimedia, so that each gives
+    240 results; (): one search over all."""
 
     def parameters(self, query: str) -> dict[str, str | int]:
+        # Any value of `mature`, also "false", would ask for sensitive results.
+        asked = {"unstable__include_sensitive_results": "true"} if self.sensitive else {}
         licences = ",".join(self.licences)
-        return {"q": query, "license": licences, "page_size": self.page_size, "page": 1}
+        return {"q": query, "license": licences, **asked, "page_size": self.page_size, "page": 1}
+
+    def requests(self, query: str) -> Iterator[dict[str, str | int]]:
+        for provider in self.providers or ("",):
+            yield {**({"source": provider} if provider else {}), **self.parameters(query)}
+
+    def promised(self, content: dict[str, Any]) -> SearchCount:
+        """Return `result_count`, which is 240 for a search that finds more."""
+        results = number(content, "result_count")
+        given = min(_MOST_RESULTS, number(content, "page_count") * number(content, "page_size"))
+        limit = f"Openverse gives no more than {given} results of one search: ask with more exact "
+        limit += "words, or name `providers` to ask one by one."
+        return SearchCount(results, limit if results >= _MOST_RESULTS or results > given else "")
 
     def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]

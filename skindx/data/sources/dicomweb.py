@@ -47,6 +47,8 @@ class DicomWebError(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.wait_s = 0.0
+        """That the server asks to wait (Retry-After)."""
 
     @property
     def hopeless(self) -> bool:
@@ -246,9 +248,10 @@ class DicomWebClient:
                 return self._once(path, accept, most)
             except DicomWebError as error:
                 self._link.close()
-                if error.status not in _PASSING or not left:
+                too_long = error.wait_s > self._server.timeout_s
+                if error.status not in _PASSING or not left or too_long:
                     raise
-                time.sleep(0.5 * 2 ** (self._server.retries - left))
+                time.sleep(max(error.wait_s, 0.5 * 2 ** (self._server.retries - left)))
         raise AssertionError("the last try returns or raises")
 
     def _once(self, path: str, accept: str, most: int) -> tuple[str, bytes]:
@@ -313,7 +316,12 @@ class DicomWebClient:
             status, detail = "too-large", f"the answer has more than {most} bytes"
         else:
             return
-        raise DicomWebError(status, detail)
+        error = DicomWebError(status, detail)
+        wanted = answer.headers.get("Retry-After", "").strip()
+        if status == "server-error" and wanted.isascii() and wanted.isdigit() and len(wanted) < 7:
+            error.wait_s = float(wanted)
+            error.detail += f" and asked to wait {wanted} s"
+        raise error
 
 
 def uid_of(text: str) -> str:

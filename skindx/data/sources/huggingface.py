@@ -267,12 +267,17 @@ def _download(repo: str, revision: str | None) -> Path:
             f"exported; export it, or download the dataset and set `path`."
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         folder = snapshot_download(
             repo, repo_type="dataset", revision=revision, allow_patterns=_PATTERNS
         )
+    except GatedRepoError:
+        raise UserError(
+            f"{repo} is given only to those whom its owners permit it; ask for access on its page "
+            f"of the Hugging Face hub, and export HF_TOKEN."
+        ) from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise UserError(

@@ -50,6 +50,15 @@ class Page:
     """The first page of the series that this one continues; "" if it is that page itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class SearchCount:
+    """How many results the first answer to a search says there are."""
+
+    results: int
+    limit: str = ""
+    """Why there may be more than a source ever gives, as a sentence; "": nothing is hidden."""
+
+
 Choice = tuple[LedgerRow, ...]
 """Rows of the same image under several addresses, the largest version first; only one is needed."""
 
@@ -195,6 +204,18 @@ class WebSource(SourceSettings):
         Raises UnreadablePageError. `answer` is an HtmlResponse for a source of HTML pages.
         """
         raise UnreadablePageError("no-pages", f"{self.name} has no pages, {page.url} is none.")
+
+    def promise(self, answer: "Response") -> SearchCount | None:
+        """Return what the first answer to a search says of all its results, None for nothing."""
+        return None
+
+    def problem(self, answer: "Response") -> str:
+        """Return what an answer says of its failure, in its own words; "" where it has none."""
+        return ""
+
+    def is_busy(self, answer: "Response") -> bool:
+        """Tell whether an answer only says to come again later, though its status is 200."""
+        return False
 
     def address(self, url: str) -> str:
         """Return where an image is fetched from; its row keeps the URL that the source names."""

@@ -10,6 +10,7 @@ image has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote, urljoin
@@ -19,17 +20,25 @@ from pydantic import Field, PrivateAttr
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.placeholders import is_placeholder
-from skindx.data.sources.api import ApiSource, Endpoint, text
+from skindx.data.sources.api import ApiSource, Endpoint, number, text
 from skindx.data.sources.columns import (
     Columns,
+    age_years,
     confirmation,
     described,
     modality_of,
+    sex,
     skin_type,
 )
 from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import visible
-from skindx.data.sources.image_source import Page, SourcePreview, UnreadablePageError, plain_url
+from skindx.data.sources.image_source import (
+    Page,
+    SearchCount,
+    SourcePreview,
+    UnreadablePageError,
+    plain_url,
+)
 from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import LEFT_OUT
 from skindx.data.tables.reader import read_table
@@ -60,12 +69,16 @@ class IsicSource(ApiSource):
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         isic_id = text(result, "isic_id")
-        clinical = ("metadata", "clinical")
-        diagnoses = [text(result, *clinical, level) for level in _LEVELS]
+        value = {
+            name: text(result, "metadata", part, name)
+            for part, names in _API_FIELDS.items()
+            for name in names
+        }
         code = text(result, "copyright_license")
         attribution = text(result, "attribution")
-        ids = (text(result, *clinical, "patient_id"), text(result, *clinical, "lesion_id"))
-        yield self.row(
+        ids = (value["patient_id"], value["lesion_id"])
+        diagnoses = (value[level] for level in (*_LEVELS, "diagnosis"))
+        row = self.row(
             text(result, "files", "full", "url"),
             label if self.label == "search" else next(filter(None, diagnoses), ""),
             f"isic:{isic_id}",
@@ -74,26 +87,37 @@ class IsicSource(ApiSource):
             creator=attribution,
             attribution=attribution,
             group=next((each for each in ids if not is_placeholder(each)), ""),
-            confirmed_by=confirmation(text(result, *clinical, "diagnosis_confirm_type")),
-            caption=described(_clinical(result)),
-            skin_type=skin_type(text(result, *clinical, "fitzpatrick_skin_type")),
+            confirmed_by=confirmation(value["diagnosis_confirm_type"]),
+            caption=described(_clinical(value)),
+            skin_type=skin_type(value["fitzpatrick_skin_type"]),
+            age=age_years(value["age_approx"].removesuffix("+")),
+            sex=sex(value["sex"]),
+            site=_site(value),
+            modality=modality_of(value["image_type"].casefold()),
         )
+        what = _no_photo(value)
+        if what and not row.status:
+            row = replace(row, status="not-a-photo", detail=f"The archive says that it is {what}.")
+        yield row
+
+    def promised(self, content: dict[str, Any]) -> SearchCount | None:
+        """Return `count`, which the first answer alone gives."""
+        return SearchCount(number(content, "count")) if number(content, "count") else None
 
     def following(self, page: Page, content: dict[str, Any]) -> str:
         """Return `next`, which must be the API itself."""
         address = text(content, "next")
         url = plain_url(address) if address else ""
-        if url is None or not url.startswith(self.api if url else ""):
+        if url is None or (url and url.partition("?")[0].rstrip("/") != self.api.rstrip("/")):
             raise UnreadablePageError(
                 "bad-url", f"The next page is said to be {address[:200]!r}, not the API."
             )
         return url
 
 
-def _clinical(result: dict[str, Any]) -> str:
+def _clinical(value: Mapping[str, str]) -> str:
     """Return what the archive says of age, sex and site, as in "age_approx: 55; sex: male"."""
-    values = {name: text(result, "metadata", "clinical", name) for name in _CLINICAL}
-    return "; ".join(f"{name}: {value}" for name, value in values.items() if value)
+    return "; ".join(f"{name}: {value[name]}" for name in _CLINICAL if value[name])
 
 
 METADATA = "metadata.csv"
@@ -107,6 +131,22 @@ _NO_PHOTOS = {
     "image_manipulation": ("synthetic", "a synthetic image"),
 }
 """Column -> how a value begins whose image is no photo of skin, and what it is."""
+_API_FIELDS = {
+    "acquisition": tuple(_NO_PHOTOS),
+    "clinical": (
+        *("patient_id", "lesion_id", "diagnosis_confirm_type", "fitzpatrick_skin_type"),
+        *(*_LEVELS, "diagnosis", "age_approx", "sex", *_SITE_LEVELS),
+    ),
+}
+"""Where an answer has them: as they are now, and as they were (diagnosis, anatom_site_general)."""
+
+
+def _no_photo(value: Mapping[str, str]) -> str:
+    """Return what an image is that is no photo of skin, else ""."""
+    for column, (start, what) in _NO_PHOTOS.items():
+        if value.get(column, "").casefold().startswith(start):
+            return what
+    return ""
 
 
 class _ArchiveColumns(Columns):
@@ -224,9 +264,8 @@ class IsicFolder(TableOfFiles):
             "sex": value.get("sex", ""),
             "site": _site(value),
         }
-        for column, (start, what) in _NO_PHOTOS.items():
-            if value.get(column, "").casefold().startswith(start):
-                line[LEFT_OUT] = ("not-a-photo", f"metadata.csv says that it is {what}")
+        if what := _no_photo(value):
+            line[LEFT_OUT] = ("not-a-photo", f"metadata.csv says that it is {what}")
         if self.image_type and modality_of(line["modality"].casefold()) != self.image_type:
             kind = line["modality"] or "nothing"
             line[LEFT_OUT] = ("other-image-type", f"its image_type is {kind}")

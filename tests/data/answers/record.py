@@ -79,6 +79,7 @@ def _end(kind: str, body: dict[str, Any]) -> None:
         body["next"] = None
     elif kind == "openverse":
         body["page_count"] = body["page"]
+        body["result_count"] = PAGES * body["page_size"]
     else:
         body.pop("continue", None)
 
