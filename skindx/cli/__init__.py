@@ -23,6 +23,7 @@ from skindx.cli import boxes, casebook, scan
 from skindx.cli.audit import audit, dedup
 from skindx.cli.boxes import review
 from skindx.cli.build import build
+from skindx.cli.datasets import datasets
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import bench, completion, demo, doctor, plan
 from skindx.cli.evaluate import adapt, compare, evaluate, features, leak, recompute
@@ -231,6 +232,7 @@ JOBS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "serve": serve,
     },
     "Build: images and labels": {
+        "datasets": datasets,
         "audit": audit,
         "review": review,
         "publish": publish,

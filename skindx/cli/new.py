@@ -11,6 +11,7 @@ import typer
 from skindx.cli.train import NEEDS
 
 if TYPE_CHECKING:
+    from skindx.start.first_estimate import Estimated, TimedNetwork
     from skindx.start.first_files import FirstAnswers
     from skindx.start.image_folder import ImageFolder
     from skindx.taxonomy import Urgency
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(help="A folder with one subfolder of images for each class.")
+        Path, typer.Argument(help="A folder of images: a known dataset, a table, or class folders.")
     ],
     *,
     out: Annotated[
@@ -36,6 +37,21 @@ def new(
     modality: Annotated[
         Literal["dermoscopic", "clinical", "mixed"] | None,
         typer.Option(help="What the images are; default: what a sample of them looks like."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="The known dataset that it is (skindx datasets), or none of them."),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=COLUMN",
+            help="The column of the image, label, patient, lesion, age ...; repeatable.",
+        ),
+    ] = None,
+    class_: Annotated[
+        list[str] | None,
+        typer.Option("--class", metavar="LABEL=CLASS", help="What a label means; repeatable."),
     ] = None,
     group_pattern: Annotated[
         str | None,
@@ -74,13 +90,14 @@ def new(
     Example: skindx new my/images --out runs/mine --yes
     """
     from skindx.core.errors import UserError
-    from skindx.core.machine import cpu_count, free_memory, how_to_install, missing_modules
+    from skindx.core.machine import cpu_count, free_memory
     from skindx.core.progress import progress_bars
     from skindx.core.text import size
     from skindx.data.recipe import urgency_of
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
-    from skindx.start.first_files import batch_of, check_out, commands, write_first_files
+    from skindx.start.first_files import batch_of, check_out, write_first_files
     from skindx.start.image_folder import look
+    from skindx.start.proposal import Wishes
     from skindx.taxonomy import load_taxonomy
 
     name = "-".join(folder.resolve().name.split()) or "new"
@@ -91,8 +108,9 @@ def new(
         load_taxonomy(taxonomy)
     if problem := _pattern_problem(group_pattern or "none"):
         raise UserError(f"--group-pattern {problem}.")
+    wishes = Wishes(dataset, dict(map(_pair, column or ())), dict(map(_pair, class_ or ())))
     with progress_bars() as progress:
-        seen = look(folder, progress)
+        seen = look(folder, progress, wishes)
     print("\n".join(seen.lines()))
     asking = not yes and sys.stdin.isatty() and sys.stdout.isatty()
     answers = _answers(seen, _Questions(asking), taxonomy, given, modality, group_pattern, effort)
@@ -103,26 +121,52 @@ def new(
     write_first_files(out, seen, answers, timed.member, pretrained=timed.pretrained)
     frozen, epochs = answers.frozen(timed.pretrained), answers.epochs(timed.pretrained)
     expected = estimates(seen, timed, batch=batch, epochs=epochs, frozen=frozen, cores=cores)
+    _print_next(out, seen, timed, expected, f"{side} pixels, {epochs} epochs", frozen=frozen)
+    if busy:
+        print("Other programs keep this machine busy; the times are those without them.")
+    if max(one.memory_bytes for one in expected) > free_memory():
+        print(f"That is more memory than is free now ({size(free_memory())}); lower recipe.batch.")
+
+
+def _print_next(
+    out: Path,
+    seen: "ImageFolder",
+    timed: "TimedNetwork",
+    expected: "Sequence[Estimated]",
+    how: str,
+    *,
+    frozen: bool,
+) -> None:
+    """Say what was written, and the next commands with what they take."""
+    from skindx.core.machine import cpu_count, how_to_install, missing_modules
+    from skindx.core.text import size
+    from skindx.start.first_files import commands
+
     *steps, page = commands(out)
     print(f"\nWritten: {out}/recipe.yaml and {out}/config.yaml. Each choice in them has a comment.")
     learns = "only its last layer learns" if frozen else "all of it learns"
-    print(f"Training: {timed.member['model']} at {side} pixels, {epochs} epochs; {learns}.")
+    print(f"Training: {timed.member['model']} at {how}; {learns}.")
     if not timed.pretrained:
         print("It starts from random weights: expect little. --pretrained fetches better ones.")
     elif timed.no_hub:
         print(f"Step 2 fetches its weights, and {timed.no_hub}; connect before it.")
     if missing := missing_modules(*NEEDS):
         print(f"It needs {', '.join(missing)}: {how_to_install('train')}.")
-    print(f"\nNext, with the time and memory expected on {cores} cores here:")
+    print(f"\nNext, with the time and memory expected on {cpu_count()} cores here:")
     for number, (words, one) in enumerate(zip(steps, expected, strict=True), 1):
         print(f"  {number}. {shlex.join(words)}\n     {one.words}")
     print(f"Then the page: {shlex.join(page)}")
-    disk, free = seen.images * seen.mean_bytes, free_memory()
-    print(f"The dataset takes about {size(disk)} of disk beside your images.")
-    if busy:
-        print("Other programs keep this machine busy; the times are those without them.")
-    if max(one.memory_bytes for one in expected) > free:
-        print(f"That is more memory than is free now ({size(free)}); lower recipe.batch.")
+    disk = size(seen.images * seen.mean_bytes)
+    print(f"The dataset takes about {disk} of disk beside your images.")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from skindx.core.errors import UserError
+
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise UserError(f"{text!r} is not NAME=VALUE; write, for instance, --column label=dx.")
+    return name.strip(), value.strip()
 
 
 class _Questions:
@@ -177,7 +221,8 @@ def _answers(  # noqa: PLR0917
         taxonomy = "own"
         if known := seen.known_by():
             question = "Classes: your folders, or a shipped list that knows all of them"
-            default = "ham10000" if seen.table else "own"
+            wanted = str(seen.proposal.raw.get("taxonomy")) if seen.proposal else "own"
+            default = wanted if wanted in known else "own"
             taxonomy = questions.ask("--taxonomy", question, default, ["own", *known])
     if taxonomy == "own":
         missing = {key: kind for key, kind in seen.dangerous().items() if key not in given}
@@ -191,11 +236,13 @@ def _answers(  # noqa: PLR0917
         print("\n".join(seen.matches(given)))
     else:
         map_labels(seen.counts.elements(), load_taxonomy(taxonomy))
+    if modality is None and seen.stated_modality:
+        modality = cast(Modality, seen.stated_modality)
     if modality is None:
         default = seen.modality or "mixed"
         modality = questions.ask("--modality", "The images are", default, MODALITIES)
-    if group_pattern is None and seen.table:
-        group_pattern = "none"  # the table names the lesions
+    if group_pattern is None and not seen.by_folders:
+        group_pattern = "none"  # the source says what belongs together
     elif group_pattern is None:
         default = seen.group_pattern or "none"
         group_pattern = questions.ask(

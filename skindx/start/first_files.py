@@ -11,7 +11,6 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, write_text
 from skindx.core.errors import UserError
 from skindx.data.origin import Modality
 from skindx.data.recipe import load_build_settings
-from skindx.data.sources.files import FilesSource
 from skindx.start.image_folder import ImageFolder
 from skindx.start.standing import BUNDLE, CONFIG, DATA, RECIPE
 from skindx.taxonomy import Urgency
@@ -114,52 +113,72 @@ def commands(out: Path) -> tuple[list[str], list[str], list[str], list[str]]:
 def recipe_text(name: str, folder: ImageFolder, answers: FirstAnswers) -> str:
     """Return the recipe."""
     urgency = "".join(f"\n  {_plain(key)}: {tier}" for key, tier in answers.urgency.items())
-    pattern = _plain(answers.group_pattern) if answers.group_pattern else "null"
-    shipped = "each folder is a class; code and urgency come from the shipped lists that know it"
+    shipped = "each label is a class; code and urgency come from the shipped lists that know it"
     if answers.taxonomy:
         shipped = "a shipped list of classes, or a file; images of other classes are left out"
-    source = f"""\
+    shares = """# Shares of the images; the test split is for the report alone.
+split: {train: 0.6, val: 0.1, calibration: 0.1, test: 0.2}
+"""
+    if folder.by_folders:
+        pattern = _plain(answers.group_pattern) if answers.group_pattern else "null"
+        about, sources = (
+            "",
+            f"""\
   - kind: folder
     path: {_plain(str(folder.path.resolve()))}
     modality: {answers.modality} # dermoscopic, clinical or mixed: which photos a bundle is for
     # The first (group) in a file name is the patient or lesion, which no split divides.
     group_pattern: {pattern}
     licence: "" # needed to publish, as are creator and attribution
-"""
-    shares = "split: {train: 0.6, val: 0.1, calibration: 0.1, test: 0.2}\n"
-    if folder.table:
-        source, shares = _of_table(folder.table, answers.modality)
+""",
+        )
+    else:
+        assert folder.proposal is not None
+        raw = folder.proposal.raw
+        about = "".join(f"# {_one_line(line)}\n" for line in folder.proposal.lines)
+        sources = "".join(_source_text(source, answers.modality) for source in raw["sources"])
+        if "split" in raw:
+            shares = _split_text(raw["split"])
+        for key in ("groups", "boxes"):
+            shares += f"{key}: {_plain(raw[key])}\n" if key in raw else ""
     return f"""\
 # Recipe of `skindx build`, written by `skindx new` on {_today()}: {folder.images:,} images.
 # Change what is wrong, then run: skindx build THIS_FILE --out DATASET
-name: {_plain(name)}
+{about}name: {_plain(name)}
 taxonomy: {_plain(answers.taxonomy) if answers.taxonomy else "null"} # {shipped}
 # urgent, soon or routine for a class; what looks like a cancer or an emergency needs one.
 urgency: {urgency or "{}"}
 sources:
-{source}screen:
+{sources}screen:
   not_skin: review # images that show no skin: review flags them, drop leaves them out, off
-# Shares of the images; the test split is for the report alone.
 {shares}"""
 
 
-def _of_table(table: FilesSource, modality: str) -> tuple[str, str]:
-    """Return the source of HAM10000 and its splits, with the groups and masks, in YAML."""
-    raw = table.model_dump(mode="json", exclude_defaults=True) | {"modality": modality}
-    raw |= {"kind": "files", "columns": table.columns.model_dump(mode="json")}
-    source = "".join(f"    {key}: {_plain(value)}\n" for key, value in raw.items())
-    shares = "split: {train: 0.6, val: 0.09, calibration: 0.09, test: 0.22"
+def _source_text(source: Mapping[str, Any], modality: str) -> str:
+    """Return a source in YAML, one line a key."""
+    raw = {**source, "modality": source.get("modality") or modality}
+    if raw["kind"] == "folder":
+        raw.setdefault("licence", "")
+    lines = "".join(f"    {key}: {_plain(value)}\n" for key, value in raw.items())
+    return f"  - {lines.lstrip()}"
+
+
+def _split_text(split: Mapping[str, Any]) -> str:
+    """Return shares of the splits; frozen splits only where their file is."""
+    shares = {key: value for key, value in split.items() if key != "frozen"}
+    if "frozen" not in split:
+        return f"split: {_plain(shares)}\n"
     roots = (Path.cwd(), Path(__file__).resolve().parents[2])
-    frozen = [one for root in roots if (one := root / "data" / "ham10000-splits.csv").is_file()]
-    at = f", frozen: {_plain(str(frozen[0]))}}}" if frozen else "}"
-    about = "No split divides a lesion, and each lesion has its frozen place."
-    if not frozen:
-        about = "For the frozen splits add `frozen:` with data/ham10000-splits.csv of the sources."
-    group = {"path": str(table.path), "key_column": table.columns.file, "group_column": "lesion_id"}
-    text = f"# {about}\n{shares}{at}\ngroups: {{tables: [{_plain(group)}]}}\n"
-    if (masks := table.root / "masks").is_dir():
-        text += f"boxes: {{kind: masks, path: {_plain(str(masks))}}}\n"
-    return f"  - {source.lstrip()}", text
+    frozen = [one for root in roots if (one := root / split["frozen"]).is_file()]
+    if frozen:
+        about = "No split divides a group, and each group has its frozen place."
+        return f"# {about}\nsplit: {_plain({**shares, 'frozen': str(frozen[0])})}\n"
+    about = f"For the frozen splits add `frozen:` with {split['frozen']} of the sources."
+    return f"# {about}\nsplit: {_plain(shares)}\n"
+
+
+def _one_line(text: str) -> str:
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def config_text(

@@ -5,9 +5,11 @@ in processes with limits; what is said of these is a sample, and is called one.
 """
 
 import re
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,40 +22,35 @@ from skindx.core.machine import cpu_count, missing_modules
 from skindx.core.progress import Progress, silent
 from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
+from skindx.data.layouts.folder_contents import FolderContents
+from skindx.data.layouts.known_layouts import KnownLayout
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources.files import FileColumns, FilesSource
+from skindx.data.sources.archives import DAMAGED, ArchiveFiles
 from skindx.data.sources.folder import (
+    MAX_BYTES,
     NOT_OPENED,
     FolderFile,
-    FolderLayout,
     FolderSource,
-    look_at,
     look_at_folder,
-    visible,
 )
-from skindx.data.tables.fields import LEFT_OUT
-from skindx.data.tables.reader import read_table
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
+from skindx.start.proposal import NO_WISHES, Proposal, Wishes, propose
+from skindx.start.source_look import OPENED, SourcesLook, look_at_sources
 from skindx.taxonomy import Urgency, taxonomy_names
 from skindx.taxonomy.label_matches import described, load_shipped, without_urgency
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-OPENED = 400
-"""Files of a folder that are opened at most."""
 DECODED, SEEN = 64, 12
 """Images that are decoded, and of these the ones in which faces are looked for."""
 _SURE = 0.8
 """Share of the sample from which it counts as of one modality."""
 _PATTERNS = (r"^([A-Za-z]*\d+)[_-]", r"^([A-Za-z]+[_-]?\d+)[_-]")
 """How patients or lesions are named in front of a file's own number."""
-_HAM10000, _IDS = {"lesion_id", "dx", "dx_type"}, ("image_id", "image")
-"""By these columns a table is that of HAM10000, whatever its name."""
-_HAM_IMAGES, _HEADER_BYTES = 10_015, 4096
 _DATE = re.compile(r"(19|20)\d{6}")
 
 
@@ -75,15 +72,35 @@ class ImageFolder:
     faces: int | None = None
     """Images with a face among `SEEN` of the sample; None: not looked for."""
     seen: int = 0
-    table: FilesSource | None = None
-    """Of HAM10000: its table and the folders of its images; None: each folder is a class."""
-    lesions: int = 0
+    mean_bytes: float = 0.0
+    """Of a file of the sample."""
+    proposal: Proposal | None = None
+    """What a recipe may say of it; None: each folder is a class."""
+    look: SourcesLook | None = None
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """Class folder -> images; a folder such as *unknown* is no class."""
-        stored = (file.label for file in self.files if file.status == "stored")
-        return Counter(label for label in stored if not is_no_label(label))
+        """Class -> images; *unknown* is no class."""
+        stored = Counter(file.label for file in self.files if file.status == "stored")
+        labels = self.look.labels if self.look else stored
+        return Counter({label: n for label, n in labels.items() if not is_no_label(label)})
+
+    @property
+    def known(self) -> KnownLayout | None:
+        """The layout of the dataset that it is, if it is a known one."""
+        return self.proposal.layout if self.proposal else None
+
+    @property
+    def stated_modality(self) -> str:
+        """Return what all sources say that their images are; "": it is not said."""
+        sources = self.proposal.raw["sources"] if self.proposal else [{}]
+        kinds = {str(source.get("modality", "")) for source in sources}
+        return "" if "" in kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+
+    @property
+    def by_folders(self) -> bool:
+        """Tell whether each folder is a class, and nothing else is known of the images."""
+        return self.proposal is None or self.proposal.plain
 
     @property
     def images(self) -> int:
@@ -93,11 +110,6 @@ class ImageFolder:
     def sound(self) -> list[tuple[FolderFile, Screened]]:
         pairs = zip(self.sample, self.screened, strict=True)
         return [(file, verdict) for file, verdict in pairs if verdict.reason is None]
-
-    @property
-    def mean_bytes(self) -> float:
-        sizes = [file.path.stat().st_size for file in self.sample if file.path.is_file()]
-        return float(np.mean(sizes)) if sizes else 0.0
 
     @property
     def side(self) -> int:
@@ -131,14 +143,15 @@ class ImageFolder:
         sizes = f"{most:,} each"
         if most > least:
             sizes = f"the largest is {largest} ({most:,}), the smallest {smallest} ({least:,})"
-        lines = [f"{self.path}: {self.images:,} images in {len(counts)} class folders; {sizes}."]
-        if self.table:
-            found = f"{self.images:,} of {_HAM_IMAGES:,} images found"
-            lines = [
-                f"{self.path} is HAM10000 by the columns of {self.table.path.name}: {found}, of "
-                f"{counted(self.lesions, 'lesion')}, {self.table.licence}; {sizes}.",
-                *self.table.preview().notes,
-            ]
+        lines = list(self.proposal.lines) if self.proposal else []
+        kinds = "class folders" if self.by_folders else "classes"
+        about = "about " if self.look and self.look.share < 1 else ""
+        lines.append(
+            f"{self.path}: {about}{self.images:,} images in {len(counts)} {kinds}; {sizes}."
+        )
+        if self.known and self.known.images and self.images != self.known.images:
+            lines.append(f"The public set has {self.known.images:,} images.")
+        lines += self.look.lines() if self.look else []
         if self.merged:
             lines.append(f"{' and '.join(self.merged)} are merged; the split is made again.")
         if closed := sum(file.detail == NOT_OPENED for file in self.files):
@@ -180,103 +193,66 @@ class ImageFolder:
         return lines
 
 
-def look(folder: Path, progress: Progress = silent) -> ImageFolder:
-    """Look at a folder of class folders; nothing is written.
+def look(folder: Path, progress: Progress = silent, wishes: Wishes = NO_WISHES) -> ImageFolder:
+    """Look at a folder of images: a known dataset, a table, or class folders; nothing is written.
 
-    Raises UserError for a folder that no dataset can come from, as a build does.
+    Raises UserError for a folder that no dataset can come from, as a build does, and where it is
+    not sure what the folder holds.
     """
-    table, lesions = ham10000_in(folder), 0
-    if table:
-        layout, lesions = _look_at_table(table)
-    else:
-        layout = look_at_folder(FolderSource(path=folder), OPENED)
-    stored = [file for file in layout.files if file.status == "stored"]
-    closed = {f.label for f in layout.files if f.status == "unreadable"} - {f.label for f in stored}
+    if not folder.is_dir():
+        look_at_folder(FolderSource(path=folder))  # which says why
+    contents = FolderContents.of(folder.resolve())
+    proposal = propose(folder, wishes, contents)
+    seen = look_at_sources(proposal.raw, folder.name or "new", contents)
+    stored = [file for file in seen.files if file.status == "stored"]
+    closed = {f.label for f in seen.files if f.status == "unreadable"} - {f.label for f in stored}
     if closed:
         raise UserError(
             f"no image of the class {min(closed)!r} in {folder} can be read; check its permissions."
         )
     sample = _spread(stored, DECODED)
     progress("look", 0, len(sample))
-    workers, stamps = min(cpu_count(), len(sample)), [time.monotonic()]
+    workers, stamps = min(4, cpu_count()), [time.monotonic()]
 
     def report(done: int, total: int) -> None:
         stamps.append(time.monotonic())
         progress("look", done, total)
 
-    paths = [file.path for file in sample]
-    screened = screen_files(paths, ScreenSettings(), (), workers=workers, on_progress=report)
-    first = 1 if len(stamps) > 2 else 0  # the first answer waits for processes to start
-    screen_s = workers * (stamps[-1] - stamps[first]) / max(1, len(sample) - first)
-    known = ImageFolder(folder, layout.files, layout.merged, tuple(sample), tuple(screened))
-    pixels = [decode_limited(file.path.read_bytes()) for file, _ in known.sound[:: DECODED // SEEN]]
+    with unpacked([file.path for file in sample], contents.root) as paths:
+        screened = screen_files(paths, ScreenSettings(), (), workers=workers, on_progress=report)
+        first = 1 if len(stamps) > 2 else 0  # the first answer waits for processes to start
+        screen_s = workers * (stamps[-1] - stamps[first]) / max(1, len(sample) - first)
+        there = zip(paths, screened, strict=True)
+        sound = [path for path, verdict in there if verdict.reason is None]
+        chosen = sound[:: DECODED // SEEN]
+        pixels = [decode_limited(path.read_bytes()) for path in chosen]
+        sizes = [path.stat().st_size for path in paths if path.is_file()]
     modality = _modality(pixels)
-    faces = None if modality == "dermoscopic" else _faces(pixels)
     return ImageFolder(
-        *(folder, layout.files, layout.merged, tuple(sample), tuple(screened), screen_s, modality),
-        faces=faces,
+        *(folder, tuple(seen.files), seen.merged, tuple(sample), tuple(screened), screen_s),
+        modality=modality,
+        faces=None if modality == "dermoscopic" else _faces(pixels),
         seen=len(pixels),
-        table=table,
-        lesions=lesions,
+        mean_bytes=float(np.mean(sizes)) if sizes else 0.0,
+        proposal=proposal,
+        look=seen,
     )
 
 
-def ham10000_in(folder: Path) -> FilesSource | None:
-    """Return HAM10000's table in a folder with the folders of its images; None: there is none."""
-    for file in visible(folder) if folder.is_dir() else ():
-        if file.suffix.lower() not in (".csv", ".tab", ".tsv", ".txt", "") or not file.is_file():
-            continue
-        try:
-            with file.open("rb") as stream:
-                header = stream.readline(_HEADER_BYTES).decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError):
-            continue
-        names = {name.strip().strip('"') for name in re.split("[,;\t]", header)}
-        column = next((one for one in _IDS if one in names), "")
-        if column and names >= _HAM10000:
-            return _ham10000(folder.resolve(), file.name, column)
-    return None
-
-
-def _ham10000(folder: Path, table: str, column: str) -> FilesSource:
-    facts = {"file": column, "label": "dx", "confirmed": "dx_type", "age": "age", "sex": "sex"}
-    none = dict.fromkeys(("licence", "attribution", "group", "skin_type"), "")
-    settings = {
-        "kind": "files",
-        "path": folder / table,
-        "files": ["HAM10000_images_part_1/{}.jpg", "HAM10000_images_part_2/{}.jpg"],
-        "modality": "dermoscopic",
-        "licence": "CC BY-NC 4.0",
-        "attribution": "HAM10000, Tschandl, Rosendahl and Kittler, Scientific Data 2018",
-        "creator": "ViDIR group, Medical University of Vienna, and Cliff Rosendahl",
-        "columns": {**facts, "site": "localization", **none},
-    }
-    known = {str(line[column]) for line in read_table(folder / table, FileColumns(**facts, **none))}
-    below = [folder, *(one for one in visible(folder) if one.is_dir())]
-    below += [one for top in below[1:] for one in visible(top) if one.is_dir()]
-    places = [
-        (one.relative_to(folder) / "{}.jpg").as_posix()
-        for one in below
-        if any(file.suffix == ".jpg" and file.stem in known for file in visible(one))
-    ]
-    return FilesSource.parse({**settings, "files": places or settings["files"]})
-
-
-def _look_at_table(table: FilesSource) -> tuple[FolderLayout, int]:
-    """Return the images that are there, with the class of each, and the number of lesions."""
-    files, lesions = [], set()
-    file = table.columns.file
-    known = FileColumns(file=file, label="dx", group="lesion_id")
-    lesion_of = {line[file]: line["lesion_id"] for line in read_table(table.table, known)}
-    lines = table.lines()
-    every = max(1, len(lines) // OPENED)
-    for number, line in enumerate(line for line in lines if LEFT_OUT not in line):
-        path, label = table.root / table.file_of(line), str(line.get("dx"))
-        if path.is_file():
-            lesions.add(lesion_of[line[file]])
-            closed = FolderFile(path, label, "stored", NOT_OPENED)
-            files.append(closed if number % every else look_at(path, label, table.root))
-    return FolderLayout((), tuple(files)), len(lesions)
+@contextmanager
+def unpacked(paths: Sequence[Path], root: Path) -> Iterator[list[Path]]:
+    """Yield paths of plain files: members of archives are copied into a temporary folder."""
+    packed = ArchiveFiles(root)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = []
+        for number, path in enumerate(paths):
+            member = None if path.is_file() else packed.find(path.relative_to(root).as_posix())
+            if member:
+                copy = Path(folder) / f"{number}{path.suffix}"
+                with suppress(*DAMAGED), member() as stream:
+                    copy.write_bytes(stream.read(MAX_BYTES))
+            plain.append(copy if member else path)
+        yield plain
 
 
 def _spread(files: Sequence[FolderFile], most: int) -> list[FolderFile]:

@@ -367,8 +367,9 @@ def test_ham10000_is_recognised_by_its_table_and_its_recipe_builds(
     monkeypatch.chdir(tmp_path)
     code, printed, err = skindx("new", ham, "--out", "run", "--yes")
     assert code == 0, err
-    assert "is HAM10000 by the columns of table.csv: 24 of 10,015 images found, of 12" in printed
-    assert "lesions, CC BY-NC 4.0" in printed
+    assert "is HAM10000 (10,015 images, 7,470 lesions, CC BY-NC 4.0) by the columns of" in printed
+    assert "24 images in 2 classes; 12 each." in printed
+    assert "12 groups that no split divides." in printed
     assert "1 of its lines name files that are not there, such as ISIC_0099999.jpg." in printed
     assert "--group-pattern" not in printed
     code, _, err = skindx("build", "run/recipe.yaml", "--out", "run/data")
@@ -397,12 +398,10 @@ def test_the_parts_of_ham10000_without_its_table_are_no_classes(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_archives_of_ham10000_are_to_be_unzipped(
-    skindx: Skindx, ham: Path, tmp_path: Path
-) -> None:
+def test_archives_without_images_are_named(skindx: Skindx, ham: Path, tmp_path: Path) -> None:
     (tmp_path / "HAM10000_metadata").write_bytes((ham / "table.csv").read_bytes())
     (tmp_path / "HAM10000_images_part_1.zip").touch()
     code, _, err = skindx("new", tmp_path, "--out", tmp_path.parent / "zipped")
     assert (code, err.count("\n")) == (2, 1)
-    assert "names 25 images" in err
-    assert "unzip HAM10000_images_part_1.zip there" in err
+    assert "names 25 images of HAM10000, and none of them is in" in err
+    assert "or in HAM10000_images_part_1.zip; put them there" in err

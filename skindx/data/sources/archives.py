@@ -62,6 +62,11 @@ class ArchiveFiles:
                 return self._member(opened, "/".join(parts[:at]), parts[at:], 1)
         return None
 
+    def members(self, archive: str) -> list[str]:
+        """Return the paths of all members of an archive. Raises UserError."""
+        self.find(f"{archive}/-")
+        return list(self._opened[archive].members) if archive in self._opened else []
+
     def names(self, folder: str) -> Iterator[str]:
         """Yield the members of a folder of an archive that has been opened."""
         for name, opened in self._opened.items():

@@ -1,0 +1,1 @@
+"""Layouts of public datasets and of scrapers' folders: how each is recognised, and its recipe."""

@@ -1,0 +1,148 @@
+"""What a recipe for a folder may say: a known layout, a table of images, or folders of classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from skindx.core.errors import UserError
+from skindx.data.layouts.folder_contents import FolderContents
+from skindx.data.layouts.image_places import ImageIndex
+from skindx.data.layouts.known_layouts import KnownLayout, LayoutMatch, known_layouts, recognised
+from skindx.data.placeholders import is_placeholder
+from skindx.data.tables.cells import cell
+from skindx.data.tables.reader import read_table
+
+_LARGE_BYTES = 32 << 20
+"""Of a table; of a larger one only the first lines are read."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What options say of a folder."""
+
+    dataset: str | None = None
+    """The name of a layout; none: no known layout counts; None: what the folder looks like."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """What a column holds (label, image, patient ...) -> its name."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """What a label means: 1 -> melanoma."""
+
+
+NO_WISHES = Wishes()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Sources and other parts of a recipe, and why."""
+
+    raw: Mapping[str, Any]
+    lines: tuple[str, ...] = ()
+    """What was taken and why, in sentences."""
+    layout: KnownLayout | None = None
+    name: str = ""
+    """Of the layout."""
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether it is one folder of class folders, of which nothing else is known."""
+        [first, *others] = self.raw["sources"]
+        return not self.layout and not others and first["kind"] == "folder"
+
+
+def propose(folder: Path, wishes: Wishes, contents: FolderContents) -> Proposal:
+    """Return what a recipe may say of a folder. Raises UserError where it cannot be sure."""
+    if match := _known(folder, wishes, contents):
+        return _of_layout(match, wishes, contents)
+    return Proposal({"sources": [{"kind": "folder", "path": str(folder.resolve())}]})
+
+
+def _known(folder: Path, wishes: Wishes, contents: FolderContents) -> LayoutMatch | None:
+    """Return the layout that a folder has. Raises UserError where it has several, or another."""
+    if wishes.dataset == "none":
+        return None
+    if wishes.dataset and wishes.dataset not in known_layouts():
+        raise UserError(
+            f"{wishes.dataset!r} is no known dataset; `skindx datasets` lists all of them."
+        )
+    matches = recognised(contents)
+    if wishes.dataset:
+        matches = [match for match in matches if match.name == wishes.dataset]
+        if not matches:
+            raise UserError(
+                f"{folder} does not look like {wishes.dataset}; `skindx datasets {wishes.dataset}` "
+                "says what it has."
+            )
+    if len(matches) > 1:
+        names = " and ".join(match.layout.title for match in matches)
+        options = " or ".join(f"--dataset {match.name}" for match in matches)
+        raise UserError(f"{folder} holds {names}; give the folder of one of them, or {options}.")
+    return matches[0] if matches else None
+
+
+def _of_layout(match: LayoutMatch, wishes: Wishes, contents: FolderContents) -> Proposal:
+    raw = match.recipe()
+    raw["sources"] = [with_places(source, match, contents, wishes) for source in raw.pop("sources")]
+    layout = match.layout
+    about = ", ".join(filter(None, (layout.counts, _licence(layout))))
+    by = " and ".join(sorted(head.path.name for head in match.heads.values()))
+    why = f" by the columns of {by}" if by else " by its folders"
+    lines = [f"{contents.root} is {layout.title} ({about}){why}."]
+    lines += [f"Known fault: {fault}" for fault in layout.faults]
+    return Proposal(raw, tuple(lines), layout, match.name)
+
+
+def _licence(layout: KnownLayout) -> str:
+    return "no licence is known" if layout.licence == "unknown" else layout.licence
+
+
+def with_places(
+    source: Mapping[str, Any], match: LayoutMatch, contents: FolderContents, wishes: Wishes
+) -> dict[str, Any]:
+    """Return a source of a layout with the places of its images, and with wished labels."""
+    source = {**source}
+    if wishes.classes:
+        source["labels"] = {**source.get("labels", {}), **wishes.classes}
+    if source["kind"] != "files" or "files" in source or "images" in source:
+        return source
+    table = Path(source["path"])
+    column = source["columns"]["file"]
+    names = (column, *source["columns"].get("also", {}).get(column, ()))
+    cells = _cells(table, names, source, match)
+    places = ImageIndex(contents).places(cells)
+    if not places.there:
+        where = " or in ".join(map(str, (contents.root, *contents.archives[:3])))
+        raise UserError(
+            f"{table} names {len(cells):,} images of {match.layout.title}, and none of them is in "
+            f"{where}; put them there ({match.layout.download})"
+        )
+    return source | places.settings(contents.root, table)
+
+
+def _cells(
+    table: Path, names: tuple[str, ...], source: Mapping[str, Any], match: LayoutMatch
+) -> list[str]:
+    """Return the cells that name images: all of them, or the first ones of a large table."""
+    head = next((one for one in match.heads.values() if one.path == table), None)
+    if head and table.stat().st_size > _LARGE_BYTES:
+        column = next((one for one in names if one in head.columns), "")
+        return head.cells(column)
+    from skindx.data.sources.files import FilesSource
+
+    parsed = FilesSource.parse({**source, "kind": "files"})
+    wanted = _OneColumn(names[0], {names[0]: names[1:]})
+    lines = read_table(table, wanted, parsed)
+    return [text for line in lines if not is_placeholder(text := cell(line.get(names[0])))]
+
+
+@dataclass(frozen=True)
+class _OneColumn:
+    name: str
+    also: Mapping[str, tuple[str, ...]]
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def check(self, path: Path, existing: object) -> None:
+        """Any table will do: one without the column names no image."""
