@@ -20,8 +20,8 @@ from skindx.data.sources.files import FilesSource, TableOfFiles
 from skindx.data.sources.folder import FolderFile, FolderSource, look_at_folder
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, WebSource
 from skindx.data.tables.cells import cell
-from skindx.data.tables.fields import LEFT_OUT
-from skindx.data.tables.reader import TableLog, read_table
+from skindx.data.tables.fields import LEFT_OUT, TableLog
+from skindx.data.tables.reader import read_table
 from skindx.data.tables.shape import shaped_lines
 
 LARGE_BYTES = 32 << 20

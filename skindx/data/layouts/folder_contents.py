@@ -15,7 +15,8 @@ from skindx.core.text import folded_name
 from skindx.data.sources.archives import ArchiveFiles, may_be_archive
 from skindx.data.sources.file_patterns import ENDINGS
 from skindx.data.tables.cells import cell
-from skindx.data.tables.reader import UNREADABLE, TableFields, is_table, read_table
+from skindx.data.tables.fields import TableFields
+from skindx.data.tables.reader import UNREADABLE, is_table, read_table
 from skindx.data.tables.workbook import open_workbook
 
 IMAGE_ENDINGS = frozenset(
