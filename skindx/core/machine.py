@@ -223,7 +223,7 @@ _EXTRAS = {
     **dict.fromkeys(("gradio", "fastapi", "uvicorn", "fpdf", "cryptography"), "serve"),
     **dict.fromkeys(("pillow_heif", "prometheus_client", "starlette"), "serve"),
     **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
-    **dict.fromkeys(("backports", "pycocotools", "re2"), "data"),
+    **dict.fromkeys(("backports", "h5py", "pycocotools", "re2"), "data"),
     "cleanlab": "audit",
     **dict.fromkeys(("onnxruntime", "rapidocr_onnxruntime"), "audit"),
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),

@@ -26,7 +26,6 @@ from skindx.data.layouts.folder_contents import FolderContents
 from skindx.data.layouts.known_layouts import KnownLayout
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources.archives import DAMAGED, ArchiveFiles
 from skindx.data.sources.folder import (
     MAX_BYTES,
     NOT_OPENED,
@@ -34,6 +33,7 @@ from skindx.data.sources.folder import (
     FolderSource,
     look_at_folder,
 )
+from skindx.data.tables.archives import DAMAGED, ArchiveFiles
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS

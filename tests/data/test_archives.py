@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.data.sources import archives
 from skindx.data.sources.files import FilesSource
+from skindx.data.tables import archives
 
 JPEG = b"\xff\xd8\xff\xe0" + b"j" * 99
 

@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.data.build.build_dataset import build
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.columns import split_of
+from skindx.data.tables.cells import split_of
 
 SIZE = 24
 WORDS = ("train", "train", "train", "Validation", "test", "test")

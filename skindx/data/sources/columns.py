@@ -9,11 +9,10 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.core.text import folded_name
-from skindx.data.manifest import Split
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.tables.cells import cell, number_of
+from skindx.data.tables.archives import is_there
+from skindx.data.tables.cells import cell, number_of, split_of
 from skindx.taxonomy.lexicon import plain_letters, site_of
 
 LONGEST_CAPTION = 2_000
@@ -60,13 +59,6 @@ _SEXES = {
     "other": "other diverse divers intersex nonbinary non-binary non binary x o",
 }
 _SEX_OF = {word: name for name, words in _SEXES.items() for word in words.split()}
-_WORDS: dict[Split, str] = {
-    "train": "train training trn",
-    "val": "val valid validation dev development",
-    "calibration": "calibration calib cal",
-    "test": "test testing tst holdout evaluation",
-}
-_SPLIT_OF = {word: split for split, words in _WORDS.items() for word in words.split()}
 _NEEDED = ("label", "file", "url", "image", "key")
 """Fields whose column must be there, also by its default name."""
 OLDEST = 120
@@ -203,11 +195,6 @@ def sex(text: str) -> str:
     return _SEX_OF.get(plain_letters(text).strip(), "")
 
 
-def split_of(text: str) -> Split | None:
-    """Return the split that a cell or a folder names; None for all else, such as a fold."""
-    return _SPLIT_OF.get(folded_name(text))
-
-
 def age_years(text: str) -> float | None:
     """Return an age of 0 to 120 years, also with a decimal comma; None for all else."""
     age = number_of(text)
@@ -254,4 +241,4 @@ def stated_modality(lines: Iterable[Mapping[str, Any]], columns: Columns) -> Mod
 
 def first_there(path: Path, others: Sequence[Path]) -> Path:
     """Return the first of some paths that is there, else `path`."""
-    return next((one for one in (path, *others) if one.exists()), path)
+    return next((one for one in (path, *others) if is_there(one)), path)

@@ -4,14 +4,9 @@ import re
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.data.sources.archives import may_be_archive
+from skindx.data.tables.archives import ENDINGS, may_be_archive
 
 _HOLE = re.compile(r"\{(?::0(\d))?\}")
-ENDINGS = (
-    "",
-    *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
-)
-"""Of the files of a folder that a cell names without an ending."""
 
 
 def filled(pattern: str, file: str) -> str:

@@ -16,11 +16,11 @@ from skindx.core.text import counted
 from skindx.data.ledger import FROM, LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
-from skindx.data.sources.archives import DAMAGED, ArchiveFiles
 from skindx.data.sources.columns import Columns, first_there, stated_modality
-from skindx.data.sources.file_patterns import ENDINGS, expanded, filled
+from skindx.data.sources.file_patterns import expanded, filled
 from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
+from skindx.data.tables.archives import DAMAGED, ArchiveFiles, archive_above, is_there
 from skindx.data.tables.cells import cell, same_value
 from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog
 from skindx.data.tables.shape import ROWS, SHOWN_AS, ImageColumn, TableShape, shaped_lines
@@ -169,8 +169,8 @@ class TableOfFiles(TableFields, LocalSource):
         packed = [
             name
             for folder in folders
-            for name in self._archives().names(folder.as_posix())
-            if Path(name) not in named and Path(name).suffix.lower() in ENDINGS[1:]
+            for name in self._archives().images(folder.as_posix())
+            if Path(name) not in named
         ]
         return packed + [
             (folder / entry.name).as_posix()
@@ -279,7 +279,15 @@ class FilesSource(TableShape, TableOfFiles):
 
     @property
     def root(self) -> Path:
-        return self.files_in or self.table.parent
+        folder = self.files_in or self.table.parent
+        archive = archive_above(folder)
+        return archive.parent if archive else folder
+
+    @property
+    def _within(self) -> str:
+        """Where in an archive files are, which is then the beginning of each path."""
+        folder = self.files_in or self.table.parent
+        return f"{folder.relative_to(self.root).as_posix()}/" if archive_above(folder) else ""
 
     @property
     def known_columns(self) -> FileColumns:
@@ -289,7 +297,7 @@ class FilesSource(TableShape, TableOfFiles):
         """Read the table. Raises UserError, also where not one of its files is there."""
         self._places.clear()
         self._listed.clear()
-        if self.or_paths and not self.table.exists():
+        if self.or_paths and not is_there(self.table):
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")
         lines = self._settled()
@@ -377,7 +385,8 @@ class FilesSource(TableShape, TableOfFiles):
     def _patterns(self) -> tuple[str, ...]:
         if not self._places:
             given = (self.files,) if isinstance(self.files, str) else self.files
-            self._places.extend(one for pattern in given for one in expanded(self.root, pattern))
+            places = (expanded(self.root, f"{self._within}{pattern}") for pattern in given)
+            self._places.extend(one for several in places for one in several)
         return tuple(self._places)
 
     def files_of(self, line: Mapping[str, Any]) -> list[str]:

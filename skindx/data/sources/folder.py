@@ -22,8 +22,8 @@ from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
 from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import is_no_label
-from skindx.data.sources.columns import split_of
 from skindx.data.sources.image_source import LocalSource, SourcePreview
+from skindx.data.tables.cells import split_of
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 

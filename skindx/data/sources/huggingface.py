@@ -17,9 +17,9 @@ from skindx.core.atomic_files import below
 from skindx.core.errors import UserError
 from skindx.core.secret_hosts import HUB
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import Columns, split_of
+from skindx.data.sources.columns import Columns
 from skindx.data.sources.image_source import LocalSource, SourcePreview
-from skindx.data.tables.cells import cell
+from skindx.data.tables.cells import cell, split_of
 from skindx.data.tables.reader import ONE_ROW, UNREADABLE, read_table
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 

@@ -17,9 +17,9 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.data.ledger import file_name
-from skindx.data.sources.file_patterns import ENDINGS
 from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import look_at, visible
+from skindx.data.tables.archives import ENDINGS
 from skindx.data.tables.cells import LONGEST, cell
 from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
 from skindx.data.tables.shape import TableShape, shaped_lines

@@ -1,4 +1,4 @@
-"""What a cell of a table says: text, truth values, dates."""
+"""What a cell of a table says: text, truth values, splits, dates."""
 
 import datetime
 import math
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from skindx.core.text import folded_name
+from skindx.data.manifest import Split
 
 LONGEST = 10_000
 """Characters of an untrusted text; no name or licence is longer."""
@@ -14,6 +15,13 @@ _TRUTHS = {
     True: "true t yes y 1 ja wahr oui vrai si verdadero sim sì vero x",
     False: "false f no n 0 nein falsch non faux falso nao não",
 }
+_SPLITS: dict[Split, str] = {
+    "train": "train training trn",
+    "val": "val valid validation dev development",
+    "calibration": "calibration calib cal",
+    "test": "test testing tst holdout evaluation",
+}
+_SPLIT_OF = {word: split for split, words in _SPLITS.items() for word in words.split()}
 _TRUTH_OF = {word: truth for truth, words in _TRUTHS.items() for word in words.split()}
 
 
@@ -48,6 +56,11 @@ def truth(value: object) -> bool | None:
     if number is not None:
         return {0.0: False, 1.0: True}.get(number)
     return _TRUTH_OF.get(folded_name(text))
+
+
+def split_of(text: str) -> Split | None:
+    """Return the split that a cell or a folder names; None for all else, such as a fold."""
+    return _SPLIT_OF.get(folded_name(text))
 
 
 def number_of(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The one reader of tables: CSV, TSV, semicolons, JSON and JSON lines, Parquet, workbooks.
+"""The one reader of tables: CSV, JSON and JSON lines, Parquet, workbooks, NPZ and HDF5.
 
 Nothing is guessed away: a column twice or a line that does not fit its header is refused, or, where
 `on_conflict: list` says so, left out and named. What is passed over is counted in a `TableLog`.
@@ -18,6 +18,9 @@ from typing import Any
 
 from skindx.core.errors import UserError
 from skindx.core.text import counted, folded_name
+from skindx.data.tables.archives import DAMAGED, file_on_disk
+from skindx.data.tables.arrays import SUFFIXES as ARRAYS
+from skindx.data.tables.arrays import array_tables
 from skindx.data.tables.cells import cell, plain_value, same_value
 from skindx.data.tables.fields import NeededColumns, TableFields, TableLog, WantedColumns
 from skindx.data.tables.text_files import open_text, separated
@@ -50,6 +53,8 @@ class _Reading:
     """One table while it is read."""
 
     path: Path
+    shown: Path
+    """The path as the recipe names it, where `path` is a copy out of an archive."""
     columns: WantedColumns
     fields: TableFields | None
     log: TableLog
@@ -243,6 +248,21 @@ class _Reading:
                     self.log.lines += 1
                     yield dict(zip(read.values(), row, strict=True))
 
+    def of_arrays(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of each split's arrays."""
+        with array_tables(self.path, self.shown.name, self.log.notes) as tables:
+            before: tuple[str, ...] = ()
+            for columns in tables:
+                self.take_header(list(columns))
+                self.log.names = before = tuple(dict.fromkeys((*before, *columns)))
+                rows = enumerate(zip(*columns.values(), strict=True), 1)
+                yield from self.of_rows(((f"row {n}", cells) for n, cells in rows), padded=False)
+        if not before:
+            raise UserError(
+                f"{self.path} holds no arrays that are columns; name a table in path, and this "
+                "file, which may hold its images, in files."
+            )
+
     def of_workbook(self) -> Iterator[dict[str, Any]]:
         book = open_workbook(self.path)
         with book.archive:
@@ -332,15 +352,10 @@ _READERS = {
     ".json": _Reading.of_json,
     ".parquet": _Reading.of_parquet,
     **dict.fromkeys((".xlsx", ".xlsm"), _Reading.of_workbook),
+    **dict.fromkeys(ARRAYS, _Reading.of_arrays),
 }
 """Dataverse's tables end in .tab; the separator is that of the header."""
-_OTHERS = {
-    **dict.fromkeys((".xls", ".ods", ".numbers"), "save it as .xlsx or as CSV"),
-    **dict.fromkeys(
-        (".h5", ".hdf5"),
-        "HDF5 is not read; write its columns as Parquet (pandas: read, to_parquet)",
-    ),
-}
+_OTHERS = dict.fromkeys((".xls", ".ods", ".numbers"), "save it as .xlsx or as CSV")
 
 
 def is_table(path: Path) -> bool:
@@ -364,19 +379,23 @@ def read_table(
     """
     import pyarrow as pa
 
+    file = path
     if not is_table(path):
         step = _OTHERS.get(path.suffix.lower(), f"give one of {', '.join(SUFFIXES)}")
         raise UserError(f"{path} is no table that can be read; {step}.")
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is no plain file; correct the path of the table.")
-        reading = _Reading(path, columns, fields, log or TableLog(), every, short)
-        yield from _READERS[path.suffix.lower()](reading)
-    except FileNotFoundError:
+        with file_on_disk(path) as file:
+            reading = _Reading(file, path, columns, fields, log or TableLog(), every, short)
+            yield from _READERS[path.suffix.lower()](reading)
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} does not exist; correct the path of the table.") from None
-    except UserError:
-        raise
-    except (*UNREADABLE, csv.Error, pa.ArrowException) as error:
+    except UserError as error:
+        if file == path:
+            raise
+        raise UserError(str(error).replace(str(file), str(path))) from None
+    except (*UNREADABLE, *DAMAGED, csv.Error, pa.ArrowException) as error:
         detail = " ".join(str(error).split())[:300]
         raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
 

@@ -1,24 +1,36 @@
-"""Images inside zips and tars, also nested ones: read where they lie, with limits for bombs."""
+"""Files inside zips, tars, HDF5 and NPZ, also nested ones: read where they lie, under limits.
+
+A table of one archive is copied to a temporary file; images are read one at a time.
+"""
 
 import gzip
+import io
 import lzma
 import os
 import re
+import shutil
 import tarfile
 import tempfile
 import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from skindx.core.errors import UserError
+from skindx.data.tables.arrays import SUFFIXES as ARRAYS
+from skindx.data.tables.arrays import ArrayFile
 
-_ENDING = re.compile(r"\.(zip|tar|tar\.gz|tgz)$", re.IGNORECASE)
+_ENDING = re.compile(r"\.(zip|tar|tar\.gz|tgz|npz|h5|hdf5)$", re.IGNORECASE)
+ENDINGS = (
+    "",
+    *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
+)
+"""Of the files of a folder that a cell names without an ending."""
 _DEEPEST = 3
 """Archives within archives."""
 _MOST_MEMBERS = 5_000_000
@@ -35,11 +47,61 @@ def may_be_archive(path: Path) -> bool:
     return _ENDING.search(path.name) is not None and path.is_file()
 
 
+def archive_above(path: Path) -> Path | None:
+    """Return the archive in which a path lies, or which it is; None for a path of this disk."""
+    for one in (path, *path.parents):
+        if _ENDING.search(one.name) and one.is_file():
+            return one
+    return None
+
+
+@contextmanager
+def file_on_disk(path: Path) -> Iterator[Path]:
+    """Give a file itself, or a temporary copy of the member of an archive. Raises UserError."""
+    archive = None if path.exists() else archive_above(path)
+    archives = ArchiveFiles(archive.parent) if archive else None  # it is closed with its last user
+    name = path.relative_to(archive.parent).as_posix() if archive else ""
+    packed = archives.find(name) if archives else None
+    if not packed:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, f"table{path.suffix}")
+        with packed() as source, copy.open("wb") as out:
+            shutil.copyfileobj(source, out)
+        yield copy
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file, also inside an archive."""
+    if os.path.exists(path):  # noqa: PTH110 Path.exists raises for a name that is too long
+        return True
+    archive = archive_above(path)
+    name = archive and path.relative_to(archive.parent).as_posix()
+    return bool(archive and name and ArchiveFiles(archive.parent).find(name))
+
+
 @dataclass
 class _Opened:
     """An open archive: its members by name, and what reads one."""
 
     members: dict[str, Callable[[], IO[bytes]]] = field(default_factory=dict)
+    arrays: ArrayFile | None = None
+
+    def get(self, name: str) -> Callable[[], IO[bytes]] | None:
+        """Return what opens a member."""
+        if self.arrays is None:
+            return self.members.get(name)
+        arrays = self.arrays
+        return partial(_of_arrays, arrays, name) if arrays.has(name) else None
+
+    def images(self, folder: str) -> Iterator[str]:
+        """Yield what looks like an image in a folder."""
+        if self.arrays is not None:
+            yield from self.arrays.images(folder)
+        for member in self.members:
+            if member.rpartition("/")[0] == folder and Path(member).suffix.lower() in ENDINGS[1:]:
+                yield member
 
 
 class ArchiveFiles:
@@ -62,27 +124,23 @@ class ArchiveFiles:
                 return self._member(opened, "/".join(parts[:at]), parts[at:], 1)
         return None
 
-    def members(self, archive: str) -> list[str]:
-        """Return the paths of all members of an archive. Raises UserError."""
-        self.find(f"{archive}/-")
-        return list(self._opened[archive].members) if archive in self._opened else []
-
-    def names(self, folder: str) -> Iterator[str]:
-        """Yield the members of a folder of an archive that has been opened."""
+    def images(self, folder: str) -> Iterator[str]:
+        """Yield what looks like an image in a folder of an archive that has been opened."""
         for name, opened in self._opened.items():
             if folder == name or folder.startswith(f"{name}/"):
-                inner = folder[len(name) + 1 :]
-                for member in opened.members:
-                    above, _, last = member.rpartition("/")
-                    if above == inner:
-                        yield f"{folder}/{last}"
+                for member in opened.images(folder[len(name) + 1 :]):
+                    yield f"{name}/{member}"
+
+    def members(self, archive: str) -> dict[str, Callable[[], IO[bytes]]]:
+        """Return the members of a zip or tar below the folder. Raises UserError."""
+        return self._open(archive, partial(_plainly, self._root / archive)).members
 
     def _member(
         self, opened: _Opened, name: str, parts: list[str], depth: int
     ) -> Callable[[], IO[bytes]] | None:
         inner = "/".join(parts)
-        if inner in opened.members:
-            return opened.members[inner]
+        if member := opened.get(inner):
+            return member
         for at in range(1, len(parts)):
             first = "/".join(parts[:at])
             if _ENDING.search(first) and first in opened.members:
@@ -112,6 +170,8 @@ class ArchiveFiles:
         size = os.fstat(file.fileno()).st_size
         if name.lower().endswith(("gz", "tgz")):
             file = self._unpacked(name, cast(IO[bytes], gzip.GzipFile(fileobj=file)), size)
+        if name.lower().endswith(ARRAYS):
+            return _Opened(arrays=ArrayFile(self._root / name, file, self._stack))
         return self._zip(name, file, size) if _is_zip(name) else self._tar(name, file, size)
 
     def _zip(self, name: str, file: IO[bytes], size: int) -> _Opened:
@@ -174,6 +234,10 @@ def _plainly(path: Path) -> IO[bytes]:
 
 def _is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
+
+
+def _of_arrays(arrays: ArrayFile, name: str) -> IO[bytes]:
+    return io.BytesIO(arrays.member(name) or b"")
 
 
 def _extracted(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
