@@ -12,8 +12,7 @@ from typing import Any
 
 from skindx.core.errors import UserError
 from skindx.core.text import folded_name
-from skindx.data.sources.file_patterns import ENDINGS
-from skindx.data.tables.archives import ArchiveFiles, may_be_archive
+from skindx.data.tables.archives import ENDINGS, ArchiveFiles, may_be_archive
 from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import TableFields
 from skindx.data.tables.reader import UNREADABLE, is_table, read_table

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.data.tables.archives import ENDINGS, may_be_archive
+from skindx.data.tables.archives import ENDINGS, archive_above
 
 _HOLE = re.compile(r"\{(?::0(\d))?\}")
 
@@ -33,7 +33,9 @@ def _folders(root: Path, pattern: str) -> list[str]:
     pattern = pattern.rstrip("/")
     if "*" not in pattern or pattern.startswith("/"):
         return [pattern]
-    found = [path for path in sorted(root.glob(pattern)) if path.is_dir() or may_be_archive(path)]
+    found = [
+        path for path in sorted(root.glob(pattern)) if path.is_dir() or archive_above(path) == path
+    ]
     if not found:
         raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
     return [path.relative_to(root).as_posix() for path in found]

@@ -43,8 +43,9 @@ DAMAGED = (
 
 
 def may_be_archive(path: Path) -> bool:
-    """Tell whether a path is a file that is named as an archive."""
-    return _ENDING.search(path.name) is not None and path.is_file()
+    """Tell whether a path is a file that is named as a zip or a tar."""
+    named = _ENDING.search(path.name) and not path.name.lower().endswith(ARRAYS)
+    return bool(named) and path.is_file()
 
 
 def archive_above(path: Path) -> Path | None:
@@ -133,6 +134,8 @@ class ArchiveFiles:
 
     def members(self, archive: str) -> dict[str, Callable[[], IO[bytes]]]:
         """Return the members of a zip or tar below the folder. Raises UserError."""
+        if archive.lower().endswith(ARRAYS):
+            return {}
         return self._open(archive, partial(_plainly, self._root / archive)).members
 
     def _member(
