@@ -204,7 +204,6 @@ def test_every_decision_by_keyboard(reviewed: Reviewed, open_page: "Callable[...
     _written(lambda: reviewed.verdict("image", shas[0]), "remove")
     for _ in range(3):
         page.keyboard.press("Control+z")
-        page.wait_for_timeout(50)
     _says(page, "Undone: keep.")
     assert reviewed.verdict("image", shas[0]) == ""
     _choose(page, "doubtful")
@@ -241,6 +240,29 @@ def test_every_decision_by_keyboard(reviewed: Reviewed, open_page: "Callable[...
     page.keyboard.press("u")
     _says(page, "Undone: different.")
     assert reviewed.verdict("copy", *reviewed.pair) == "same"
+
+
+@pytest.mark.browser
+def test_keys_are_faster_than_replies(reviewed: Reviewed, open_page: "Callable[..., Page]") -> None:
+    """Answers and undos that come before the reply to the one before them count all the same."""
+    page, sha256 = open_page("me"), reviewed.shas[0]
+    page.evaluate(
+        "() => { const quick = fetch; window.fetch = (...all) => new Promise("
+        "(go) => { setTimeout(() => go(quick(...all)), 150); }); }"
+    )
+    _choose(page, "face", "all")
+    for key in "kwr":
+        page.keyboard.press(key)
+        page.keyboard.press("ArrowLeft")
+    for _ in range(3):
+        page.keyboard.press("Control+z")
+    _says(page, "Undone: keep.")
+    _written(lambda: reviewed.verdict("image", sha256), "")
+    page.keyboard.press("Shift+U")
+    page.keyboard.press("Control+z")
+    page.keyboard.press("k")
+    _written(lambda: reviewed.verdict("image", sha256), "keep")
+    assert page.locator("#message.alert").count() == 0
 
 
 @pytest.mark.browser

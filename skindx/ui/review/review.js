@@ -31,6 +31,7 @@ const answers = new Map();
 const history = { undo: [], redo: [], ours: {} };
 const pending = new Map(); // item -> answers on their way
 let sending = Promise.resolve();
+let turn = Promise.resolve(); // of undo and redo
 let leaving = false;
 addEventListener('beforeunload', () => { leaving = true; });
 
@@ -59,8 +60,12 @@ const waitingOf = (item) => all.items[item][3];
 const isPair = (item) => all.items[item][4] > 1;
 const reasonName = (number) => all.reasons[number][1];
 
-function take(changes) {
+// Take the server's answers, except where a newer one of ours is on its way; `everything`: all of them.
+function take(changes, everything = false) {
   for (const change of changes) {
+    const ours = everything ? [] : Object.entries(answers.get(change.at) ?? {});
+    const newer = ours.filter(([question, { revision }]) => revision > (change.answers[question]?.revision ?? 0));
+    change.answers = { ...change.answers, ...Object.fromEntries(newer) };
     answers.set(change.at, change.answers);
     const numbers = Object.fromEntries(all.reasons.map(([reason], number) => [reason, number]));
     all.items[change.at][3] = change.waiting.map((reason) => numbers[reason]);
@@ -309,6 +314,7 @@ function onward() {
 // -- answers ----------------------------------------------------------------------------------------
 
 async function decide(verdict, about = {}) {
+  await turn; // what was undone before this key
   const question = QUESTION[verdict] ?? 'note';
   if (question === 'box' && !detail) await loading;
   if (at < 0 || (question !== 'note' && !offered().some(([one]) => one === verdict) && !about.boxes)) return;
@@ -354,7 +360,7 @@ function send(body, item, failed) {
       failed();
       remember();
       say(error.message, true);
-      take([await ask(`item/${item}`).catch(() => ({ at: item, answers: answers.get(item) ?? {}, waiting: [] }))]);
+      take([await ask(`item/${item}`).catch(() => ({ at: item, answers: answers.get(item) ?? {}, waiting: [] }))], true);
       const place = view.indexOf(item);
       if (place >= 0) { pending.delete(item); await show(item); say(error.message, true); }
     }
@@ -365,7 +371,16 @@ function send(body, item, failed) {
   });
 }
 
-async function undo() {
+// One undo or redo after the other: each depends on the reply to the one before it.
+function inTurn(change) {
+  turn = turn.then(change);
+  return turn;
+}
+
+const undo = () => inTurn(undoLast);
+const redo = () => inTurn(redoLast);
+
+async function undoLast() {
   await sending;
   const last = history.undo.pop();
   if (!last) { say('Nothing was answered since the page was opened, so there is nothing to undo.'); return; }
@@ -386,7 +401,7 @@ async function undo() {
   say(`Undone: ${last.body.verdict}.`);
 }
 
-async function redo() {
+async function redoLast() {
   await sending;
   const body = history.redo.pop();
   if (!body) { say('Nothing was undone, so there is nothing to do again.'); return; }
