@@ -60,7 +60,7 @@ def test_views_are_those_that_a_bundle_serves_and_are_predicted_once(
                 said_MNC.mean(axis=0), said_MNC.swapaxes(0, 1), strict=True
             )
         ]
-        answers[split] = Answers.of(own, predictions, taxonomy.classes, list(MODELS))
+        answers[split] = Answers.join(own, predictions, taxonomy.classes, list(MODELS))
     served = ensemble_passes.served_passes(tmp_path, bundle, FLOPS, answers["test"])
     for one, other in ((served.test, found.test), (served.validation, found.validation)):
         assert (one.truth_N == other.truth_N).all()

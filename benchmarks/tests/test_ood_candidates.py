@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from sklearn.neighbors import NearestNeighbors
 from some_features import HEAD, Singles, features, learned, points
 
-from skindx.models.ood.ood_features import Features, Learned, OodDetector
+from skindx.models.ood.ood_features import Features, OodDetector, TrainingFeatures
 from skindx_bench.honesty.ood_candidates import KINDS, LayeredFeatures
 
 
@@ -19,11 +19,13 @@ def layered(n: int, seed: int, far: float = 0.0) -> LayeredFeatures:
     return LayeredFeatures(**vars(features(n, seed, far)), layers_LNK=(layer,))
 
 
-def layered_learned(n: int = 400) -> Learned:
+def layered_learned(n: int = 400) -> TrainingFeatures:
     return replace(learned(n), features=layered(n, 0))
 
 
-def fitted(kind: str, learned_from: Learned | None = None, **settings: float) -> OodDetector:
+def fitted(
+    kind: str, learned_from: TrainingFeatures | None = None, **settings: float
+) -> OodDetector:
     chosen = type(KINDS[kind]).model_validate({"kind": kind, **settings})
     found = chosen.detector.fit(chosen, learned_from or layered_learned())
     assert found is not None
@@ -51,7 +53,7 @@ def test_knn_is_the_distance_to_the_kth_nearest() -> None:
 def test_vim_is_the_scaled_residual_and_the_energy() -> None:
     """Of one member, by numpy's own decomposition."""
     asked, train = features(20, 5), learned()
-    one = Learned(
+    one = TrainingFeatures(
         Features(train.features.pooled_MND[:1], train.features.logits_MNC[:1], asked.image_NF),
         train.labels_N,
         (HEAD[0],),
@@ -80,9 +82,9 @@ def test_vim_is_the_scaled_residual_and_the_energy() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_detector_is_stored_and_tells_the_far_from_the_near(kind: str) -> None:
     detector, asked = fitted(kind), layered(20, 5, far=3)
-    again = type(detector).of(detector.tensors())
+    again = type(detector).from_tensors(detector.tensors())
     np.testing.assert_array_equal(again.scores(asked), detector.scores(asked))
     if kind not in ("energy", "react"):  # which look at the logits, and these do not move
         assert detector.scores(asked).min() > np.quantile(detector.scores(layered(99, 1)), 0.9)
     with pytest.raises(KeyError):
-        type(detector).of({}) if detector.tensors() else {}["none to miss"]
+        type(detector).from_tensors({}) if detector.tensors() else {}["none to miss"]

@@ -16,7 +16,7 @@ from skindx_bench.harness.pooled_folds import pool, pool_answers
 def whole(n: int = 60) -> Answers:
     labels, table = simulate(n)
     groups = [f"lesion {i // 2}" for i in range(n)]
-    return Answers.of(records_of(labels, groups), table, CLASSES, ["alpha", "beta"])
+    return Answers.join(records_of(labels, groups), table, CLASSES, ["alpha", "beta"])
 
 
 def write(folder: Path, answers: Answers) -> Path:

@@ -230,7 +230,7 @@ def _rounds(run: _Apart) -> list[float]:
     for step in range(7):
         run.take(range(step, step + 1))
         far.append(run.apart())
-    run.agreed += [run.exchange.meet(), run.exchange.meet()]
+    run.agreed += [run.exchange.sync(), run.exchange.sync()]
     return [*far, run.apart()]
 
 
@@ -250,7 +250,7 @@ def _mass(run: _Apart, how: LocalSettings) -> tuple[float, bool]:
                 weight.add_(torch.randn(weight.shape, generator=generator))
         moved = moved + before - _flat(net)
         exchange.step_done()
-        if exchange.agreed + (exchange.meet() if step == 7 else 0):
+        if exchange.agreed + (exchange.sync() if step == 7 else 0):
             every = [torch.empty(0)] * world
             dist.all_gather_object(every, _flat(net))
             alike = alike and all(other.equal(every[0]) for other in every)
@@ -286,7 +286,7 @@ def _refused(run: _Apart) -> list[str]:
                 net.head.weight[3, 3] = float("nan")
         try:
             exchange.step_done()
-            exchange.meet()
+            exchange.sync()
         except UserError as error:
             said.append(str(error))
     exchange = LocalSteps(SMALL.model_copy(update={"density": 0.06}) if last else SMALL)
@@ -323,7 +323,7 @@ def _resumed(how: LocalSettings, stop: int) -> tuple[bool, bool]:
     near = near and torch.allclose(after[2][0][name]["exp_avg"], moment, atol=1e-6)
     apart = more.apart()
     more.take(range(stop, 9))
-    more.exchange.meet()
+    more.exchange.sync()
     return same, apart == more.apart() == 0 and near
 
 

@@ -26,13 +26,13 @@ def test_ranks_apart_ask_for_a_stop_once_in_some_seconds(monkeypatch: pytest.Mon
     for step in range(1, 14):
         now[0] += 0.5
         save[0] = step == 10
-        guard.agree(Position(), met=step == 7)
+        guard.agree(Position(), synced=step == 7)
     assert looked == [1, 5, 7, 10]
 
 
 def test_ranks_apart_count_their_own_skipped_steps_until_they_meet() -> None:
     guard, stands = RoundGuard(Alone(), 9, agree_s=1e9), Position()
-    guard.agree(stands, met=True)
+    guard.agree(stands, synced=True)
     exchange = LocalSteps(LocalSettings())
     training: Any = SimpleNamespace(
         name="a",
@@ -55,7 +55,7 @@ def test_ranks_apart_count_their_own_skipped_steps_until_they_meet() -> None:
 def test_a_stop_is_agreed_on_in_its_grace() -> None:
     for grace_s, agree_s in ((25.0, 2.0), (5.0, 0.5)):
         settings = CheckpointSettings(grace_s=grace_s, bad_steps=3)
-        guard = RoundGuard.of(Alone(), settings)
+        guard = RoundGuard.for_training(Alone(), settings)
         assert (guard.bad_steps, guard._agree_s) == (3, agree_s)
 
 

@@ -201,7 +201,7 @@ class AnswerCounts:
     total: int = 0
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "AnswerCounts":
+    def count(cls, rows: Iterable[Row]) -> "AnswerCounts":
         """Count rows."""
         counts = cls(Counter(), Counter())
         for row in rows:
@@ -274,7 +274,7 @@ def answer_photos(
             at += len(rows)
             progress("photos", before + at, len(photos))
         write(out, schema, part.rows(photos))
-        counts = AnswerCounts.of(part.rows(photos))
+        counts = AnswerCounts.count(part.rows(photos))
         if page is not None:
             page(part, counts)
         part_path.unlink()

@@ -33,10 +33,10 @@ from skindx.models.adaptation import (
     FOLDS,
     LEAST_GROUPS,
     Adaptation,
+    FittedRules,
     LocalFit,
     LocalImages,
     MeasuredFigure,
-    Rules,
     folds,
 )
 from skindx.models.bundle.bundle import BUNDLE, Bundle, mix_of, open_bundle
@@ -153,7 +153,7 @@ def adapt(
     known |= dict.fromkeys((record.sha256 for record in images.records), "calibration")
     prints = bundle.fingerprints()
     if prints is not None:
-        prints = prints.joined(Fingerprints.of(described(local, images.records)))
+        prints = prints.joined(Fingerprints.from_images(described(local, images.records)))
     provenance = bundle.spec.provenance
     images_of = bundle.images.joined(origin_of(local, images.records))
     side = calibration_side([replace(record, split="calibration") for record in records])
@@ -261,10 +261,10 @@ def look(
     return images, Features.join(features) if features else None
 
 
-def rules_of(bundle: Bundle) -> Rules:
+def rules_of(bundle: Bundle) -> FittedRules:
     spec, classes = bundle.spec, len(bundle.taxonomy.classes)
     counts = mix_of(bundle)
-    return Rules(
+    return FittedRules(
         temperature=spec.temperature,
         log_shifts_C=np.array(spec.adapted.log_shifts if spec.adapted else [0.0] * classes),
         mix_C=_shares(counts),
@@ -303,7 +303,7 @@ def cross_fitted(
     """Return figures before (internal) and after (external), each image judged by other folds."""
     fold_N = folds(images)
     judged = [
-        judge(fit.fit(images.of(fold_N != k)), images.of(fold_N == k), check,
+        judge(fit.fit(images.select(fold_N != k)), images.select(fold_N == k), check,
               None if images.ood_NK is None else images.ood_NK[fold_N != k])
         for k in range(FOLDS)
     ]  # fmt: skip
@@ -321,7 +321,7 @@ def cross_fitted(
 
 
 def judge(
-    rules: Rules, images: LocalImages, check: OodCheck | None, local_NK: Floats | None = None
+    rules: FittedRules, images: LocalImages, check: OodCheck | None, local_NK: Floats | None = None
 ) -> Judged:
     """Decide of images by rules; `local_NK` are the scores of local images, for the check."""
     p_NC = rules.probabilities(images)
@@ -386,7 +386,7 @@ def _local_check(
         return OodPart(spec, check, known).calibrated_on(OodImages(local, features)), []
     train_N = np.array([row.split == "train" for row in known.rows])
     rows = tuple(row for row in known.rows if row.split == "train") + local
-    of_train = known.features.of(train_N)
+    of_train = known.features.select(train_N)
     parts = replace(known, rows=rows, features=Features.join([of_train, _like(features, of_train)]))
     return OodPart.fit(spec.detectors, parts), []
 

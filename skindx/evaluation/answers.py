@@ -181,7 +181,7 @@ class Answers:
         )
 
     @classmethod
-    def of(
+    def join(
         cls,
         records: Sequence[Record],
         predictions: Sequence[Prediction],

@@ -174,10 +174,10 @@ def compare_elsewhere(internal: Internal, external: Answers, *, draws: int) -> E
         here_C = np.array([counts.get(skin_class.key, 0) for skin_class in classes])
     enough = [c for c in range(len(classes)) if min(here_C[c], there_C[c]) >= FEWEST]
     if home is not None and len(home):
-        before = figures_of(Judged.of(home), enough, draws=draws)
+        before = figures_of(Judged.from_answers(home), enough, draws=draws)
     else:
         before = _stored(internal.metrics, enough, external)
-    after = figures_of(Judged.of(external), enough, draws=draws)
+    after = figures_of(Judged.from_answers(external), enough, draws=draws)
     titles = dict(TITLES)
     for c in enough:
         titles[f"auroc {c}"] = ("AUROC", "decimal")
@@ -233,7 +233,7 @@ class Judged:
     abstained_N: Bools | None = None
 
     @classmethod
-    def of(cls, answers: Answers) -> Self:
+    def from_answers(cls, answers: Answers) -> Self:
         """Decide as the predictor's thresholds do."""
         called: Called = {}
         for question in QUESTIONS:

@@ -286,7 +286,7 @@ def answer_images(
     predictions = _predict(predictor, records, read, progress)
     predictions = with_known_facts(predictor, records, predictions)
     classes = predictor.taxonomy.classes
-    answers = Answers.of(records, predictions, classes, predictor.members)
+    answers = Answers.join(records, predictions, classes, predictor.members)
     if predictor.conformal:
         answers = answers.with_sets(predictor.conformal)
     concluded = served_conclusions(predictor, records, predictions)

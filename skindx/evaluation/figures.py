@@ -101,7 +101,7 @@ FIGURES = {
     "classwise_calibration_error": HeadlineFigure(
         "classwise calibration error", "decimal", "low",
         "Mean over classes of the gap between the probability of a class and its share (Kull et "
-        "al. 2019); 0 is best.", ClasswiseGaps.of,
+        "al. 2019); 0 is best.", ClasswiseGaps.measure,
     ),
     "log_loss": HeadlineFigure(
         "log loss", "decimal", "low",

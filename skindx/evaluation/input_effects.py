@@ -239,7 +239,7 @@ def with_known_facts(
         return list(predictions)
     result = []
     for record, prediction in zip(records, predictions, strict=True):
-        facts, known_C = Facts.of(record), None
+        facts, known_C = Facts.from_record(record), None
         if fields := spec.served(facts):
             (known_C,) = spec.head.apply(prediction.probabilities_C[None], [facts.only(fields)])
         result.append(replace(prediction, known_C=known_C))

@@ -183,7 +183,7 @@ def _certificate(a: _Input, b: _Input, progress: Progress) -> LeakCertificate:
     known, compared = (a, b) if swapped else (b, a)
     prints, searched = known.fingerprints, 0
     if known.side.what == "dataset":
-        prints = Fingerprints.of(_described(known, notes, "fingerprints", progress))
+        prints = Fingerprints.from_images(_described(known, notes, "fingerprints", progress))
     elif not known.sha256s:
         notes.append(f"{known.side.name} does not say which images it was made from.")
     if prints is None:

@@ -222,7 +222,7 @@ def _not_tested(
     """
     known = {record.sha256 for record in test}
     if not missing_modules("numba"):
-        recognition = CopyRecognition(Fingerprints.of(described(dataset, test)))
+        recognition = CopyRecognition(Fingerprints.from_images(described(dataset, test)))
         known |= {copy.sha256 for copy in recognition.recognise(described(folder, records))}
     rest = [record for record in records if record.sha256 not in known]
     if not rest:

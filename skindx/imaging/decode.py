@@ -259,7 +259,7 @@ def _opened(data: bytes, kind: str, max_pixels: int) -> "Iterator[Image.Image]":
     from PIL import Image
 
     # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.
-    with hushed():
+    with ignore_warnings():
         try:
             opened = Image.open(io.BytesIO(data), formats=(kind,))
         except Image.DecompressionBombError:
@@ -271,7 +271,7 @@ def _opened(data: bytes, kind: str, max_pixels: int) -> "Iterator[Image.Image]":
 
 def pixels_of_opened(image: "Image.Image") -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 sRGB, upright, of an image that a program has opened with Pillow."""
-    with hushed():
+    with ignore_warnings():
         tags = load_pixels(image)
         pixels_HWC = _pixels_of(image, tags, FileColours(stored_colours(b"", "", image)))
         return turned(pixels_HWC, exif_orientation(image))
@@ -380,7 +380,7 @@ def orientation_of(data: bytes, kind: str) -> int:
     for readable in (data, without_text(data)) if kind == "PNG" else (data,):
         with (
             suppress(Exception),
-            hushed(),
+            ignore_warnings(),
             Image.open(io.BytesIO(readable), formats=(kind,)) as image,
         ):
             return exif_orientation(image)
@@ -416,7 +416,7 @@ def has_metadata(jpeg: bytes) -> bool:
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def ignore_warnings() -> Iterator[None]:
     """Ignore warnings while any thread is inside.
 
     `warnings.catch_warnings` alone puts back what another thread had set; here the first one in

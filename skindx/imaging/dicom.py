@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file
 from skindx.core.machine import missing_modules, require_extra
 from skindx.imaging import dicom_facts, dicom_pixels
-from skindx.imaging.decode import MAX_PIXELS, hushed, import_decoders
+from skindx.imaging.decode import MAX_PIXELS, ignore_warnings, import_decoders
 from skindx.imaging.dicom_facts import DicomFacts, facts_of, kind_of
 from skindx.imaging.dicom_pixels import BIG_ENDIAN, DEFLATED, IMPLICIT, FrameLayout
 from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
@@ -165,7 +165,7 @@ def dicom_reading(job: dict[str, Any]) -> Work:
 
     def read(path: Path) -> dict[str, Any]:
         try:
-            with hushed():
+            with ignore_warnings():
                 return _read(path, job)
         except RecursionError:
             return {"reason": "damaged", "detail": "its sequences are nested too deeply"}
@@ -181,7 +181,7 @@ def dicom_reading(job: dict[str, Any]) -> Work:
 def _read(path: Path, job: dict[str, Any]) -> dict[str, Any]:
     header, syntax = _header(path.read_bytes(), job["max_pixels"])
     kind, out = kind_of(header), Path(job["out"])
-    layout = FrameLayout.of(header, syntax, job["max_pixels"])
+    layout = FrameLayout.from_header(header, syntax, job["max_pixels"])
     name = ""
     plain = job.get("decoding", SRGB) != SRGB
     colours = FileColours(PLAIN if plain else layout.stored_colours(header))

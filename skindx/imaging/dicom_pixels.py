@@ -88,7 +88,7 @@ class FrameLayout:
     by_plane: bool
 
     @classmethod
-    def of(cls, header: Any, syntax: str, max_pixels: int) -> "FrameLayout":
+    def from_header(cls, header: Any, syntax: str, max_pixels: int) -> "FrameLayout":
         """Return what a pydicom Dataset names. Raises DamagedImage for what is not read."""
         if "PixelData" not in header:
             encrypted = "EncryptedAttributesSequence" in header

@@ -38,7 +38,7 @@ class Reduced:
     pixels_HWC: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, pixels_HWC: NDArray[np.uint8]) -> Self:
+    def from_pixels(cls, pixels_HWC: NDArray[np.uint8]) -> Self:
         """Reduce a photo; a smaller one is enlarged."""
         return cls(shrink(pixels_HWC, SIDE))
 
@@ -168,7 +168,7 @@ GATES: dict[Gate, Callable[[Reduced], PhotoFault | None]] = {
 
 def inspect(pixels_HWC: NDArray[np.uint8]) -> list[tuple[Gate, PhotoFault]]:
     """Return what the gates detect in a photo, H x W x 3 RGB uint8; a fatal fault ends the list."""
-    reduced = Reduced.of(pixels_HWC)
+    reduced = Reduced.from_pixels(pixels_HWC)
     faults: list[tuple[Gate, PhotoFault]] = []
     for name, gate in GATES.items():
         fault = gate(reduced)

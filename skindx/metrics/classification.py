@@ -208,7 +208,7 @@ def mean_average_precision(
     if groups_P is None:
         return score
     _, index_P = np.unique(np.asarray(groups_P), return_inverse=True)
-    found_K = [_FoundBoxes.of(evaluation, k) for k in range(len(labels))]
+    found_K = [_FoundBoxes.from_evaluation(evaluation, k) for k in range(len(labels))]
     both = bootstrap_intervals(
         lambda weights_DG: np.array([_weighted(found_K, w_G[index_P]) for w_G in weights_DG]),
         np.array([map50, map50_95]), index_P, draws=draws, level=level, seed=seed,
@@ -227,7 +227,7 @@ class _FoundBoxes:
     """Number of true boxes."""
 
     @classmethod
-    def of(cls, evaluation: Any, k: int) -> "_FoundBoxes":
+    def from_evaluation(cls, evaluation: Any, k: int) -> "_FoundBoxes":
         images = len(evaluation.params.imgIds)
         first = k * len(evaluation.params.areaRng) * images  # boxes of any area come first
         parts = evaluation.evalImgs[first : first + images]

@@ -306,7 +306,7 @@ class ClasswiseGaps(Measure):
     strata: Ints | None = None
 
     @classmethod
-    def of(cls, probabilities_NC: Floats, truth_N: Ints, bins: int = 15) -> "ClasswiseGaps":
+    def measure(cls, probabilities_NC: Floats, truth_N: Ints, bins: int = 15) -> "ClasswiseGaps":
         """Compare the probability of each class with its share, in bins of equal width."""
         check_probabilities(probabilities_NC, truth_N)
         classes = probabilities_NC.shape[1]

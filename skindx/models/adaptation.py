@@ -139,7 +139,7 @@ class LocalImages:
         """The group of each image."""
         return np.array([record.group for record in self.records])
 
-    def of(self, index: NDArray[Any]) -> Self:
+    def select(self, index: NDArray[Any]) -> Self:
         """Return the images of an index array or a mask."""
         rows = np.arange(len(self))[index]
         return replace(
@@ -153,7 +153,7 @@ class LocalImages:
 
 
 @dataclass(frozen=True)
-class Rules:
+class FittedRules:
     """All of a bundle's answers that is fitted and no network."""
 
     temperature: float
@@ -188,12 +188,12 @@ class LocalFit:
     """How rules are fitted: of which classes, from where, and whether the mix is the local one."""
 
     taxonomy: Taxonomy
-    parent: Rules
+    parent: FittedRules
     first_mix_C: Floats | None
     """Share of each class where the logarithms of `LocalImages` come from; None: not known."""
     keep_mix: bool = False
 
-    def fit(self, images: LocalImages) -> Rules:
+    def fit(self, images: LocalImages) -> FittedRules:
         """Fit temperature and mix on all images, and thresholds on cross-fitted probabilities.
 
         A threshold is one of images that its own temperature was not fitted on. One that so few
@@ -201,7 +201,7 @@ class LocalFit:
         """
         fitted = self._scaled(images)
         fold_N = folds(images)
-        parts = [self._scaled(images.of(fold_N != k)) for k in range(FOLDS)]
+        parts = [self._scaled(images.select(fold_N != k)) for k in range(FOLDS)]
         notes: list[str] = []
         change: dict[str, Any] = {}
         risks: dict[str, UrgentRiskRule | None] = {}
@@ -211,7 +211,7 @@ class LocalFit:
                 continue
             crossed_NC = np.empty_like(images.whole_NC)
             for k, rules in enumerate(parts):
-                held = images.of(fold_N == k)
+                held = images.select(fold_N == k)
                 crossed_NC[fold_N == k] = rules.probabilities(held, whole=bool(prefix))
             before_NC = self.parent.probabilities(images, whole=bool(prefix))
             level = old.level if old else LEVEL
@@ -232,7 +232,7 @@ class LocalFit:
                 )
         return replace(fitted, **change, risks=risks, notes=(*fitted.notes, *notes))
 
-    def _scaled(self, images: LocalImages) -> Rules:
+    def _scaled(self, images: LocalImages) -> FittedRules:
         """Return the parent's rules with a temperature and a mix fitted to the images."""
         classes = images.whole_NC.shape[1]
         if self.first_mix_C is None or self.parent.mix_C is None:

@@ -100,7 +100,7 @@ class Prevalence:
     """The same of the calibration images."""
 
     @classmethod
-    def of(cls, given: Mapping[str, float], counts: Mapping[str, int] | None) -> Self:
+    def from_shares(cls, given: Mapping[str, float], counts: Mapping[str, int] | None) -> Self:
         """Take a share of each class, and the number of its calibration images.
 
         A class counts as one image more than there was: none is impossible because none was there.

@@ -57,7 +57,7 @@ class EmbeddedImage(np.ndarray[Any, np.dtype[np.uint8]]):
     embedding_D: NDArray[np.float32]
 
     @classmethod
-    def of(cls, pixels_HW3: NDArray[np.uint8], embedding_D: NDArray[np.float32]) -> Self:
+    def attach(cls, pixels_HW3: NDArray[np.uint8], embedding_D: NDArray[np.float32]) -> Self:
         """Return the pixels with an embedding."""
         image = pixels_HW3.view(cls)
         image.embedding_D = embedding_D
@@ -98,7 +98,7 @@ class EmbeddedMember(Member):
     ) -> list[NDArray[np.uint8]]:
         assert self.rows is not None
         return [
-            EmbeddedImage.of(image, self.rows.of(record.sha256))
+            EmbeddedImage.attach(image, self.rows.of(record.sha256))
             for record, image in zip(records, images, strict=True)
         ]
 
@@ -147,6 +147,6 @@ def embedded_decoder(
     """Return a decoder of a dataset's files that also attaches their embeddings."""
 
     def decoded(data: bytes) -> NDArray[np.uint8]:
-        return EmbeddedImage.of(decode(data), rows.of(sha256(data).hexdigest()))
+        return EmbeddedImage.attach(decode(data), rows.of(sha256(data).hexdigest()))
 
     return decoded

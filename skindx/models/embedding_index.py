@@ -80,7 +80,7 @@ class EmbeddingIndex:
     """N + 1 places in `thumbnails`; an image without a copy begins where the next one does."""
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         rows: Iterable[IndexRow],
         embeddings_ND: NDArray[np.floating],
@@ -151,7 +151,7 @@ class EmbeddingIndex:
         """Return the index without these images and without all of their groups."""
         groups = {row.group for row in self.rows if row.sha256 in sha256s}
         kept = [index for index, row in enumerate(self.rows) if row.group not in groups]
-        return self.of(
+        return self.from_rows(
             [self.rows[index] for index in kept],
             self.embeddings_ND[kept].numpy(),
             [self.thumbnail(index) for index in kept],
@@ -237,7 +237,7 @@ def make_embedding_index(
     rows = [
         _row(record, number[record.group], named=record.sha256 not in private) for record in chosen
     ]
-    return EmbeddingIndex.of(rows, np.concatenate(embeddings), thumbnails)
+    return EmbeddingIndex.from_rows(rows, np.concatenate(embeddings), thumbnails)
 
 
 def plain_views(ensemble: Ensemble) -> Ensemble:

@@ -78,7 +78,7 @@ class Fingerprints:
     """Two components a byte, each plus 8."""
 
     @classmethod
-    def of(cls, described: Iterable[tuple[str, Description]]) -> Self:
+    def from_images(cls, described: Iterable[tuple[str, Description]]) -> Self:
         """Make them of SHA-256 and description of each image."""
         rows = [(sha256, *_fingerprint(one)) for sha256, one in described]
         sha256s, hashes, sides, points, codes = zip(*rows, strict=True) if rows else ((),) * 5

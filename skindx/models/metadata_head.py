@@ -59,7 +59,7 @@ class Facts:
     site: str = ""
 
     @classmethod
-    def of(cls, record: Record) -> Self:
+    def from_record(cls, record: Record) -> Self:
         """Return what the manifest says of an image."""
         return cls(record.age, record.sex, site_of(record.site))
 
@@ -372,7 +372,7 @@ def with_rules(
     head, rules = spec.head, {}
     for fields in _subsets(head.fields) if head else ():
         assert head is not None
-        some = [Facts.of(record).only(fields) for record in held]
+        some = [Facts.from_record(record).only(fields) for record in held]
         rows = [n for n, facts in enumerate(some) if head.known(facts) == fields]
         records, known = [held[n] for n in rows], [some[n] for n in rows]
         rest = {

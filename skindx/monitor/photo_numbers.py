@@ -62,7 +62,7 @@ class PhotoNumbers:
         classes = self.bundle.taxonomy.classes
         return [n for n, skin_class in enumerate(classes) if skin_class.urgency == "urgent"]
 
-    def of(self, features: Features) -> Singles:
+    def compute(self, features: Features) -> Singles:
         """Return N x (S + C) numbers of images, of which the features have all served parts."""
         scores_NK = self.check.scores(features) if self.check else None
         return self._of(features, scores_NK, sketch(features.embeddings))
@@ -101,7 +101,7 @@ class PhotoNumbers:
             if images.rows[n].split == "calibration":
                 first.setdefault(images.rows[n].group, n)
         chosen_N = np.array(sorted(first.values()), dtype=np.intp)
-        features = images.features.of(chosen_N)
+        features = images.features.select(chosen_N)
         if not features.logits_MNC:  # of an older bundle; they follow from its last layers
             layers = zip(features.pooled_MND, images.weights_MCD, images.biases_MC, strict=False)
             logits = tuple(pooled @ weight.T + bias for pooled, weight, bias in layers)
@@ -110,7 +110,7 @@ class PhotoNumbers:
         if not whole or len(features.logits_MNC) != len(self.bundle.spec.members):
             return None, "the bundle does not hold all features of its calibration images"
         if images.sketch_NS is None:
-            return self.of(features), ""
+            return self.compute(features), ""
         if self.check and self.check.images != len(images):
             return None, "the bundle's features are not of the images that its check was fitted on"
         scores_NK = self.check.scores_NK[chosen_N] if self.check else None
@@ -124,7 +124,8 @@ class PhotoNumbers:
         places: Sequence[int],
     ) -> Singles:
         """Return the numbers of the decoded photos at some places, from the networks' output."""
-        return self.of(features_of(ensemble, photos, output).of(np.array(places, dtype=np.intp)))
+        at = np.array(places, dtype=np.intp)
+        return self.compute(features_of(ensemble, photos, output).select(at))
 
 
 def _image_numbers(image_NF: Singles) -> Singles:

@@ -158,7 +158,7 @@ def _measured(photos: Sequence[ScannedPhoto], scales: Sequence[Scale | None]) ->
 
 
 def _workers(count: int, device: str, where: Path | str, token: str) -> ScanWorkers:
-    return LocalWorkers.of(where, token, count, device) if count else RemoteWorkers()
+    return LocalWorkers.for_scan(where, token, count, device) if count else RemoteWorkers()
 
 
 def run_worker(

@@ -132,7 +132,7 @@ class TilesAnswer:
     """Result of a batch of tiles."""
 
     rows_R8: Floats
-    """x1, y1, x2, y2, score, label, tile, part, as `TileDetections.of` takes them."""
+    """x1, y1, x2, y2, score, label, tile, part, as `TileDetections.from_rows` takes them."""
     skipped: int
     """Tiles without skin."""
     maps: dict[int, NDArray[np.float32]]
@@ -221,7 +221,7 @@ class TileDetections:
     """The box ends at a side of its tile that lies inside the photo."""
 
     @classmethod
-    def of(cls, rows: Floats) -> "TileDetections":
+    def from_rows(cls, rows: Floats) -> "TileDetections":
         """Take rows of x1, y1, x2, y2, score, label, tile, part, in any order."""
         rows = rows.reshape(-1, 8)
         # By score, then by all else: the order in which tiles were answered does not matter.

@@ -230,7 +230,7 @@ class Taxonomy(Settings):
         """
         names = [(label, "", "") for label in self.unmapped]
         names += [(label, "", skin_class.key) for label, skin_class in self._labels]
-        return NameIndex.of(names)
+        return NameIndex.from_names(names)
 
     @property
     def _labels(self) -> list[tuple[str, SkinClass]]:

@@ -205,7 +205,7 @@ class NameIndex:
     by_words: Mapping[frozenset[str], str]
 
     @classmethod
-    def of(cls, names: Names) -> "NameIndex":
+    def from_names(cls, names: Names) -> "NameIndex":
         """Index names; an exact one goes before other spellings and plurals."""
         whole: dict[str, tuple[str, Rule]] = {}
         variants: dict[str, tuple[str, Rule]] = {}
@@ -312,7 +312,7 @@ def codes_in(label: str) -> tuple[str, ...]:
 
 @cache
 def _by_name() -> NameIndex:
-    return NameIndex.of(
+    return NameIndex.from_names(
         (name, language, heading)
         for heading, entry in entries().items()
         for language, names in entry.by_language.items()

@@ -195,7 +195,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:
-        average_agreed(training, training.guard.meet(training.engine))
+        average_agreed(training, training.guard.sync(training.engine))
         share_weights(training.engine.module, training.engine.optimizer, training.mesh)
         training.guard.share_statistics(training)
         position.agreed = True

@@ -54,7 +54,7 @@ class StepGuard:
         """The last step's answers to them."""
 
     @classmethod
-    def of(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:
+    def for_training(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:
         """Return the guard of a training that is saved by these settings."""
         return cls(mesh, settings.bad_steps)
 
@@ -97,7 +97,7 @@ class StepGuard:
         training.position.skipped_pictures += batch.count
         return 1
 
-    def meet(self, engine: Any) -> int:
+    def sync(self, engine: Any) -> int:
         """Let all ranks hold the same weights, between two steps; return as `agreed` does."""
         return 0
 
@@ -131,7 +131,7 @@ class StepGuard:
 def step_guard(exchange: ExchangeSettings, mesh: Mesh, settings: CheckpointSettings) -> StepGuard:
     """Return what watches the steps of a training with an exchange."""
     kind: type[StepGuard] = load_object(exchange.guard) if exchange.guard else StepGuard
-    return kind.of(mesh, settings)
+    return kind.for_training(mesh, settings)
 
 
 Item = TypeVar("Item")

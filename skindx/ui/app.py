@@ -27,7 +27,7 @@ from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.guard import Guard
 from skindx.ui.http.login import Gate
-from skindx.ui.http.request_limits import PER_ADDRESS, BodyLimit, RequestShares, Shares
+from skindx.ui.http.request_limits import PER_ADDRESS, BodyLimit, ConnectionQuota, RequestQuota
 from skindx.ui.http.scan_routes import PATH as SCAN
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
@@ -200,9 +200,9 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
     # Outside the login gate, so that the limits hold for clients without a login too.
-    limited = BodyLimit(gate, most_bytes, Shares(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
+    limited = BodyLimit(gate, most_bytes, ConnectionQuota(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
     by_method = Methods(limited, app.routes, _OTHER_ROUTES)
-    shared = RequestShares(by_method, wiring.per_address)
+    shared = RequestQuota(by_method, wiring.per_address)
     return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)
 
 

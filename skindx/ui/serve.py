@@ -79,14 +79,15 @@ def serve(
     require_extra("serve", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.http.answer_forms import settle
-    from skindx.ui.http.server import Listening, Patience, run
+    from skindx.ui.http.server import ConnectionTimeouts, Listening, run
     from skindx.ui.http.users import Users
     from skindx.ui.scans.scan_job import ScanServing
     from skindx.workers.worker_pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
     users = Users(login) if login else None
-    patience = Patience() if per_address is None else Patience(per_address=per_address)
+    limits = {} if per_address is None else {"per_address": per_address}
+    timeouts = ConnectionTimeouts(**limits)
     if access_log:
         _show_access()
     serving: dict[str, Any] = {} if keep_scans_min is None else {"keep_s": 60 * keep_scans_min}
@@ -101,7 +102,7 @@ def serve(
             expect,
             host,
             allowed_hosts,
-            patience.per_address,
+            timeouts.per_address,
             miss_rate,
             scans,
             scan_serving,
@@ -113,7 +114,7 @@ def serve(
         if proxy is not None and not allowed_hosts:
             greeting += " Requests for the proxy's own name are refused without --allowed-host."
         hide_messages()  # from here on people send what no log may hold
-        listening = Listening(host, port, proxy, patience, root)
+        listening = Listening(host, port, proxy, timeouts, root)
         app = build_app(loaded, wiring)
         settle()
         run(app, listening, lambda: print(greeting, flush=True))

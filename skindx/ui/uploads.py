@@ -32,7 +32,7 @@ from skindx.models.bundle.use_limits import Examples
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.forms import FORM_BYTES, is_form, parsed_form
-from skindx.ui.http.request_limits import Shares, client_of
+from skindx.ui.http.request_limits import ConnectionQuota, client_of
 from skindx.ui.page_basics import data_url
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class UploadFolder:
     """Photos that wait in a folder; `quota` bounds their bytes for each client and in all."""
 
     def __init__(
-        self, folder: Path, quota: Shares | None = None, life_s: float = UPLOAD_LIFE_S
+        self, folder: Path, quota: ConnectionQuota | None = None, life_s: float = UPLOAD_LIFE_S
     ) -> None:
         self.folder = folder.resolve()
-        self.quota = quota or Shares(_CLIENT_BYTES, _TOTAL_BYTES)
+        self.quota = quota or ConnectionQuota(_CLIENT_BYTES, _TOTAL_BYTES)
         self._life_s = life_s
         self._waiting: dict[Path, _Waiting] = {}
 

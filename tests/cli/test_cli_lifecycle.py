@@ -118,7 +118,7 @@ def test_an_image_goes_from_everywhere(
     skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = next(image for image in read_manifest(data) if image.split == "train")
-    gallery = EmbeddingIndex.of(
+    gallery = EmbeddingIndex.from_rows(
         [IndexRow(record.sha256, "a", 0), IndexRow("0" * 64, "a", 1)], np.eye(2), [b"j", b""]
     )
     bundle = pack_tiny(tmp_path / "run" / "bundle", gallery=gallery).path

@@ -192,7 +192,7 @@ def test_a_refused_scan_leaves_no_trace_and_no_command(tmp_path: Path, why: str)
 def test_the_queue_of_a_scan_is_in_no_command() -> None:
     from skindx.scan.work.worker_processes import LocalWorkers
 
-    workers = LocalWorkers.of("postgresql+psycopg://ann:geheim@host/leases", "t", 1)
+    workers = LocalWorkers.for_scan("postgresql+psycopg://ann:geheim@host/leases", "t", 1)
     assert "geheim" not in " ".join(workers.command)
     assert "geheim" in workers.queue
 

@@ -43,7 +43,7 @@ from skindx.taxonomy import load_taxonomy
 from skindx.ui import uploads
 from skindx.ui.http.users import add_user
 from skindx.ui.scans import scan_jobs
-from skindx.ui.scans.scan_job import Order
+from skindx.ui.scans.scan_job import ScanOrder
 from skindx.workers.lease_queue import open_database
 
 PACKAGES = ("api", "casebook", "clinic", "diagnosis", "monitor", "scan", "ui")
@@ -128,7 +128,7 @@ def _uploads(out: Path) -> None:
 
 
 def _scan_jobs(out: Path) -> None:
-    order = Order(
+    order = ScanOrder(
         bundle="b", digest="d", photos=1, mm_per_pixel=(), miss_rate=None, workers=1,
         most_megapixels=1,
     )  # fmt: skip

@@ -29,7 +29,7 @@ def test_a_window_lies_inside(height: int, width: int, low: float, seed: int) ->
     assert 0.8 - 1e-9 <= aspect <= 1.25 + 1e-9
     if 0.8 <= width / height <= 1.25:
         assert window.height * window.width >= low - 1e-9
-    rows, columns = window.of(np.zeros((height, width, 3), np.uint8)).shape[:2]
+    rows, columns = window.cut(np.zeros((height, width, 3), np.uint8)).shape[:2]
     assert 1 <= rows <= height
     assert 1 <= columns <= width
 
@@ -133,8 +133,8 @@ def test_a_crop_decoded_small_looks_as_one_of_the_whole(height: int, width: int,
     rng = np.random.default_rng(seed)
     window = random_window(height, width, (0.3, 1.0), (0.8, 1.25), rng)
     ours = np.empty((96, 96, 3), np.uint8)
-    resize_into(window.of(decode(data, at_least=window.needs(96, 96))), ours)
-    theirs = cv2.resize(window.of(decode(data)), (96, 96), interpolation=cv2.INTER_AREA)
+    resize_into(window.cut(decode(data, at_least=window.needs(96, 96))), ours)
+    theirs = cv2.resize(window.cut(decode(data)), (96, 96), interpolation=cv2.INTER_AREA)
     error = np.square(ours.astype(float) - theirs).mean()
     assert 10 * np.log10(255**2 / max(error, 1e-9)) > 28
 

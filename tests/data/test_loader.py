@@ -229,7 +229,7 @@ def _shared(factory: pytest.TempPathFactory) -> Files:
 def test_the_whole_window_is_the_image() -> None:
     image = photo(31, 47)
     whole = Window(0.0, 0.0, 1.0, 1.0)
-    assert (whole.of(image) == image).all()
+    assert (whole.cut(image) == image).all()
     assert whole.needs(31, 31) == (31, 31)
 
 

@@ -66,7 +66,7 @@ def test_crops_of_many_images_are_those_of_one_at_a_time(
     fill_crops(pixels, indices, windows_T4, out_TSS3)
     for index, row, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
         alone_SS3 = np.empty_like(out_SS3)
-        resize_into(Window(*row).of(pixels.image(index)), alone_SS3)
+        resize_into(Window(*row).cut(pixels.image(index)), alone_SS3)
         np.testing.assert_array_equal(out_SS3, alone_SS3)
 
 

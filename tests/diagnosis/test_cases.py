@@ -52,7 +52,7 @@ def gallery_of(predictor: Predictor, shown: bytes = b"jpeg") -> EmbeddingIndex:
     embeddings_ND = predictor.predict_with_features([decode(photo) for photo in PHOTOS])[
         1
     ].embeddings_ND
-    return EmbeddingIndex.of(rows, embeddings_ND, [shown] * 3 + [b""])
+    return EmbeddingIndex.from_rows(rows, embeddings_ND, [shown] * 3 + [b""])
 
 
 def test_photos_of_a_case_are_averaged_and_shown_one_by_one(predictor: Predictor) -> None:

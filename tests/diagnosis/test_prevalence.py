@@ -103,7 +103,7 @@ def test_it_changes_what_is_shown_and_nothing_that_was_fitted(
 
 
 def test_the_correction_is_bayes_rule_by_hand() -> None:
-    mix = Prevalence.of({"a": 0.5, "b": 0.3, "c": 0.2}, {"a": 8, "b": 0, "c": 2})
+    mix = Prevalence.from_shares({"a": 0.5, "b": 0.3, "c": 0.2}, {"a": 8, "b": 0, "c": 2})
     assert mix.calibration_C == pytest.approx((9 / 13, 1 / 13, 3 / 13))
     row_C = np.array([0.6, 0.1, 0.3])
     weights = row_C * np.array([0.5 / (9 / 13), 0.3 / (1 / 13), 0.2 / (3 / 13)])
@@ -138,7 +138,7 @@ def test_the_calibration_mix_itself_corrects_nothing(shares: list[float], seed: 
     counts = dict(zip("abc", (3, 40, 7), strict=True))
     same = {key: (count + 1) / 53 for key, count in counts.items()}
     rows_NC = np.random.default_rng(seed).dirichlet(np.array(shares) + 0.1, 4)
-    assert Prevalence.of(same, counts).correct(rows_NC) == pytest.approx(rows_NC)
+    assert Prevalence.from_shares(same, counts).correct(rows_NC) == pytest.approx(rows_NC)
 
 
 def test_every_output_says_which_mix_the_probabilities_hold_for(

@@ -40,7 +40,7 @@ def predictor_with(bundle: Path, least: float) -> Predictor:
         IndexRow(f"{n:064x}", keys[n], n, "CC0", confirmed_by="histopathology" if n == 1 else "")
         for n in range(6)
     ]
-    return replace(predictor, gallery=EmbeddingIndex.of(rows, embeddings_ND, [b""] * 6))
+    return replace(predictor, gallery=EmbeddingIndex.from_rows(rows, embeddings_ND, [b""] * 6))
 
 
 def test_an_abstention_shows_no_similar_cases(tiny_bundle: Path) -> None:
@@ -112,7 +112,7 @@ def test_only_what_confirms_counts(text: str, words: str) -> None:
 def test_the_index_keeps_it_and_an_older_one_is_read(tmp_path: Path) -> None:
     record = Record("a", "0" * 64, "0" * 16, 9, 9, "nv", "g", "train", confirmed_by="follow-up")
     rows = [_row(record, 0, named=True), _row(record, 1, named=False)]
-    index = EmbeddingIndex.of(rows, np.eye(2, 4, dtype=np.float32), [b"", b""])
+    index = EmbeddingIndex.from_rows(rows, np.eye(2, 4, dtype=np.float32), [b"", b""])
     index.save(tmp_path)
     again = EmbeddingIndex.load(tmp_path, index.spec)
     assert [row.confirmed_by for row in again.rows] == ["follow-up", "follow-up"]

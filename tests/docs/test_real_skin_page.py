@@ -288,7 +288,7 @@ def scored_rows(changed: int | None = None) -> dict[str, Any]:
         replace(record, confirmed_by="follow-up" if n % 3 else "histopathology")
         for n, record in enumerate(records_of(labels, [f"lesion {n // 2}" for n in range(120)]))
     ]
-    given = Answers.of(records, table, CLASSES, ["alpha", "beta"])
+    given = Answers.join(records, table, CLASSES, ["alpha", "beta"])
     given = replace(
         given,
         steps=tuple("urgent" if p_C[1:3].sum() > 0.3 else "routine" for p_C in given.ensemble_NC),

@@ -22,7 +22,7 @@ from skindx.diagnosis.record_assembly import source_of
 from skindx.evaluation import adapt as adapting
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
-from skindx.models.adaptation import FOLDS, LocalFit, LocalImages, Rules, folds
+from skindx.models.adaptation import FOLDS, FittedRules, LocalFit, LocalImages, folds
 from skindx.models.bundle.bundle import mix_of, open_bundle, write_index
 from skindx.models.bundle.bundle_changes import add_metrics, add_provenance, would_forget
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES
@@ -57,13 +57,13 @@ def painted(n: int, mix_C: np.ndarray, sharpness: float, seed: int) -> LocalImag
     return LocalImages(records, truth_N, log_NC, ood_NK=random.normal(size=(n, 1)))
 
 
-def home(n: int = 600) -> Rules:
+def home(n: int = 600) -> FittedRules:
     """Return rules fitted at home, where answers are calibrated."""
     images = painted(n, HOME_C, 1.0, 0)
     p_NC, truth_N = np.exp(images.whole_NC), images.truth_N
     sets = fit_conformal(p_NC, truth_N, urgent_C=np.array([False, True, False]))
     risk = fit_urgent_risk(p_NC, truth_N, urgent_C=np.array([False, True, False]))
-    return Rules(1.0, np.zeros(3), HOME_C, conformal=sets, risks={"urgent_risk": risk})
+    return FittedRules(1.0, np.zeros(3), HOME_C, conformal=sets, risks={"urgent_risk": risk})
 
 
 def test_the_shift_of_a_mix_is_bayes_rule() -> None:
@@ -81,7 +81,7 @@ def test_a_temperature_is_fitted_beside_the_mix() -> None:
 
 def test_a_hundred_local_images_calibrate_answers_that_were_too_sure() -> None:
     away, parent = painted(1100, AWAY_C, 2.5, 1), home()
-    local, rest = away.of(np.arange(1100) < 100), away.of(np.arange(1100) >= 100)
+    local, rest = away.select(np.arange(1100) < 100), away.select(np.arange(1100) >= 100)
     fit = LocalFit(CLASSES, parent, HOME_C)
     rules = fit.fit(local)
     assert rules.mix_C is not None

@@ -37,7 +37,7 @@ TABLE = [
 
 
 def test_the_table_by_hand() -> None:
-    answers = Answers.of(records_of(LABELS, GROUPS), TABLE, CLASSES, ("alpha",))
+    answers = Answers.join(records_of(LABELS, GROUPS), TABLE, CLASSES, ("alpha",))
     found = measure_assistance(answers, TABLE, draws=200)
     assert found is not None
     assert (found.pictures, found.boxed, found.changed) == (6, 5, 3)
@@ -61,7 +61,7 @@ def test_the_classes_that_gain_are_named_by_intervals_that_hold_together() -> No
     labels = ["nevus"] * 20 + ["melanoma"] * 20
     table = [_seen(MELANOMA if number < 3 else NEVUS, NEVUS) for number in range(20)]
     table += [_seen(MELANOMA, NEVUS)] * 16 + [_seen(NEVUS, NEVUS)] * 4
-    answers = Answers.of(
+    answers = Answers.join(
         records_of(labels, [f"g{number}" for number in range(40)]), table, CLASSES, ("alpha",)
     )
     found = measure_assistance(answers, table, draws=400)
@@ -84,14 +84,14 @@ def test_the_classes_that_gain_are_named_by_intervals_that_hold_together() -> No
 
 def test_nothing_is_shown_where_no_box_was_used() -> None:
     plain = [prediction(NEVUS)] * 6
-    answers = Answers.of(records_of(LABELS, GROUPS), plain, CLASSES, ("alpha",))
+    answers = Answers.join(records_of(LABELS, GROUPS), plain, CLASSES, ("alpha",))
     assert measure_assistance(answers, plain) is None
 
 
 def test_where_no_answer_changed_nothing_is_claimed() -> None:
     """A bootstrap of equal answers is 0 in every draw, which is no evidence for 0."""
     same = [_seen(NEVUS, NEVUS)] * 6
-    answers = Answers.of(records_of(LABELS, GROUPS), same, CLASSES, ("alpha",))
+    answers = Answers.join(records_of(LABELS, GROUPS), same, CLASSES, ("alpha",))
     found = measure_assistance(answers, same, draws=50)
     assert found is not None
     for difference in (*(condition.difference for condition in found.classes), found.difference):

@@ -29,7 +29,7 @@ NEVUS, MELANOMA, SCC, WART = np.eye(4)
 
 def answers(labels: list[str], said: list[np.ndarray], groups: list[str] | None = None) -> Answers:
     table = [prediction(tuple(probabilities)) for probabilities in said]
-    return Answers.of(records_of(labels, groups), table, CLASSES, ["only"])
+    return Answers.join(records_of(labels, groups), table, CLASSES, ["only"])
 
 
 def test_misses_are_counted_by_hand() -> None:
@@ -75,7 +75,7 @@ def whole(n: int = 240) -> Answers:
     random = np.random.default_rng(1)
     groups = [f"lesion {i // 2}" for i in range(n)]
     return dataclasses.replace(
-        Answers.of(records_of(labels, groups), table, CLASSES, ["alpha", "beta"]),
+        Answers.join(records_of(labels, groups), table, CLASSES, ["alpha", "beta"]),
         skin_types=tuple(random.choice([None, 1, 2, 6], p=[0.1, 0.5, 0.38, 0.02], size=n)),
         sources=tuple(random.choice(["clinic", "web"], size=n)),
     )

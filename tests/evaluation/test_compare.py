@@ -31,7 +31,7 @@ NEVUS, MELANOMA, SCC, WART = np.eye(4)
 def pair(n: int = 60) -> tuple[Answers, Answers]:
     labels, table = simulate(n)
     groups = [f"lesion {i // 2}" for i in range(n)]
-    first = Answers.of(records_of(labels, groups), table, CLASSES, ["alpha", "beta"])
+    first = Answers.join(records_of(labels, groups), table, CLASSES, ["alpha", "beta"])
     noise_NC = np.random.default_rng(7).dirichlet(np.ones(4), size=n)
     second = dataclasses.replace(
         first,
@@ -45,7 +45,7 @@ def pair(n: int = 60) -> tuple[Answers, Answers]:
 def test_hand_counted_case() -> None:
     labels = ["nevus", "nevus", "melanoma", "melanoma", "scc"]
     first, second = (
-        Answers.of(
+        Answers.join(
             records_of(labels),
             [prediction(tuple(probabilities)) for probabilities in said],
             CLASSES,

@@ -36,7 +36,7 @@ def dataset(tmp_path: Path) -> tuple[Path, list[Record]]:
 
 
 def predictor(made_from: int) -> SimpleNamespace:
-    prints = Fingerprints.of(
+    prints = Fingerprints.from_images(
         (f"{seed:064x}", describe_bytes(jpeg(seed, 95))) for seed in range(made_from)
     )
     seen = {f"{0:064x}": "train", f"{5:064x}": "test"}
@@ -81,7 +81,7 @@ def test_metrics_report_and_table_say_it(tmp_path: Path) -> None:
         return np.zeros((6, 8, 3), np.uint8)
 
     for prints, sentence in (
-        (Fingerprints.of([]), "0 images are left out: copies of images"),
+        (Fingerprints.from_images([]), "0 images are left out: copies of images"),
         (None, f"Copies in other bytes were not looked for: {OLDER}."),
     ):
         served = FakePredictor(table, fingerprints=prints)

@@ -26,7 +26,7 @@ from skindx.models.ensemble import OodResult
 
 def answers_of(n: int, seed: int) -> Answers:
     labels, table = simulate(n, seed)
-    answers = Answers.of(records_of(labels), table, CLASSES, ("alpha", "beta"))
+    answers = Answers.join(records_of(labels), table, CLASSES, ("alpha", "beta"))
     return replace(answers, ood_N=np.linspace(0, 1, n), ood_rate=0.01)
 
 

@@ -41,7 +41,7 @@ def test_the_gain_is_that_of_the_images_that_say_a_field() -> None:
                 [-2 * (record.age - 50) / 20, 0.0, 0.0, 0.0]
             )
             assert after.known_C == pytest.approx(expected_C / expected_C.sum())
-    answers = Answers.of(records, predictions, CLASSES, ("a", "b"))
+    answers = Answers.join(records, predictions, CLASSES, ("a", "b"))
     measured = measure_known_facts(answers, known, draws=60)
     assert measured is not None
     assert measured.told == sum(record.age is not None for record in records)
@@ -59,7 +59,7 @@ def test_the_gain_is_that_of_the_images_that_say_a_field() -> None:
 def test_nothing_is_said_where_no_field_is_used() -> None:
     labels, predictions = simulate(12, seed=1)
     records = records_of(labels, [str(n) for n in range(12)])
-    answers = Answers.of(records, predictions, CLASSES, ("a", "b"))
+    answers = Answers.join(records, predictions, CLASSES, ("a", "b"))
     for spec in (None, SPEC, SPEC.model_copy(update={"head": None})):
         known = with_known_facts(SimpleNamespace(metadata=spec), records, predictions)
         assert measure_known_facts(answers, known) is None

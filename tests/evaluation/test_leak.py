@@ -89,7 +89,7 @@ def test_each_kind_is_counted_and_listed(
 
 def test_a_bundle_and_an_older_one(pair: tuple[list[Record], list[Record]], tmp_path: Path) -> None:
     a, _ = pair
-    prints = Fingerprints.of(
+    prints = Fingerprints.from_images(
         (record.sha256, describe_bytes((tmp_path / "a" / record.path).read_bytes())) for record in a
     )
     bundle = pack_tiny(tmp_path / "bundle", seen=a, fingerprints=prints).path

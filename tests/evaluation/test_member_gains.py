@@ -31,7 +31,7 @@ def sure_of(named_N: Ints, confidence: float, classes: int = 4) -> Floats:
 
 def whole(n: int = 60, seed: int = 0) -> Answers:
     labels, table = simulate(n, seed)
-    return Answers.of(records_of(labels), table, CLASSES, ["alpha", "beta"])
+    return Answers.join(records_of(labels), table, CLASSES, ["alpha", "beta"])
 
 
 def test_the_choice_by_log_loss_is_not_the_choice_by_balanced_accuracy() -> None:

@@ -171,7 +171,7 @@ def by_hand(called: str, positive: str, groups: str, **changes: object) -> Quest
     shares = {"m": (0.1, 0.8, 0.1), "n": (0.8, 0.1, 0.1)}
     records = records_of([CLASSES["nm".index(one)].key for one in positive], list(groups))
     table = [prediction(shares[one]) for one in called]
-    answers = replace(Answers.of(records, table, CLASSES, ["only"]), **changes)
+    answers = replace(Answers.join(records, table, CLASSES, ["only"]), **changes)
     return question_scores(answers, draws=20)[0]
 
 

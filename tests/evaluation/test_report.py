@@ -89,7 +89,9 @@ def page() -> str:
 def strips(
     records: list[Record], table: list[Prediction], pictures: str = "licensed", licence: str = "CC0"
 ) -> list[MistakeStrip]:
-    answers = Answers.of(records, table, CLASSES, table[0].member_probabilities_MC.shape[0] * ["m"])
+    answers = Answers.join(
+        records, table, CLASSES, table[0].member_probabilities_MC.shape[0] * ["m"]
+    )
     records = [dataclasses.replace(record, licence=licence) for record in records]
     return worst_mistakes(records, answers, Path("nowhere"), read, pictures)  # type: ignore[arg-type]
 

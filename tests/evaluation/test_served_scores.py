@@ -41,7 +41,7 @@ def answers(
         replace(record, confirmed_by=way)
         for record, way in zip(records_of(labels), ways or [""] * len(labels), strict=True)
     ]
-    of = Answers.of(records, predictions, CLASSES, ["only"])
+    of = Answers.join(records, predictions, CLASSES, ["only"])
     return replace(of, calibration_images=COUNTS, **known), predictions
 
 

@@ -55,7 +55,7 @@ def hand_counted(**changes: object) -> Answers:
     labels = ["melanoma", "melanoma", "scc", "scc", "nevus", "wart", "nevus"]
     table = said(0.9, 0.3, 0.3, 0.05, 0.5, 0.3, 0.02)
     groups = ["a", "a", "b", "c", "d", "e", "f"]
-    found = Answers.of(records_of(labels, groups), table, CLASSES, ["one"])
+    found = Answers.join(records_of(labels, groups), table, CLASSES, ["one"])
     facts = {"urgent_risk": RISK, "skin_types": (6, 1, 6, None, None, 6, None)} | changes
     return dataclasses.replace(found, **facts)
 
@@ -113,7 +113,7 @@ def test_the_curve_goes_down_as_misses_go_up() -> None:
         (0.9, 0.75, 0),
     ]
     labels, table = simulate(900)
-    many = Answers.of(records_of(labels), table, CLASSES, ["alpha", "beta"])
+    many = Answers.join(records_of(labels), table, CLASSES, ["alpha", "beta"])
     curve = urgent_scores(dataclasses.replace(many, urgent_risk=RISK)).curve
     assert len(curve) == 200
     assert all(a.missed < b.missed and a.sent_on >= b.sent_on for a, b in pairwise(curve))

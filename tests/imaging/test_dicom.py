@@ -20,7 +20,7 @@ from pydicom.uid import UID
 
 from skindx.core.errors import UserError
 from skindx.imaging import dicom as dicom_module
-from skindx.imaging.decode import decode, hushed
+from skindx.imaging.decode import decode, ignore_warnings
 from skindx.imaging.dicom import import_photos, is_dicom, read_dicom, read_facts
 from skindx.imaging.dicom_facts import DicomFacts, pseudonym, read_key
 from skindx.imaging.image_formats import DamagedImage, image_suffix
@@ -207,7 +207,7 @@ def test_memory_and_time_end_a_hostile_file() -> None:
 
 
 def facts(**elements: Any) -> DicomFacts:
-    with hushed():  # pydicom warns of values that the standard does not allow
+    with ignore_warnings():  # pydicom warns of values that the standard does not allow
         header, _ = dicom_module._header(photo(**elements), 10**6)
         return dicom_module.facts_of(header, dicom_module.kind_of(header))
 

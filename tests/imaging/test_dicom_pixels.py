@@ -29,7 +29,7 @@ HEIGHT, WIDTH = RGB.shape[:2]
 
 def decoded(data: bytes) -> np.ndarray:
     header, syntax = _header(data, 10**6)
-    return FrameLayout.of(header, syntax, 10**6).decoded(header, 10**6)
+    return FrameLayout.from_header(header, syntax, 10**6).decoded(header, 10**6)
 
 
 def file(
@@ -213,7 +213,7 @@ def test_the_result_is_an_image_without_notes_of_the_same_pixels() -> None:
         header, _ = _header(
             file(frame, syntax, "YBR_FULL_422" if suffix == ".jpg" else "RGB"), 10**6
         )
-        layout = FrameLayout.of(header, syntax, 10**6)
+        layout = FrameLayout.from_header(header, syntax, 10**6)
         colours = FileColours(layout.stored_colours(header))
         image, made = layout.image(header, 10**6, colours)
         assert made == suffix
@@ -228,7 +228,7 @@ def test_a_profile_of_the_header_counts_for_more_than_that_of_the_frame(syntax: 
     frame = inside if syntax == JPEG else RGB.tobytes()
     data = file(frame, syntax, "YBR_FULL" if syntax == JPEG else "RGB", ICCProfile=P3)
     header, _ = _header(data, 10**6)
-    layout = FrameLayout.of(header, syntax, 10**6)
+    layout = FrameLayout.from_header(header, syntax, 10**6)
     colours = FileColours(layout.stored_colours(header))
     image, suffix = layout.image(header, 10**6, colours)
     expected = decode(encode(layout.decoded(header, 10**6), "PNG", icc_profile=P3))
@@ -241,4 +241,4 @@ def test_a_header_without_dataset_is_refused() -> None:
     from skindx.imaging.image_formats import DamagedImage
 
     with pytest.raises(DamagedImage, match="no pixels"):
-        FrameLayout.of(Dataset(), EXPLICIT, 10**6)
+        FrameLayout.from_header(Dataset(), EXPLICIT, 10**6)

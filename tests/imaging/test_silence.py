@@ -1,7 +1,7 @@
 import threading
 import warnings
 
-from skindx.imaging.decode import hushed
+from skindx.imaging.decode import ignore_warnings
 
 
 def test_the_last_thread_out_restores_the_filters() -> None:
@@ -9,7 +9,7 @@ def test_the_last_thread_out_restores_the_filters() -> None:
     first_in, second_in, first_out = (threading.Event() for _ in range(3))
 
     def first() -> None:
-        with hushed():
+        with ignore_warnings():
             first_in.set()
             second_in.wait(10)
         first_out.set()
@@ -17,7 +17,7 @@ def test_the_last_thread_out_restores_the_filters() -> None:
     thread = threading.Thread(target=first)
     thread.start()
     first_in.wait(10)
-    with hushed():
+    with ignore_warnings():
         second_in.set()
         first_out.wait(10)
         # Would raise: pytest turns warnings into errors here.

@@ -72,7 +72,7 @@ def test_classwise_error_by_hand() -> None:
     # Class 0: bin 1 holds 0.1 and 0.5 (none of it), bin 2 holds 0.7 and 0.6 (one of it).
     # Class 1: 0.2, 0.4, 0.3 (one) and 0.8 (one). Class 2: all four at 0.1 (one).
     gaps = (abs(-0.6) + abs(1 - 1.3)) + (abs(1 - 0.9) + abs(1 - 0.8)) + abs(1 - 0.4)
-    measure = ClasswiseGaps.of(HAND_NC, HAND_TRUTH_N, bins=2)
+    measure = ClasswiseGaps.measure(HAND_NC, HAND_TRUTH_N, bins=2)
     assert measure.value == pytest.approx(gaps / 4 / 3)
     interval = confidence_interval(measure, np.arange(4))
     assert interval.value == pytest.approx(measure.value)
@@ -83,10 +83,10 @@ def test_classwise_error_of_draws_is_that_of_the_drawn_images() -> None:
     p_NC, truth_N = calibrated(40, 3)
     groups_N = np.arange(40) // 4
     weights_DG = np.random.default_rng(0).integers(3, size=(5, 10)).astype(float)
-    drawn_D = ClasswiseGaps.of(p_NC, truth_N).redraw(groups_N, 10)(weights_DG)
+    drawn_D = ClasswiseGaps.measure(p_NC, truth_N).redraw(groups_N, 10)(weights_DG)
     for weight_G, drawn in zip(weights_DG, drawn_D, strict=True):
         rows = np.repeat(np.arange(40), weight_G[groups_N].astype(int))
-        assert drawn == pytest.approx(ClasswiseGaps.of(p_NC[rows], truth_N[rows]).value)
+        assert drawn == pytest.approx(ClasswiseGaps.measure(p_NC[rows], truth_N[rows]).value)
 
 
 def test_classwise_error_sees_what_the_likeliest_class_hides() -> None:
@@ -95,17 +95,20 @@ def test_classwise_error_sees_what_the_likeliest_class_hides() -> None:
     p_NC = p_NC[:, [0, 1, 3, 2]]
     seldom_N = p_NC[:, :2].max(axis=1) > p_NC[:, 2:].max(axis=1)
     p_NC, truth_N = p_NC[seldom_N], truth_N[seldom_N]
-    top, classwise = Statistic.calibration_error(p_NC, truth_N), ClasswiseGaps.of(p_NC, truth_N)
+    top, classwise = (
+        Statistic.calibration_error(p_NC, truth_N),
+        ClasswiseGaps.measure(p_NC, truth_N),
+    )
     groups_N = np.arange(len(truth_N))
     assert classwise.value > 1.2 * top.value
     low = confidence_interval(classwise, groups_N).low
-    right = ClasswiseGaps.of(*calibrated(len(truth_N), 5))
+    right = ClasswiseGaps.measure(*calibrated(len(truth_N), 5))
     assert low > right.value
     assert confidence_interval(right, groups_N).low == 0
 
 
 def test_the_interval_of_groups_is_wider() -> None:
-    measure: Measure = ClasswiseGaps.of(*calibrated(200, 2))
+    measure: Measure = ClasswiseGaps.measure(*calibrated(200, 2))
     alone, pairs = (
         confidence_interval(measure, groups) for groups in (np.arange(200), np.arange(200) // 2)
     )

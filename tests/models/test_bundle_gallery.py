@@ -34,7 +34,7 @@ def unit(vectors_ND: NDArray[np.floating]) -> Floats:
 
 def gallery_of(embeddings_ND: Floats, groups: list[int]) -> EmbeddingIndex:
     rows = [IndexRow(f"{n:064x}", "a", group) for n, group in enumerate(groups)]
-    return EmbeddingIndex.of(rows, embeddings_ND, [b"x" * (n % 3) for n in range(len(rows))])
+    return EmbeddingIndex.from_rows(rows, embeddings_ND, [b"x" * (n % 3) for n in range(len(rows))])
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_bundle_without_its_listed_gallery_is_refused(tmp_path: Path) -> None:
 
 def test_parts_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="1 rows, 2 embeddings, 1 thumbnails"):
-        EmbeddingIndex.of([IndexRow("0", "a", 0)], np.zeros((2, 3)), [b""])
+        EmbeddingIndex.from_rows([IndexRow("0", "a", 0)], np.zeros((2, 3)), [b""])
 
 
 def test_images_of_a_group_go_together() -> None:

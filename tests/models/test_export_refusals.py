@@ -12,7 +12,7 @@ from tiny_bundle import pack_tiny
 from skindx.core.errors import UserError
 from skindx.models.exports import bundle_export
 from skindx.models.exports.bundle_export import export_bundle
-from skindx.models.exports.fidelity import compare, refuse
+from skindx.models.exports.fidelity import compare, require_parity
 from skindx.models.exports.runtimes import Parity, Precision
 
 pytest.importorskip("onnxruntime")
@@ -95,7 +95,7 @@ def test_agreement_by_hand() -> None:
 def test_what_is_good_enough(precision: Precision, same: int, cosine: float, good: bool) -> None:
     parity = Parity(member="a", pictures=1000, same=same, low=0.9, high=1, cosine=cosine)
     if good:
-        refuse(parity, precision)
+        require_parity(parity, precision)
     else:
         with pytest.raises(UserError, match=r"95 % interval 90.0% to 100.0%"):
-            refuse(parity, precision)
+            require_parity(parity, precision)

@@ -38,7 +38,7 @@ def jpeg(pixels: Pixels, quality: int = 85) -> Description:
 
 @pytest.fixture(scope="module")
 def prints() -> Fingerprints:
-    return Fingerprints.of((f"{seed:064x}", jpeg(photo(seed), 95)) for seed in range(12))
+    return Fingerprints.from_images((f"{seed:064x}", jpeg(photo(seed), 95)) for seed in range(12))
 
 
 def changes(pixels: Pixels) -> Iterator[tuple[str, Pixels, str]]:
@@ -70,12 +70,12 @@ def test_strangers_and_plain_images_are_not(prints: Fingerprints) -> None:
     plain = np.full((150, 200, 3), 128, np.uint8)
     strangers = [("plain", jpeg(plain)), *((str(n), jpeg(photo(n))) for n in range(100, 112))]
     assert list(recognised(prints, strangers)) == []
-    nothing = Fingerprints.of([])
+    nothing = Fingerprints.from_images([])
     both = nothing.joined(prints.without([f"{5:064x}"])).joined(prints)
     crop = [("x", jpeg(photo(5)[12:147, 3:183]))]
     assert list(recognised(both, crop)) == list(recognised(prints, crop)) != []
     assert (len(nothing), list(recognised(nothing, strangers))) == (0, [])
-    assert list(recognised(Fingerprints.of(strangers[:1]), [("5", jpeg(photo(5)))])) == []
+    assert list(recognised(Fingerprints.from_images(strangers[:1]), [("5", jpeg(photo(5)))])) == []
 
 
 def test_a_bundle_keeps_them_and_loses_removed_images(prints: Fingerprints, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from skindx.models.ensemble import Ensemble, Member
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import fit_check
 from skindx.models.ood.ood_detectors import DEFAULT
-from skindx.models.ood.ood_features import Features, Learned
+from skindx.models.ood.ood_features import Features, TrainingFeatures
 
 Images = list[NDArray[np.uint8]]
 
@@ -60,7 +60,7 @@ def test_what_is_no_skin_is_out_of_distribution(real: Path) -> None:
     random = np.random.default_rng(0)
     other = [letters(seed) for seed in range(15)]
     other += [random.integers(0, 256, (180, 180, 3), dtype=np.uint8) for _ in range(15)]
-    known = Learned(measured(ensemble, learned), np.array(labels), (), ())
+    known = TrainingFeatures(measured(ensemble, learned), np.array(labels), (), ())
     check = fit_check(DEFAULT, known, measured(ensemble, held))
     assert check is not None
     asked = measured(ensemble, new + other)

@@ -27,7 +27,7 @@ def row(box: tuple[float, ...], score: float, tile: int, *, part: bool = False) 
 
 
 def joined(*rows: list[float]) -> list[list[float]]:
-    boxes, _, _ = join(TileDetections.of(np.array(rows)))
+    boxes, _, _ = join(TileDetections.from_rows(np.array(rows)))
     return boxes.round(3).tolist()
 
 
@@ -53,7 +53,7 @@ def test_what_a_better_box_contains_and_what_is_too_small_is_left_out() -> None:
     lesion, inside = row((0, 0, 60, 60), 0.7, 1), row((10, 10, 40, 40), 0.6, 2)
     assert joined(inside, lesion) == [[0, 0, 60, 60]]
     freckle = row((100, 100, 107, 107), 0.9, 1)
-    boxes, _, _ = join(TileDetections.of(np.array([lesion, freckle])), least_side=10)
+    boxes, _, _ = join(TileDetections.from_rows(np.array([lesion, freckle])), least_side=10)
     assert boxes.round(3).tolist() == [[0, 0, 60, 60]]
 
 
@@ -112,10 +112,10 @@ _ROWS = st.builds(
 @given(st.lists(_ROWS, min_size=1, max_size=8), st.randoms(use_true_random=True))
 def test_no_lesion_is_listed_twice(rows: list[list[float]], random: Random) -> None:
     """Whatever the boxes: none overlaps another, joined again they are the same, in any order."""
-    boxes, scores, _ = join(TileDetections.of(np.array(rows)))
+    boxes, scores, _ = join(TileDetections.from_rows(np.array(rows)))
     shuffled = rows.copy()
     random.shuffle(shuffled)
-    assert np.array_equal(join(TileDetections.of(np.array(shuffled)))[0], boxes)
+    assert np.array_equal(join(TileDetections.from_rows(np.array(shuffled)))[0], boxes)
     for n, box in enumerate(boxes):
         others = np.delete(boxes, n, axis=0)
         assert not (iou(box, others) >= SAME_LESION_IOU).any()
@@ -123,7 +123,7 @@ def test_no_lesion_is_listed_twice(rows: list[list[float]], random: Random) -> N
         assert not inside.any()
     again = [row(tuple(box), score, 9) for box, score in zip(boxes, scores, strict=True)]
     random.shuffle(again)
-    assert np.allclose(join(TileDetections.of(np.array(again)))[0], boxes)
+    assert np.allclose(join(TileDetections.from_rows(np.array(again)))[0], boxes)
 
 
 SMALL, LARGE = (36.0, 0.0, 46.0, 10.0), (0.0, 0.0, 40.0, 40.0)
@@ -142,7 +142,7 @@ def test_parts_that_a_worse_one_bridges_have_the_score_of_the_best() -> None:
     best, next_one = row((0, 0, 20, 20), 0.9, 1, part=True), row((30, 0, 50, 20), 0.8, 2, part=True)
     grown = row((0, 10, 20, 30), 0.7, 3, part=True)  # the best group is joined last, so it is last
     bridge = row((10, 0, 40, 20), 0.3, 4, part=True)
-    boxes, scores, _ = join(TileDetections.of(np.array([bridge, grown, next_one, best])))
+    boxes, scores, _ = join(TileDetections.from_rows(np.array([bridge, grown, next_one, best])))
     assert boxes.tolist() == [[0, 0, 50, 30]]
     assert scores.tolist() == [0.9]
 
@@ -161,7 +161,10 @@ def test_the_order_of_answers_does_not_matter(order: list[int], seed: int) -> No
             rng.random(12) < 0.4,
         ]
     )
-    first, other = join(TileDetections.of(rows)), join(TileDetections.of(rows[list(order)]))
+    first, other = (
+        join(TileDetections.from_rows(rows)),
+        join(TileDetections.from_rows(rows[list(order)])),
+    )
     for a, b in zip(first, other, strict=True):
         assert np.array_equal(a, b)
     assert not any(held(box, first[0]).any() for box in first[0])
@@ -185,7 +188,7 @@ def test_a_spot_comes_out_once_on_any_seam(
     for grid in grids(store, 64, config):
         numbers = range(len(grid.patches))
         rows.append(find_in_tiles(SpotDetector(), store, grid, numbers, config).rows_R8)  # type: ignore[arg-type]
-    boxes, _, _ = join(TileDetections.of(np.concatenate(rows)))
+    boxes, _, _ = join(TileDetections.from_rows(np.concatenate(rows)))
     (whole,), _ = SpotDetector().detect(store.read(0, 0, 0, 304, 304)[None])
     assert len(boxes) == len(whole.boxes_K4) == len(apart)
     assert all(iou(box, boxes).max() > 0.5 for box in whole.boxes_K4.astype(float))

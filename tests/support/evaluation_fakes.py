@@ -121,7 +121,7 @@ def scored(
     draws: int = 50,
 ) -> Evaluation:
     return score(
-        Answers.of(records, table, classes, members),
+        Answers.join(records, table, classes, members),
         draws=draws,
         has_detector=any(answer.boxes is not None for answer in table),
         detector=score_boxes(records, table, draws=draws),

@@ -13,7 +13,7 @@ from http.client import HTTPException, HTTPResponse
 from served import free_port
 
 from skindx.ui.http.asgi import App, Message, Receive, Send, read_body, respond
-from skindx.ui.http.server import Listening, Patience, make_server
+from skindx.ui.http.server import ConnectionTimeouts, Listening, make_server
 
 LARGE = 64 << 20
 """Bytes of the answer at /large: more than the kernel buffers for a client that does not read."""
@@ -38,11 +38,11 @@ async def simple(scope: Message, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def running(
-    app: App, patience: Patience, proxy: str | None = None, root: str = ""
+    app: App, timeouts: ConnectionTimeouts, proxy: str | None = None, root: str = ""
 ) -> Iterator[int]:
     """Serve on loopback until the block ends; yield the port."""
     port, ready = free_port(), threading.Event()
-    server = make_server(app, Listening("127.0.0.1", port, proxy, patience, root), ready.set)
+    server = make_server(app, Listening("127.0.0.1", port, proxy, timeouts, root), ready.set)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

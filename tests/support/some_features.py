@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.ood.ood_features import Features, Floats, Learned, Need, OodDetector
+from skindx.models.ood.ood_features import Features, Floats, Need, OodDetector, TrainingFeatures
 
 Singles = NDArray[np.float32]
 LABELS = ("a", "b", "c")
@@ -19,7 +19,7 @@ class Alike(OodDetector):
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     @classmethod
-    def fit(cls, settings: Any, learned: Learned) -> Self:
+    def fit(cls, settings: Any, learned: TrainingFeatures) -> Self:
         return cls()
 
     def scores(self, features: Features) -> Floats:
@@ -45,6 +45,6 @@ def features(n: int, seed: int, far: float = 0.0) -> Features:
     return Features((first, second), logits, points(n, seed + 30_000, far))
 
 
-def learned(n: int = 400) -> Learned:
+def learned(n: int = 400) -> TrainingFeatures:
     labels_N = np.array([LABELS[i % 3] for i in range(n)])
-    return Learned(features(n, 0), labels_N, (HEAD[0], HEAD[0]), (HEAD[1], HEAD[1]))
+    return TrainingFeatures(features(n, 0), labels_N, (HEAD[0], HEAD[0]), (HEAD[1], HEAD[1]))

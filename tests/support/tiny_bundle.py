@@ -123,7 +123,7 @@ def pack_whole(
         for n in range(40)
     ]
     shown = [b"" if n % 2 else small_jpeg(images[n], 64) for n in range(40)]
-    gallery = EmbeddingIndex.of(rows, output.embeddings_ND[:40], shown)
+    gallery = EmbeddingIndex.from_rows(rows, output.embeddings_ND[:40], shown)
     urgent_C = np.array([condition.urgency == "urgent" for condition in bundle.taxonomy.classes])
     truth_N = random.integers(0, len(keys), 40)
     return pack_tiny(

@@ -85,7 +85,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
         soon_risk=_risk_rule((1, 2), {0.05: 0.3}),
         calibration_mix={"nevus": 60, "melanoma": 20, "scc": 15, "wart": 5},
     )
-    answers = Answers.of(records, predictions, WITH_SOON, predictor.members)
+    answers = Answers.join(records, predictions, WITH_SOON, predictor.members)
     assert predictor.conformal
     concluded = served_conclusions(predictor, records, predictions)
     answers = replace(

@@ -135,7 +135,7 @@ def test_each_set_of_fields_has_rules_of_the_images_that_say_them(
     assert spec.rules["age"].urgent_risk is not None
     for name, rules in spec.rules.items():
         said = [n for n, record in enumerate(held) if record.site or name == "age"]
-        facts = [Facts.of(held[n]).only(name.split("+")) for n in said]
+        facts = [Facts.from_record(held[n]).only(name.split("+")) for n in said]
         served_NC = head.apply(plain_NC[said], facts)
         again = fit_on_records(served_NC, [held[n] for n in said], taxonomy)
         assert rules.conformal is not None

@@ -43,10 +43,10 @@ def photo_of(examples: Examples, number: int) -> bytes:
 
 
 def test_examples_are_known_by_their_bytes(examples: Examples, tmp_path: Path) -> None:
-    found = examples.of([OWN, photo_of(examples, 2)])
+    found = examples.find([OWN, photo_of(examples, 2)])
     assert found is not None
     assert (found.truth, found.credit) == (CLASSES[1].name, CREDIT)
-    assert examples.of([OWN]) is None
+    assert examples.find([OWN]) is None
     assert read_examples(tmp_path / "bundle") is NO_EXAMPLES
     (tmp_path / "examples").mkdir()  # of a run, say, and not ours
     assert read_examples(tmp_path / "bundle") is NO_EXAMPLES

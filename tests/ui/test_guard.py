@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skindx.ui.http.asgi import USER, App, Message, Receive, Send, respond
 from skindx.ui.http.browser_rules import Headers, route
 from skindx.ui.http.guard import Guard
-from skindx.ui.http.request_limits import BodyLimit, Pace, Shares
+from skindx.ui.http.request_limits import BodyLimit, ConnectionQuota, Pace
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_an_upload_belongs_to_who_brought_it(uploads: Path) -> None:
 
 
 def test_bodies_are_counted_while_they_arrive() -> None:
-    held = Shares(5000, 5000)
+    held = ConnectionQuota(5000, 5000)
     limit = BodyLimit(echo, lambda path: 1000, held)
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -156,7 +156,7 @@ def test_bodies_are_counted_while_they_arrive() -> None:
     assert ask(limit, "POST", "/", content=b"x" * 1001).status_code == 413
     assert ask(limit, "POST", "/", content=chunks()).status_code == 413
     assert held.held == 0
-    for shares, status in ((Shares(5000, 900), 503), (Shares(900, 5000), 429)):
+    for shares, status in ((ConnectionQuota(5000, 900), 503), (ConnectionQuota(900, 5000), 429)):
         for body in (b"x" * 950, chunks()):
             answer = ask(BodyLimit(echo, lambda path: 1000, shares), "POST", "/", content=body)
             assert answer.status_code in (status, 413)
@@ -186,7 +186,7 @@ def test_a_body_that_does_not_come_on_is_given_up(pace: Pace) -> None:
             sent += 1
             yield b"x"
 
-    held = Shares(5000, 5000)
+    held = ConnectionQuota(5000, 5000)
     limit = BodyLimit(echo, lambda path: 1000, held, pace)
     assert ask(limit, "POST", "/", content=trickle()).status_code == 408
     assert sent < 100

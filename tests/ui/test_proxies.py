@@ -13,7 +13,7 @@ from skindx.ui.http import users as module
 from skindx.ui.http.asgi import App, Message, Receive, Send, respond, root_of
 from skindx.ui.http.browser_rules import HostCheck
 from skindx.ui.http.login import Gate
-from skindx.ui.http.server import Forwarding, Patience, checked_root
+from skindx.ui.http.server import ConnectionTimeouts, Forwarding, checked_root
 from skindx.ui.http.users import Users, add_user
 
 PASSWORD = "correct horse battery"
@@ -125,7 +125,7 @@ def test_people_log_in_below_a_folder(
 ) -> None:
     app = gate(tmp_path, monkeypatch)
     with (
-        running(app, Patience(), "127.0.0.1", root) as port,
+        running(app, ConnectionTimeouts(), "127.0.0.1", root) as port,
         proxied(kind, port, tmp_path, says_prefix=not root) as url,
         httpx.Client(base_url=url) as client,
     ):

@@ -30,7 +30,7 @@ from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.scans import scan_job
-from skindx.ui.scans.scan_job import PHOTOS, Order, ScanServing, photo_paths, why_no_scans
+from skindx.ui.scans.scan_job import PHOTOS, ScanOrder, ScanServing, photo_paths, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import _scan, sentence_of
 from skindx.workers.worker_pool import PoolStatus
@@ -59,7 +59,7 @@ TURNED = Image.fromarray(WIDE[::-1])
 
 def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
     """Return the folder of a job with one photo."""
-    order = Order(
+    order = ScanOrder(
         bundle=str(bundle),
         digest=open_bundle(bundle).digest,
         photos=1,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.ui.scans.scan_job import Order, ScanJob, ScanRefused, ScanServing
+from skindx.ui.scans.scan_job import ScanJob, ScanOrder, ScanRefused, ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import sentence_of
 
@@ -78,7 +78,7 @@ def test_a_scan_is_done_and_kept_for_its_time_only(tmp_path: Path) -> None:
         assert job.folder.stat().st_mode & 0o777 == 0o700
         (photo,) = (job.folder / "photos").iterdir()
         assert (photo.stat().st_mode & 0o777, photo.read_bytes()) == (0o600, b"a photo")
-        assert Order.of(job.folder).photos == 1
+        assert ScanOrder.read(job.folder).photos == 1
         assert len(job.id) >= 32
         await until(lambda: job.over)
         assert (job.state, job.tiles_done, job.tiles_known) == ("done", 3, 8)

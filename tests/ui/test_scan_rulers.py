@@ -21,7 +21,7 @@ from spots import photo_with
 
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.scans.rulers import _LIMITS, RulerAnswer, Rulers, _decode, answer_photo
-from skindx.ui.scans.scan_job import NoScans, Order, ScanServing
+from skindx.ui.scans.scan_job import NoScans, ScanOrder, ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.workers.worker_pool import PoolSettings
 
@@ -176,7 +176,7 @@ def test_each_photo_may_have_a_scale(tmp_path: Path, values: list[str], said: An
         else:
             assert answer.status_code == 202
             (folder,) = tmp_path.iterdir()
-            assert Order.of(folder).mm_per_pixel == said
+            assert ScanOrder.read(folder).mm_per_pixel == said
 
     using(tmp_path, use)
 

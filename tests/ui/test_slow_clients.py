@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_server import Client, running, simple
 
-from skindx.ui.http.request_limits import BodyLimit, Pace, RequestShares, Shares, client_of, network
-from skindx.ui.http.server import Patience
+from skindx.ui.http.request_limits import (
+    BodyLimit,
+    ConnectionQuota,
+    Pace,
+    RequestQuota,
+    client_of,
+    network,
+)
+from skindx.ui.http.server import ConnectionTimeouts
 
-PATIENCE = Patience(header_s=1.5, stalled_s=1.5, per_address=12, total=40)
+PATIENCE = ConnectionTimeouts(header_s=1.5, stalled_s=1.5, per_address=12, total=40)
 PACE = Pace(silence_s=1.5, grace_s=1.5)
 SOON_S = 12.0
 _sources = count(2)
@@ -20,7 +27,7 @@ _sources = count(2)
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    limited = BodyLimit(simple, lambda path: 1 << 20, Shares(4 << 20, 8 << 20), PACE)
+    limited = BodyLimit(simple, lambda path: 1 << 20, ConnectionQuota(4 << 20, 8 << 20), PACE)
     with running(limited, PATIENCE) as port:
         yield port
 
@@ -66,7 +73,7 @@ def test_an_answer_that_is_not_read_is_given_up(port: int, source: str) -> None:
     client.closed_without_reading_after_s(SOON_S)
 
 
-def test_patience_with_a_client_that_keeps_its_connection(port: int, source: str) -> None:
+def test_timeouts_with_a_client_that_keeps_its_connection(port: int, source: str) -> None:
     client = Client(port, source)
     for _ in range(3):
         assert client.get("/hold") == 200  # a slow answer is not the client's fault
@@ -95,8 +102,8 @@ def test_eight_trickling_bodies_and_a_silent_crowd_delay_nobody(port: int, sourc
 
 
 def test_behind_a_proxy_the_forwarded_address_counts() -> None:
-    shared = RequestShares(simple, 3)
-    with running(shared, Patience(per_address=5), proxy="127.0.0.1") as port:
+    shared = RequestQuota(simple, 3)
+    with running(shared, ConnectionTimeouts(per_address=5), proxy="127.0.0.1") as port:
         crowd = [Client(port) for _ in range(12)]
         for client in crowd:
             client.send(b"GET /hold HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n")
@@ -129,7 +136,7 @@ def test_of_an_ipv6_address_the_network_counts(address: str, counted: str) -> No
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), max_size=30))
 def test_shares_never_exceed_their_limits(asked: list[tuple[str, int]]) -> None:
-    shares, taken = Shares(60, 90), []
+    shares, taken = ConnectionQuota(60, 90), []
     for client, amount in asked:
         if not shares.exceeded(client, amount):
             shares.add(client, amount)

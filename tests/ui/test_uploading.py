@@ -13,8 +13,8 @@ from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui import uploads as uploading
 from skindx.ui.http.asgi import USER, App, Message, Receive, Send
-from skindx.ui.http.request_limits import BodyLimit, Pace, Shares
-from skindx.ui.http.server import Patience
+from skindx.ui.http.request_limits import BodyLimit, ConnectionQuota, Pace
+from skindx.ui.http.server import ConnectionTimeouts
 from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_form_of_photos_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_one_client_cannot_fill_the_folder_and_all_together_neither(tmp_path: Path) -> None:
-    folder = UploadFolder(tmp_path, Shares(10_000, 15_000))
+    folder = UploadFolder(tmp_path, ConnectionQuota(10_000, 15_000))
     uploads = Uploads(echo, folder)
     anna, ben = as_user(uploads, "anna"), as_user(uploads, "ben")
     paths = [Path(upload(anna, bytes(4000)).json()[0]) for _ in range(2)]
@@ -86,7 +86,7 @@ def test_one_client_cannot_fill_the_folder_and_all_together_neither(tmp_path: Pa
 
 
 def test_a_photo_that_nobody_asks_about_is_deleted(tmp_path: Path) -> None:
-    folder = UploadFolder(tmp_path, Shares(5000, 5000), life_s=0.0)
+    folder = UploadFolder(tmp_path, ConnectionQuota(5000, 5000), life_s=0.0)
     assert upload(Uploads(echo, folder), bytes(4000)).status_code == 200
     folder.sweep()
     assert files_in(tmp_path) == []
@@ -102,7 +102,7 @@ def test_a_disk_without_room_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_broken_and_trickling_uploads_leave_nothing_and_others_are_answered(tmp_path: Path) -> None:
-    held = Shares(1 << 20, 2 << 20)
+    held = ConnectionQuota(1 << 20, 2 << 20)
     folder = UploadFolder(tmp_path)
     limited = BodyLimit(
         Uploads(serving_nothing, folder), lambda path: REQUEST_BYTES, held, Pace(grace_s=1.0)
@@ -112,7 +112,7 @@ def test_broken_and_trickling_uploads_leave_nothing_and_others_are_answered(tmp_
         "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
         '--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
     ).encode()
-    with running(limited, Patience(header_s=2)) as port:
+    with running(limited, ConnectionTimeouts(header_s=2)) as port:
         broken, slow = Client(port), [Client(port) for _ in range(8)]
         broken.send(head + bytes(100_000))
         broken.close()
@@ -168,7 +168,7 @@ def test_a_sweep_in_the_middle_of_a_write_takes_nothing(
 
 @pytest.mark.parametrize("coding", ["gzip", "identity, br", "x-own", "GZIP"])
 def test_a_body_that_is_compressed_is_refused_as_such(coding: str) -> None:
-    limited = BodyLimit(echo, lambda path: 1000, Shares(5000))
+    limited = BodyLimit(echo, lambda path: 1000, ConnectionQuota(5000))
     for path in ("/v1/diagnose", "/login", ROUTE):
         answer = ask(limited, "POST", path, content=b"x", headers={"content-encoding": coding})
         assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")

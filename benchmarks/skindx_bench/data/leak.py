@@ -102,7 +102,7 @@ def run(settings: Config) -> Result:
     with TemporaryDirectory(prefix="skindx-leak-") as temporary:
         folder = settings.dataset or _painted(Path(temporary), settings.painted, settings.seed)
         records = read_manifest(folder)
-        images = _Images(folder, records, Fingerprints.of(described(folder, records)))
+        images = _Images(folder, records, Fingerprints.from_images(described(folder, records)))
         figures = {"fingerprints": Figure(len(images.prints), "images", 1, (0, 0))}
         figures |= _recall(images, settings.copies, settings.seed)
         figures |= _false(images, settings)

@@ -212,7 +212,7 @@ def _views(source: ImageSource, n: int) -> list[NDArray[np.uint8]]:
     """Return the windows that an epoch's crops show of each image."""
     sizes_N2 = np.array([source.size(index) for index in range(n)])
     windows_N4 = draw_windows(sizes_N2, sample_seeds((0, 0), range(n)), SCALE, RATIO)
-    return [Window(*row).of(source.image(index)) for index, row in enumerate(windows_N4.tolist())]
+    return [Window(*row).cut(source.image(index)) for index, row in enumerate(windows_N4.tolist())]
 
 
 @contextmanager

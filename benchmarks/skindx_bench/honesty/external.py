@@ -34,7 +34,7 @@ from skindx.evaluation.elsewhere import (
 )
 from skindx.evaluation.evaluate import split_records
 from skindx.metrics import Interval
-from skindx.models.adaptation import LEAST_GROUPS, LocalFit, LocalImages, Rules
+from skindx.models.adaptation import LEAST_GROUPS, FittedRules, LocalFit, LocalImages
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.combination import shifted
 from skindx.models.ood.ood_check import OodCheck, p_values
@@ -138,7 +138,7 @@ def looked(settings: Config, path: Path) -> Study:
 
 
 def answers_of(
-    images: LocalImages, rules: Rules, taxonomy: Taxonomy, check: OodCheck | None
+    images: LocalImages, rules: FittedRules, taxonomy: Taxonomy, check: OodCheck | None
 ) -> Answers:
     """Return the answers as an evaluation has them, without those of single members."""
     answers = Answers(
@@ -168,7 +168,7 @@ def adapted_figures(study: Study, size: int, settings: Config) -> dict[str, Figu
     enough = np.flatnonzero(counts_C >= 20).tolist()
     for seed in range(settings.draws):
         drawn_N = draw(study.images, size, settings.seed + seed)
-        local, rest = study.images.of(drawn_N), study.images.of(~drawn_N)
+        local, rest = study.images.select(drawn_N), study.images.select(~drawn_N)
         rules = study.fit.fit(local)
         for figures, judged in (
             (before, judge(study.fit.parent, rest, study.check)),
@@ -263,7 +263,7 @@ def painted(settings: Config) -> Study:
     urgent_C = np.array([False, True, False])
     p_NC = np.exp(home.whole_NC)
     rule = fit_urgent_risk(p_NC, home.truth_N, urgent_C=urgent_C)
-    rules = Rules(1.0, np.zeros(3), home_C, risks={"urgent_risk": rule})
+    rules = FittedRules(1.0, np.zeros(3), home_C, risks={"urgent_risk": rule})
     images = _answers(2 * max(settings.sizes) + 200, away_C, home_C, 2.5, settings.seed + 1)
     internal = Internal(answers_of(home, rules, _CLASSES, None), {})
     external = answers_of(images, rules, _CLASSES, None)

@@ -100,7 +100,7 @@ def _figures(photos: Sequence[Pixels], sources: Sequence[str]) -> dict[str, Any]
     groups_N = np.array(sources)
     share = share_interval(refused_N, groups_N)
     hits = [(name, check.fatal) for checks in found for name, check in checks]
-    reduced = [Reduced.of(photo) for photo in photos]
+    reduced = [Reduced.from_pixels(photo) for photo in photos]
     sharp = np.percentile([sharpness(photo.luma) for photo in reduced], [1, 50, 99])
     return {
         "n": len(photos),

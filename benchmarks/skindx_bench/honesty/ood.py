@@ -31,7 +31,7 @@ from skindx.models.ensemble import Ensemble
 from skindx.models.ood.feature_extraction import features_of, last_layers
 from skindx.models.ood.ood_check import RATE, combine, p_values, rate_of
 from skindx.models.ood.ood_detectors import DEFAULT
-from skindx.models.ood.ood_features import Features, Learned
+from skindx.models.ood.ood_features import Features, TrainingFeatures
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
@@ -277,12 +277,14 @@ def measure(bundle: Path, dataset: Path, view: Path, painted: int) -> Measured:
         features[kind] = measured(ensemble, images)
         groups[kind] = [f"{kind} {n}" for n in range(painted)]
     labels_N = np.array([record.label for record in train])
-    learned = Learned(measured(ensemble, _read(dataset, train)), labels_N, *last_layers(ensemble))
+    learned = TrainingFeatures(
+        measured(ensemble, _read(dataset, train)), labels_N, *last_layers(ensemble)
+    )
     return _scores(learned, features), groups
 
 
 def _scores(
-    learned: Learned, features: dict[str, Features]
+    learned: TrainingFeatures, features: dict[str, Features]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     found: dict[tuple[str, str], NDArray[np.float64]] = {}
     for kind, settings in KINDS.items():

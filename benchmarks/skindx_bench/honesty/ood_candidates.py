@@ -26,11 +26,11 @@ from skindx.models.ood.ood_detectors import (
 from skindx.models.ood.ood_features import (
     Features,
     Floats,
-    Learned,
     Need,
     OodDetector,
     OodDetectorSettings,
     Singles,
+    TrainingFeatures,
 )
 
 # M = members, N = images, P = training images, C = classes, D = dimensions, E = dimensions of an
@@ -44,7 +44,7 @@ class LogitEnergy(OodDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({"logits"})
 
     @classmethod
-    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: TrainingFeatures) -> Self | None:
         """Return the detector; training images are not looked at."""
         return cls()
 
@@ -83,7 +83,7 @@ class ReAct(OodDetector):
     biases_MC: tuple[Singles, ...]
 
     @classmethod
-    def fit(cls, settings: "ReActSettings", learned: Learned) -> Self | None:
+    def fit(cls, settings: "ReActSettings", learned: TrainingFeatures) -> Self | None:
         """Find the cuts on training images."""
         pooled = learned.features.pooled_MND
         cuts = [np.percentile(part, settings.percentile) for part in pooled]
@@ -123,7 +123,7 @@ class ViM(OodDetector):
     alphas_M: Singles
 
     @classmethod
-    def fit(cls, settings: "ViMSettings", learned: Learned) -> Self | None:
+    def fit(cls, settings: "ViMSettings", learned: TrainingFeatures) -> Self | None:
         """Fit on the pooled features and logits of training images."""
         origins, axes, alphas = [], [], []
         for pooled_ND, logits_NC, weight_CD, bias_C in zip(
@@ -195,7 +195,7 @@ class KnnDistance(OodDetector):
     k: int
 
     @classmethod
-    def fit(cls, settings: "KnnSettings", learned: Learned) -> Self | None:
+    def fit(cls, settings: "KnnSettings", learned: TrainingFeatures) -> Self | None:
         """Keep the training embeddings; None for fewer than k of them."""
         bank_PE = learned.features.embeddings
         return cls(bank_PE, settings.k) if len(bank_PE) >= settings.k else None
@@ -236,7 +236,7 @@ class RelativeMahalanobis(OodDetector):
     all_rest: float
 
     @classmethod
-    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: TrainingFeatures) -> Self | None:
         """Fit on the embeddings of training images."""
         embeddings_NE = learned.features.embeddings
         by_class = fit_gaussian(embeddings_NE, learned.labels_N)
@@ -284,7 +284,7 @@ class ImageDistance(OodDetector):
     precision_FF: Singles
 
     @classmethod
-    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: TrainingFeatures) -> Self | None:
         """Fit on training images; None for too few, and where they do not differ."""
         from sklearn.covariance import LedoitWolf
 
@@ -336,7 +336,7 @@ class Gram(OodDetector):
     scales_LK: tuple[Singles, ...]
 
     @classmethod
-    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: TrainingFeatures) -> Self | None:
         """Fit each layer on training images."""
         assert isinstance(learned.features, LayeredFeatures)
         labels_N = cls._labels(learned)
@@ -375,7 +375,7 @@ class Gram(OodDetector):
         return scores_N
 
     @staticmethod
-    def _labels(learned: Learned) -> NDArray[np.str_]:
+    def _labels(learned: TrainingFeatures) -> NDArray[np.str_]:
         return np.zeros_like(learned.labels_N)
 
     @staticmethod
@@ -401,7 +401,7 @@ class MahalanobisLayers(Gram):
     """The same of channel means alone, by class."""
 
     @staticmethod
-    def _labels(learned: Learned) -> NDArray[np.str_]:
+    def _labels(learned: TrainingFeatures) -> NDArray[np.str_]:
         return learned.labels_N
 
     @staticmethod

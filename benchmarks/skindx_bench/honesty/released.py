@@ -81,7 +81,7 @@ def stated(name: str, answers: Answers, draws: int) -> dict[str, Figure]:
     counts_C = np.bincount(answers.truth_N, minlength=len(keys))
     given = dict(zip(keys, counts_C / counts_C.sum(), strict=True))
     counted = {key: answers.calibration_images.get(key, 0) for key in keys}
-    stated_NC = Prevalence.of(given, counted).correct(answers.ensemble_NC)
+    stated_NC = Prevalence.from_shares(given, counted).correct(answers.ensemble_NC)
     figures = {}
     for way, probabilities_NC in (("as it is", answers.ensemble_NC), ("mix stated", stated_NC)):
         error = Statistic.calibration_error(probabilities_NC, answers.truth_N)

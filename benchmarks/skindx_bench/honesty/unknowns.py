@@ -26,7 +26,7 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ood.ood_check import OodCheck, combine, fit_check, p_values
-from skindx.models.ood.ood_features import Features, Learned, Singles, image_statistics
+from skindx.models.ood.ood_features import Features, Singles, TrainingFeatures, image_statistics
 from skindx_bench.harness.result import Figure, Result
 from skindx_bench.honesty.modality import elsewhere, ham, table
 from skindx_bench.honesty.ood_candidates import KINDS
@@ -87,7 +87,7 @@ class Part:
 
     def of(self, rows_N: NDArray[np.bool_]) -> "Part":
         """Return some of the images."""
-        return Part(self.features.of(rows_N), self.labels_N[rows_N], self.groups_N[rows_N])
+        return Part(self.features.select(rows_N), self.labels_N[rows_N], self.groups_N[rows_N])
 
 
 Embed = Callable[[Sequence[Pixels]], Singles]
@@ -195,7 +195,7 @@ class Fitted:
         """Fit all of it. Raises UserError for too few images."""
         weights_CD, biases_C = head(fit, penalty)
         bare = cls(weights_CD, biases_C, {})
-        learned = Learned(bare.with_logits(fit), fit.labels_N, (weights_CD,), (biases_C,))
+        learned = TrainingFeatures(bare.with_logits(fit), fit.labels_N, (weights_CD,), (biases_C,))
         held = bare.with_logits(calibration)
         kinds = sorted({kind for candidate in CANDIDATES for kind in candidate})
         alone = {kind: fit_check([KINDS[kind]], learned, held) for kind in kinds}

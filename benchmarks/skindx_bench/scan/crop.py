@@ -170,7 +170,9 @@ def _boxed(bundle: Bundle, settings: Config) -> tuple[list[list[Task]], list[str
     if settings.boxes is None:
         return [], []
     everything = split_records(settings.boxes, "all")
-    own = Fingerprints.of(described(settings.dataset, split_records(settings.dataset, "all")))
+    own = Fingerprints.from_images(
+        described(settings.dataset, split_records(settings.dataset, "all"))
+    )
     copies = {
         c.sha256 for c in CopyRecognition(own).recognise(described(settings.boxes, everything))
     }

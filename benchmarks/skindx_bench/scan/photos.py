@@ -46,7 +46,7 @@ def search(store: PixelStore, detector: BatchDetector, settings: ScanSettings) -
         for grid in grids(store, tile, settings)
     ]
     rows = np.concatenate([one.rows_R8 for one in answers])
-    boxes_N4, scores_N, _ = join(TileDetections.of(rows), settings.least_side)
+    boxes_N4, scores_N, _ = join(TileDetections.from_rows(rows), settings.least_side)
     return boxes_N4, scores_N
 
 
@@ -214,7 +214,7 @@ def load_run(
     watched: list[WatchedWorkers] = []
 
     def crew(where: Path | str, token: str) -> WatchedWorkers:
-        watched.append(WatchedWorkers(LocalWorkers.of(where, token, workers), kills))
+        watched.append(WatchedWorkers(LocalWorkers.for_scan(where, token, workers), kills))
         return watched[0]
 
     with tempfile.TemporaryDirectory(prefix="skindx-scan-") as name:

@@ -98,7 +98,9 @@ def _gallery(images: int, width: int, keys: Sequence[str]) -> EmbeddingIndex:
     rows = [
         IndexRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(images)
     ]
-    return EmbeddingIndex.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])
+    return EmbeddingIndex.from_rows(
+        rows, embeddings_ND, [small[n % len(small)] for n in range(images)]
+    )
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def run(settings: Config) -> Result:
     """Measure the gain of all fields and of each alone, for every pool of kept predictions."""
     records = read_manifest(settings.data)
     kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
-    known = {image_name(record): Facts.of(record) for record in records}
+    known = {image_name(record): Facts.from_record(record) for record in records}
     groups = pools(kept) or {member.name: [member] for member in kept}
     figures: dict[str, Figure] = {}
     notes = [_METHOD]

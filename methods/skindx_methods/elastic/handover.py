@@ -194,7 +194,7 @@ class Handover:
             guard.stop = guard.stop or (leave and not stay)
             save_and_stop(training)
             if leave or newcomer:
-                average_agreed(training, guard.meet(training.engine))
+                average_agreed(training, guard.sync(training.engine))
                 raise RegroupError
 
         return after_step

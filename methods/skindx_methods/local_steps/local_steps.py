@@ -98,8 +98,8 @@ class LocalSteps(Exchange):
 
     def _count_step(self) -> int:
         self.forward()
-        meets, self.taken = self.meets, self.taken + 1
-        if not meets:
+        is_sync_step, self.taken = self.is_sync_step, self.taken + 1
+        if not is_sync_step:
             if self._sent and self.taken == (self.settings.overlap + 1) // 2:
                 self._answer(self._sent)
             return 0
@@ -108,7 +108,7 @@ class LocalSteps(Exchange):
         return 0 if self.taken < self.settings.overlap else self._outer_step()
 
     @property
-    def meets(self) -> bool:
+    def is_sync_step(self) -> bool:
         """The step ends a round, or the overlap with the one before."""
         taken, overlap = self.taken + 1, self.settings.overlap
         return taken >= self.settings.steps or (self._sent is not None and taken >= overlap)
@@ -119,7 +119,7 @@ class LocalSteps(Exchange):
         if ahead_M is not None:
             self._move_to(ahead_M.add_(self._anchor_M))
 
-    def meet(self) -> int:
+    def sync(self) -> int:
         """End the round, and the one before where its message is under way.
 
         Return over how many steps all ranks hold the same weights then; 0: they did before.
@@ -132,7 +132,7 @@ class LocalSteps(Exchange):
         return agreed
 
     @property
-    def met(self) -> int:
+    def rounds(self) -> int:
         """How many rounds have ended."""
         return self._rounds - (self._sent is not None)
 

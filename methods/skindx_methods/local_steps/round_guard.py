@@ -48,7 +48,7 @@ class RoundGuard(StepGuard):
         """This rank's since ranks have agreed."""
 
     @classmethod
-    def of(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:
+    def for_training(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:
         """Return a guard that agrees often: a stop is saved in its grace, however late it comes."""
         return cls(mesh, settings.bad_steps, agree_s=min(2.0, settings.grace_s / 10))
 
@@ -68,17 +68,17 @@ class RoundGuard(StepGuard):
             self.skipped_pictures += batch.local_count
         task, position = training.task, training.position
         ends = position.step == steps_of(task.images, task.batch)
-        return self.agree(position, met=ends or _exchange(training.engine).agreed > 0)
+        return self.agree(position, synced=ends or _exchange(training.engine).agreed > 0)
 
-    def agree(self, position: Position, *, met: bool) -> int:
+    def agree(self, position: Position, *, synced: bool) -> int:
         """Let ranks learn what one of them knows, where it is time for it.
 
-        That is where they `met`, where a checkpoint is due by its steps, and after so many steps
+        That is where they `synced`, where a checkpoint is due by its steps, and after so many steps
         as the slowest rank took in `agree_s`. Return how many steps they skipped since.
         """
         self.stop, self.save, self.flags = False, False, ()
         self._steps += 1
-        if not (met or self._steps >= self._most_steps or self.due_alike()):
+        if not (synced or self._steps >= self._most_steps or self.due_alike()):
             return 0
         due = self.mesh.is_main and self.due()
         step_s = (time.monotonic() - self._agreed_at) / self._steps
@@ -101,9 +101,9 @@ class RoundGuard(StepGuard):
         self._agreed_at = time.monotonic()
         return skipped
 
-    def meet(self, engine: Any) -> int:
+    def sync(self, engine: Any) -> int:
         """End the round, and return over how many steps all ranks hold the same weights then."""
-        return _exchange(engine).meet()
+        return _exchange(engine).sync()
 
     def share_statistics(self, training: Counted) -> None:
         """Take statistics again, of the weights that ranks have just agreed on, then their mean."""
@@ -113,7 +113,7 @@ class RoundGuard(StepGuard):
 
     def complete(self, engine: Any) -> bool:
         """Tell whether the next step ends a round, or an overlap: then ranks send messages."""
-        return _exchange(engine).meets
+        return _exchange(engine).is_sync_step
 
     def per_rank(self, engine: Any) -> dict[str, PerRank]:
         """Return each rank's state of its optimizer."""
@@ -123,7 +123,7 @@ class RoundGuard(StepGuard):
     def place(self, training: Counted) -> tuple[int, ...]:
         """Return where this rank stands: all of a round, whatever step of it they have come to."""
         position = training.position
-        return position.epoch, position.agreed, _exchange(training.engine).met
+        return position.epoch, position.agreed, _exchange(training.engine).rounds
 
     def counts(self, training: Counted) -> dict[str, dict[str, int]]:
         """Return the steps of the round."""

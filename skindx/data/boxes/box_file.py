@@ -215,12 +215,12 @@ def upright_size(path: Path) -> Framed | None:
         FORMATS,
         MAX_PIXELS,
         exif_orientation,
-        hushed,
+        ignore_warnings,
     )  # numpy: not for a crawl
     from skindx.imaging.decode_cost import check_size
 
     try:
-        with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
+        with ignore_warnings(), Image.open(path, formats=tuple(FORMATS.values())) as image:
             check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
             orientation = exif_orientation(image)
             # Pillow gives the size of a TIFF as it is once turned.

@@ -9,7 +9,7 @@ import numpy as np
 
 from skindx.core.errors import UserError
 from skindx.data.build.build_run import BuildRun
-from skindx.data.build.copy_stage import Grouped, group_images
+from skindx.data.build.copy_stage import GroupedImages, group_images
 from skindx.data.copies.deduplicate import Distinct, LabelledImage, deduplicate, distinct
 from skindx.data.copies.hash_links import near_links_by_chunks
 from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions, relabelled
@@ -155,7 +155,7 @@ def _known_labels(
     return map_labels(labels, taxonomy, run.settings.min_known)
 
 
-def clean(run: BuildRun, images: Distinct) -> Grouped:
+def clean(run: BuildRun, images: Distinct) -> GroupedImages:
     """Drop duplicates and contradictions, and group what belongs together."""
     settings = run.settings
     run.report("compare", 0, len(images))
@@ -173,7 +173,7 @@ def clean(run: BuildRun, images: Distinct) -> Grouped:
 
 
 def drop_small_classes(
-    run: BuildRun, kept: Sequence[LabelledImage], grouped: Grouped, images: Distinct
+    run: BuildRun, kept: Sequence[LabelledImage], grouped: GroupedImages, images: Distinct
 ) -> tuple[list[LabelledImage], dict[str, str]]:
     """Take out classes that cleaning left with too few groups; return (kept, why by class).
 

@@ -37,7 +37,7 @@ from skindx.data.summary import CopyCounts
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedImages:
     """Records after cleaning and grouping."""
 
     cleaned: Cleaned
@@ -57,7 +57,7 @@ class Grouped:
 
 def group_images(
     run: BuildRun, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
-) -> Grouped:
+) -> GroupedImages:
     """Group images by near links and shared keys, and by copies among those that are kept.
 
     With `dedup.copies: drop` copies count as near duplicates, so that the best of them stays.
@@ -66,7 +66,7 @@ def group_images(
     names = partial(group_names, images, keys=run.keys, radius=settings.groups.radius)
     if settings.dedup.copies == "off":
         apart = names(links_L3=links_L3)
-        return Grouped(cleaned, apart, apart)
+        return GroupedImages(cleaned, apart, apart)
     answers = answered_same(read_answers(run.out))
     records, links_L3 = _records(run, images, cleaned, links_L3)
     # Also what was dropped ties images together: a duplicate may bear the lesion's id.
@@ -82,7 +82,7 @@ def group_images(
     sides = {} if run.join_copies else _sides(run, images, apart)
     joining = join_groups(same, apart, sides)
     groups = names(links_L3=with_pairs(links_L3, _positions(joining.joined, position)))
-    return Grouped(
+    return GroupedImages(
         cleaned, groups, apart, tuple(records), joining.joined, joining.crossing, answers, dropped
     )
 
@@ -130,7 +130,7 @@ def _sides(run: BuildRun, images: Distinct, apart: Mapping[str, str]) -> dict[st
 
 
 def hold_swallowed(
-    run: BuildRun, kept: Sequence[LabelledImage], grouped: Grouped, held: Placements
+    run: BuildRun, kept: Sequence[LabelledImage], grouped: GroupedImages, held: Placements
 ) -> dict[str, Placement]:
     """Return `held`, with train for each group of copies that holds most of a class.
 
@@ -166,7 +166,7 @@ def hold_swallowed(
 
 
 def count_copies(
-    grouped: Grouped, kept: Sequence[LabelledImage], splits: Mapping[str, Split]
+    grouped: GroupedImages, kept: Sequence[LabelledImage], splits: Mapping[str, Split]
 ) -> CopyCounts:
     """Return what the summary says; `kept` and `splits` (by SHA-256) are of the final dataset."""
     shas = {image.row.sha256 for image in kept}

@@ -105,7 +105,7 @@ def photo_changer(augment: Augment) -> Callable[[Record, NDArray[np.uint8]], NDA
         height, width = photo_HW3.shape[:2]
         draw = np.random.default_rng(seed)
         window = random_window(height, width, augment.scale, ASPECTS, draw)
-        return change(np.ascontiguousarray(window.of(photo_HW3)), seed)
+        return change(np.ascontiguousarray(window.cut(photo_HW3)), seed)
 
     return changed
 

@@ -37,7 +37,7 @@ class Window:
     height: float
     width: float
 
-    def of(self, image_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def cut(self, image_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a view of the rectangle's pixels, at least one."""
         top, left, rows, columns = self.place(*image_HW3.shape[:2])
         return image_HW3[top : top + rows, left : left + columns]
@@ -260,7 +260,7 @@ def fill_crops(
     for index, shares, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
         window = Window(*shares)
         image_HW3 = source.image(index, at_least=window.needs(*sides))
-        resize_into(window.of(image_HW3), out_SS3)
+        resize_into(window.cut(image_HW3), out_SS3)
 
 
 def _fill_framed(

@@ -184,7 +184,7 @@ def publish(
     """
     records = read_manifest(dataset)
     recipe = BuildSettings.saved(dataset / RECIPE)
-    facts = PublishedFacts.of(recipe, settings)
+    facts = PublishedFacts.from_settings(recipe, settings)
     import_mlcroissant()
     check_place(out, dataset)
     if not settings.unaudited:

@@ -59,7 +59,7 @@ class PublishedFacts(Settings):
     """Licences that the recipe gives to images whose source names none."""
 
     @classmethod
-    def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "PublishedFacts":
+    def from_settings(cls, recipe: BuildSettings, settings: PublishSettings) -> "PublishedFacts":
         """Collect the facts. Raises UserError without a contact for take-down requests."""
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
         if "@" not in contact and "://" not in contact:

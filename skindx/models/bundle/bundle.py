@@ -447,4 +447,4 @@ def given_prevalence(bundle: Bundle, path: Path | None) -> Prevalence | None:
     """
     if path is None:
         return None
-    return Prevalence.of(read_prevalence(path, bundle.taxonomy), mix_of(bundle))
+    return Prevalence.from_shares(read_prevalence(path, bundle.taxonomy), mix_of(bundle))

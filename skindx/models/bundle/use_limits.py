@@ -147,7 +147,7 @@ class Examples:
 
     photos: Mapping[str, ExamplePhoto] = field(default_factory=dict)
 
-    def of(self, photos: Iterable[bytes]) -> Example | None:
+    def find(self, photos: Iterable[bytes]) -> Example | None:
         """Return the first example among the photos of a case; None where all are a person's."""
         for photo in photos if self.photos else ():
             if found := self.photos.get(hashlib.sha256(photo).hexdigest()):

@@ -40,9 +40,9 @@ from skindx.models.exports.fidelity import (
     parity_with,
     refit_rules,
     refit_temperatures,
-    refuse,
     refuse_loss,
     refuse_without_gain,
+    require_parity,
     truth,
 )
 from skindx.models.exports.onnx_backend import prepare, write_onnx
@@ -148,7 +148,7 @@ def _exact(
         exported.append(with_export(member, file, to, precision))
     parity = measure_parity(members, exported, dataset, val)
     for result in parity:
-        refuse(result, precision)
+        require_parity(result, precision)
     return tuple(parity)
 
 
@@ -292,7 +292,7 @@ def _until_good(
         if good_enough(result, "int8"):
             return exported, result, layers
         count *= 2
-    refuse(result, "int8")
+    require_parity(result, "int8")
     raise AssertionError("what is not good enough is refused")
 
 

@@ -119,7 +119,7 @@ def good_enough(parity: Parity, precision: Precision) -> bool:
     return parity.share >= LEAST_SHARE
 
 
-def refuse(parity: Parity, precision: Precision) -> None:
+def require_parity(parity: Parity, precision: Precision) -> None:
     """Raise UserError for an export that does not answer as its network does."""
     if precision == "fp32":
         target = f"all of them and a cosine of at least {LEAST_COSINE}"

@@ -155,7 +155,7 @@ class OodCollector:
     def _add(
         self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], features: Features
     ) -> None:
-        self._features.append(features.of(mine_N))
+        self._features.append(features.select(mine_N))
         self._rows += [
             OodRow(record.sha256, record.label, record.group, split)
             for record, mine in zip(records, mine_N, strict=True)

@@ -22,10 +22,10 @@ from skindx.models.ood.ood_detectors import DETECTORS, Mahalanobis
 from skindx.models.ood.ood_features import (
     Features,
     Floats,
-    Learned,
     Need,
     OodDetector,
     OodDetectorSettings,
+    TrainingFeatures,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def combine(scores_NK: Floats, by_NK: NDArray[np.float64]) -> Floats:
 
 
 def fit_check(
-    settings: Sequence[AnyDetector], learned: Learned, calibration: Features
+    settings: Sequence[AnyDetector], learned: TrainingFeatures, calibration: Features
 ) -> OodCheck | None:
     """Fit detectors on training images and score the calibration images, which they never saw.
 
@@ -166,14 +166,14 @@ def fit_check(
 
 
 def _fit(
-    settings: OodDetectorSettings, learned: Learned, calibration: Features
+    settings: OodDetectorSettings, learned: TrainingFeatures, calibration: Features
 ) -> tuple[OodDetector, Floats] | None:
     detector = settings.detector.fit(settings, learned)
     return None if detector is None else (detector, detector.scores(calibration))
 
 
 def _fit_added(
-    settings: OodDetectorSettings, learned: Learned, calibration: Features
+    settings: OodDetectorSettings, learned: TrainingFeatures, calibration: Features
 ) -> tuple[OodDetector, Floats] | None:
     """Do so with code of another distribution. Raises UserError for whatever it does wrong."""
     try:
@@ -182,7 +182,7 @@ def _fit_added(
             return None
         detector, scores_N = fitted
         kept = detector.tensors()
-        type(detector).of(kept)  # as a bundle will read it
+        type(detector).from_tensors(kept)  # as a bundle will read it
         if np.shape(scores_N) != (len(calibration),):
             raise ValueError(f"{np.shape(scores_N)} scores of {len(calibration)} images")
         if not all(np.isfinite(array).all() for array in (scores_N, *kept.values())):

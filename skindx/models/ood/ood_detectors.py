@@ -12,11 +12,11 @@ from skindx.core.kinds import Family
 from skindx.models.ood.ood_features import (
     Features,
     Floats,
-    Learned,
     Need,
     OodDetector,
     OodDetectorSettings,
     Singles,
+    TrainingFeatures,
 )
 
 # N = images, P = training images, C = classes, D = dimensions, A = axes with their own variance,
@@ -106,7 +106,7 @@ class Mahalanobis(Gaussian, OodDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
     @classmethod
-    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: TrainingFeatures) -> Self | None:
         """Fit on the embeddings of training images."""
         gaussian = fit_gaussian(learned.features.embeddings, learned.labels_N)
         if gaussian is None:
@@ -144,7 +144,7 @@ class ImageMixture(OodDetector):
     variances_JF: Singles
 
     @classmethod
-    def fit(cls, settings: "ImageMixtureSettings", learned: Learned) -> Self | None:
+    def fit(cls, settings: "ImageMixtureSettings", learned: TrainingFeatures) -> Self | None:
         """Fit on training images; None for too few, and where they do not differ."""
         from sklearn.covariance import LedoitWolf
         from sklearn.mixture import GaussianMixture
@@ -190,7 +190,7 @@ class ImageMixtureSettings(OodDetectorSettings):
     components: int = Field(4, ge=1, le=1024)
 
 
-def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
+def scaled_statistics(learned: TrainingFeatures) -> tuple[Floats, Floats, Floats] | None:
     """Return mean and scale of the training images' statistics, F each, and these scaled, (N, F).
 
     None for too few images, and where they do not differ.

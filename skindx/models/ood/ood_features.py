@@ -39,7 +39,7 @@ class Features:
         joined_ND: Singles = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
         return joined_ND.astype(np.float32)
 
-    def of(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+    def select(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Self:
         return type(self)(
             tuple(part[rows] for part in self.pooled_MND),
             tuple(part[rows] for part in self.logits_MNC),
@@ -78,7 +78,7 @@ def _lengths(pooled_ND: Singles) -> Singles:
 
 
 @dataclass(frozen=True)
-class Learned:
+class TrainingFeatures:
     """Features on which a detector is fitted: of training images only."""
 
     features: Features
@@ -100,7 +100,7 @@ class OodDetector(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, settings: Any, learned: Learned) -> Self | None:
+    def fit(cls, settings: Any, learned: TrainingFeatures) -> Self | None:
         """Fit on training images; None where they are too few or do not differ."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class OodDetector(ABC):
         return tensors
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Any]) -> Self:
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> Self:
         """Return the detector that `tensors` was called on. Raises KeyError for a missing one."""
         values: dict[str, Any] = {}
         for field in fields(cls):

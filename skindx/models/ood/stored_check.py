@@ -18,9 +18,9 @@ from skindx.models.ood.ood_features import (
     SKETCH,
     Features,
     Floats,
-    Learned,
     OodDetectorSettings,
     Singles,
+    TrainingFeatures,
     sketch,
 )
 
@@ -59,8 +59,9 @@ class OodImages:
         labels_N = np.array([row.label for row in self.rows], dtype=str)[train_N]
         if not train_N.any():
             return None
-        learned = Learned(self.features.of(train_N), labels_N, self.weights_MCD, self.biases_MC)
-        return fit_check(settings, learned, self.features.of(~train_N))
+        known = self.features.select(train_N)
+        learned = TrainingFeatures(known, labels_N, self.weights_MCD, self.biases_MC)
+        return fit_check(settings, learned, self.features.select(~train_N))
 
     def as_stored(self) -> Self:
         """Return them in the precision in which they are stored.
@@ -88,7 +89,7 @@ class OodImages:
     def _of(self, kept_N: NDArray[np.bool_]) -> Self:
         rows = tuple(row for row, kept in zip(self.rows, kept_N, strict=True) if kept)
         known = None if self.sketch_NS is None else self.sketch_NS[kept_N]
-        return replace(self, rows=rows, features=self.features.of(kept_N), sketch_NS=known)
+        return replace(self, rows=rows, features=self.features.select(kept_N), sketch_NS=known)
 
     def save(self, folder: Path) -> None:
         """Write them below a bundle's folder."""
@@ -252,7 +253,7 @@ def load_check(folder: Path, spec: OodSpec) -> OodCheck:
     tensors = load_arrays(folder / CHECK)
     try:
         detectors = tuple(
-            settings.detector.of(
+            settings.detector.from_tensors(
                 {
                     name.removeprefix(f"{place}."): value
                     for name, value in tensors.items()

@@ -66,7 +66,7 @@ def joined_boxes(
     store = folder.store(photo)
     name = str(store.facts["name"])
     total = sum(len(grid.patches) for grid in folder.grids(plan, photo))
-    of_photo = [answer for key, answer in answers.items() if ScanTask.of(key).photo == photo]
+    of_photo = [answer for key, answer in answers.items() if ScanTask.from_key(key).photo == photo]
     lost = [_named(folder, plan, task) for task in failed if task.photo == photo]
     skipped = sum(answer["skipped"] for answer in of_photo)
     if skipped == total:
@@ -80,7 +80,7 @@ def joined_boxes(
             "machine are sound, and run the command again with another --out."
         )
     rows = np.array([row for answer in of_photo for row in answer["rows"]], np.float64)
-    boxes_K4, scores_K, labels_K = join(TileDetections.of(rows), plan.settings.least_side)
+    boxes_K4, scores_K, labels_K = join(TileDetections.from_rows(rows), plan.settings.least_side)
     _refuse_filled(name, store, boxes_K4)
     boxes = [
         [*map(float, box), float(score), labels[int(label)]]
@@ -216,7 +216,7 @@ class PreparedScan:
             done, left = _twice(stages, (LESIONS, LESIONS_AGAIN), tasks, workers)
         with needs_room(self.folder.path):
             maps = self._maps() if self.plan.settings.score_map else []
-        photos = scanned_photos(self.folder, self.plan, [ScanTask.of(key) for key in done])
+        photos = scanned_photos(self.folder, self.plan, [ScanTask.from_key(key) for key in done])
         return Scanned(photos, problems(self.folder, left), maps)
 
     def store(self, photo: int) -> PixelStore:
@@ -258,11 +258,11 @@ def _twice(
 ) -> tuple[dict[str, Any], list[ScanTask]]:
     """Return the answers by the tasks' keys, and the single tiles or lesions that have none."""
     ended = stages.run(names[0], tasks, workers)
-    aside = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]
+    aside = [ScanTask.from_key(key) for key, task in ended.items() if task.state != DONE]
     ended |= stages.run(names[1], [one for task in aside for one in task.singles()], workers)
     answers = {key: task.answer for key, task in ended.items() if task.state == DONE}
     known = {task.key for task in aside if len(task) > 1}
-    left = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]
+    left = [ScanTask.from_key(key) for key, task in ended.items() if task.state != DONE]
     return answers, [task for task in left if task.key not in known]
 
 

@@ -149,7 +149,7 @@ class ScanTask:
         return f"{self.kind}-{self.photo}-{self.level}-{self.first}-{self.last}"
 
     @classmethod
-    def of(cls, key: str) -> Self:
+    def from_key(cls, key: str) -> Self:
         """Read a name. Raises UserError for one that is none."""
         match = _KEY.fullmatch(key)
         if not match:
@@ -347,6 +347,6 @@ def _turn(leases: Leases, name: str, runner: ScanTaskRunner) -> bool:
     if taken is None:
         return False
     with needs_room(runner.folder.path):
-        answer = runner.do(ScanTask.of(taken.key))
+        answer = runner.do(ScanTask.from_key(taken.key))
     leases.finish(name, taken.key, answer)  # one that others have meanwhile is dropped
     return True

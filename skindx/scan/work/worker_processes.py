@@ -88,7 +88,7 @@ class LocalWorkers(ScanWorkers):
     _failures: int = 0
 
     @classmethod
-    def of(cls, where: Path | str, token: str, count: int, device: str = "cpu") -> Self:
+    def for_scan(cls, where: Path | str, token: str, count: int, device: str = "cpu") -> Self:
         """Return workers that run `skindx scan worker`."""
         options = ("--scan", token, "--device", device, "--with-parent")
         return cls(module_command("skindx", "scan", "worker", *options), count, str(where))
@@ -204,4 +204,4 @@ class ScanStages:
 def _done(queue: LeaseQueue) -> int:
     with database_errors(queue.where), queue.engine.begin() as connection:
         ended = select(TASKS.c.key).where(TASKS.c.queue == queue.name, TASKS.c.state == DONE)
-        return sum(len(ScanTask.of(key)) for key in connection.execute(ended).scalars())
+        return sum(len(ScanTask.from_key(key)) for key in connection.execute(ended).scalars())

@@ -290,7 +290,7 @@ def fit_facts(
     truth_N = class_numbers(held, taxonomy.keys)
     urgent_C = np.array([one.urgency == "urgent" for one in taxonomy.classes])
     groups = tuple(record.group for record in held)
-    facts = [Facts.of(record) for record in held]
+    facts = [Facts.from_record(record) for record in held]
     return fit_metadata(answers_NC, truth_N, facts, groups, urgent_C=urgent_C)
 
 
@@ -378,7 +378,7 @@ def pack_ensemble(
         },
         seen=records,
         use=use,
-        fingerprints=Fingerprints.of(described(dataset, made_from)),
+        fingerprints=Fingerprints.from_images(described(dataset, made_from)),
         images=reduce(ImageOrigin.joined, ready.started_from, origin_of(dataset, learned)),
         decoding=decoding_of(dataset),
         embeddings=embeddings,

@@ -25,7 +25,7 @@ from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.forms import read_form
-from skindx.ui.http.request_limits import Shares, client_of
+from skindx.ui.http.request_limits import ConnectionQuota, client_of
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -47,7 +47,7 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
     from fastapi import APIRouter
 
     router = APIRouter()
-    shares = Shares(AT_A_TIME)
+    shares = ConnectionQuota(AT_A_TIME)
     names = {one.key: one.name for one in bundle.taxonomy.classes}
     use = use_columns(bundle.spec.use)
 

@@ -32,7 +32,7 @@ def network(address: str) -> str:
     return str(parsed)
 
 
-class Shares:
+class ConnectionQuota:
     """An amount that clients hold now, bounded for each and for all together."""
 
     def __init__(self, per_client: int, total: int = sys.maxsize) -> None:
@@ -54,7 +54,7 @@ class Shares:
             del self._of[client]
 
 
-class RequestShares:
+class RequestQuota:
     """ASGI middleware: one client has at most `per_client` requests at a time; one more gets 429.
 
     Where a proxy forwards the requests of many clients, its connections do not
@@ -63,7 +63,7 @@ class RequestShares:
 
     def __init__(self, app: App, per_client: int) -> None:
         self.app = app
-        self._shares = Shares(per_client)
+        self._shares = ConnectionQuota(per_client)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on while its client has a share left."""
@@ -124,7 +124,7 @@ class BodyLimit:
     """
 
     def __init__(
-        self, app: App, most: Callable[[str], int], held: Shares, pace: Pace | None = None
+        self, app: App, most: Callable[[str], int], held: ConnectionQuota, pace: Pace | None = None
     ) -> None:
         self.app, self._most, self._held, self._pace = app, most, held, pace or Pace()
 

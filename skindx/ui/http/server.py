@@ -24,14 +24,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from skindx.core.errors import UserError
 from skindx.ui.http.asgi import NAMED, ROOT, App, Message, Receive, Send, header, headers, respond
-from skindx.ui.http.request_limits import PER_ADDRESS, Shares, network
+from skindx.ui.http.request_limits import PER_ADDRESS, ConnectionQuota, network
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Patience:
+class ConnectionTimeouts:
     """How long connections may wait for their clients, and how many of them there may be."""
 
     header_s: float = 10.0
@@ -47,8 +47,8 @@ class Patience:
 class PatientProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, with deadlines; `check` has to be called about once a second."""
 
-    patience: Patience
-    crowd: Shares
+    timeouts: ConnectionTimeouts
+    quota: ConnectionQuota
     is_proxy: Callable[[str], bool]
 
     def connection_made(self, transport: Any) -> None:
@@ -58,20 +58,20 @@ class PatientProtocol(H11Protocol):
         self._waits_since = time.monotonic()
         self._unsent: tuple[float, int] | None = None
         address = self.client[0] if self.client else ""
-        # A proxy brings the requests of many clients; `RequestShares` separates them.
+        # A proxy brings the requests of many clients; `RequestQuota` separates them.
         self._address = "" if self.is_proxy(address) else network(address)
-        exceeded = self.crowd.exceeded(self._address, 1)
+        exceeded = self.quota.exceeded(self._address, 1)
         if exceeded == "total" or (exceeded and self._address):
             self._end(_FULL)
             return
         self._entered = True
-        self.crowd.add(self._address, 1)
+        self.quota.add(self._address, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
         if self._entered:
             self._entered = False
-            self.crowd.add(self._address, -1)
+            self.quota.add(self._address, -1)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class PatientProtocol(H11Protocol):
         """End the connection if its client is too slow."""
         if self._is_stalled(now):
             self.transport.abort()
-        elif self._is_between_requests and now - self._waits_since > self.patience.header_s:
+        elif self._is_between_requests and now - self._waits_since > self.timeouts.header_s:
             if self.transport.is_closing():
                 return
             half = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
@@ -105,10 +105,10 @@ class PatientProtocol(H11Protocol):
             self._unsent = None
         elif self._unsent is None:
             self._unsent = now, size
-        elif now - self._unsent[0] >= self.patience.stalled_s:
+        elif now - self._unsent[0] >= self.timeouts.stalled_s:
             since, before = self._unsent
             self._unsent = now, size
-            return before - size < self.patience.bytes_per_s * (now - since)
+            return before - size < self.timeouts.bytes_per_s * (now - since)
         return False
 
     def _end(self, answer: bytes) -> None:
@@ -117,10 +117,12 @@ class PatientProtocol(H11Protocol):
         self.transport.close()
 
 
-def protocol(patience: Patience, is_proxy: Callable[[str], bool]) -> type[PatientProtocol]:
+def protocol(
+    timeouts: ConnectionTimeouts, is_proxy: Callable[[str], bool]
+) -> type[PatientProtocol]:
     """Return the protocol of one server; connections from proxies are counted together."""
-    crowd = Shares(patience.per_address, patience.total)
-    fields = {"patience": patience, "crowd": crowd, "is_proxy": staticmethod(is_proxy)}
+    quota = ConnectionQuota(timeouts.per_address, timeouts.total)
+    fields = {"timeouts": timeouts, "quota": quota, "is_proxy": staticmethod(is_proxy)}
     return type("ServerProtocol", (PatientProtocol,), fields)
 
 
@@ -222,7 +224,7 @@ class Listening:
     port: int
     proxy: str | None = None
     """Addresses, by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed."""
-    patience: Patience = field(default_factory=Patience)
+    timeouts: ConnectionTimeouts = field(default_factory=ConnectionTimeouts)
     root: str = ""
     """The server's folder in the addresses of browsers, such as "/skin"."""
 
@@ -232,7 +234,7 @@ def run(app: App, listening: Listening, greet: Callable[[], None]) -> None:
 
     Raises what the application's startup raised.
     """
-    _allow_files(listening.patience.total + _OTHER_FILES)
+    _allow_files(listening.timeouts.total + _OTHER_FILES)
     failure: list[BaseException] = []
     server = make_server(_keeping_failure(app, failure), listening, greet)
     with suppress(KeyboardInterrupt):
@@ -263,13 +265,13 @@ def make_server(app: App, listening: Listening, greet: Callable[[], None]) -> uv
         forwarding,
         host=listening.host,
         port=listening.port,
-        http=protocol(listening.patience, forwarding.trusts),
+        http=protocol(listening.timeouts, forwarding.trusts),
         log_config=None,
         log_level="critical",  # we report what fails to start, in one sentence
         access_log=False,  # its lines would hold queries
         proxy_headers=False,  # `Forwarding` reads them, and sees the proxy's own address
         server_header=False,
-        limit_concurrency=listening.patience.total + 1,
+        limit_concurrency=listening.timeouts.total + 1,
         timeout_graceful_shutdown=_GRACE_S,
         ws="none",
         lifespan="on",

@@ -230,7 +230,7 @@ class CountingDiagnoser:
 
     async def diagnose(self, case: Case) -> CaseAnswer:
         """Answer a case as the other one does."""
-        if self._examples.of(case.photos):
+        if self._examples.find(case.photos):
             return await self._diagnoser.diagnose(case)
         start, outcome = time.perf_counter(), "left"
         try:

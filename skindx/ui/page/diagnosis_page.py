@@ -359,7 +359,7 @@ def _answering(
         try:
             case = case_of(sent, upload_folder())
             answer = await diagnoser.diagnose(case)
-            example = examples.of(case.photos)
+            example = examples.find(case.photos)
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
             seen = dict(enumerate(answer.diagnosis.photos))
@@ -373,7 +373,7 @@ def _answering(
             yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)
-            own = scans and not examples.of(case.photos)
+            own = scans and not examples.find(case.photos)
             offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans and own else ""
             refused = told("refused", error.refusals, shown_of_refused(error))
             yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}

@@ -102,7 +102,7 @@ PHOTOS, RESULTS, ANSWER, LIST = "photos", "results", "answer.json", "list.html"
 """Parts of a job's folder: photos until the scan ends; results, and the two forms of the answer."""
 
 
-class Order(Settings):
+class ScanOrder(Settings):
     """One scan."""
 
     bundle: str
@@ -118,7 +118,7 @@ class Order(Settings):
         write_private_json(folder / _FILE, self.model_dump(mode="json"))
 
     @classmethod
-    def of(cls, folder: Path) -> "Order":
+    def read(cls, folder: Path) -> "ScanOrder":
         return cls.parse(read_json(folder / _FILE), _FILE, expand=False)
 
 

@@ -14,8 +14,8 @@ from skindx.core.private_files import make_private, new_private
 from skindx.ui.scans.rulers import Rulers
 from skindx.ui.scans.scan_job import (
     PHOTOS,
-    Order,
     ScanJob,
+    ScanOrder,
     ScanRefused,
     ScanServing,
     do,
@@ -106,7 +106,7 @@ class ScanJobs:
         self._check_room(client, way)
         job = ScanJob(self._folder / secrets.token_hex(16), client, owner, way)
         self._jobs[job.id] = job  # from here on it counts
-        order = Order(
+        order = ScanOrder(
             bundle=str(self._served.bundle.resolve()),
             digest=self._served.digest,
             photos=len(photos),
@@ -225,7 +225,7 @@ class ScanJobs:
                     await self.delete(job)
 
 
-def _write_photos(folder: Path, order: Order, photos: Sequence[bytes]) -> None:
+def _write_photos(folder: Path, order: ScanOrder, photos: Sequence[bytes]) -> None:
     make_private(folder, parents=False)
     make_private(folder / PHOTOS)
     for path, photo in zip(photo_paths(folder, len(photos)), photos, strict=True):

@@ -31,7 +31,7 @@ from skindx.ui.scans.scan_job import (
     LIST,
     PHOTOS,
     RESULTS,
-    Order,
+    ScanOrder,
     photo_paths,
     remove,
 )
@@ -141,7 +141,7 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     from skindx.scan.tile_search import ScanSettings
     from skindx.scan.work.scan_worker import WORK
 
-    order, results = Order.of(folder), folder / RESULTS
+    order, results = ScanOrder.read(folder), folder / RESULTS
     if not (results / SUMMARY).is_file() or (results / WORK).exists():
         run_scan(
             photo_paths(folder, order.photos),
