@@ -1,6 +1,8 @@
 """JSON beside images, as gallery-dl and img2dataset write it, and pages of records."""
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,60 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path) -> None:
     assert isinstance(found, SidecarsSource)
     statuses = {row.url: row.status for row in found.gather(tmp_path / "out")}
     assert statuses["../secret.jpg"] == "link-refused"
+
+
+def shard(path: Path, members: dict[str, bytes], link: str = "") -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        if link:
+            info = tarfile.TarInfo("link.jpg")
+            info.type, info.linkname = tarfile.SYMTYPE, link
+            archive.addfile(info)
+
+
+JPEG = b"\xff\xd8\xff\xe0" + b"j" * 99
+
+
+def test_shards_of_img2dataset_are_read_in_place(tmp_path: Path) -> None:
+    for number in range(2):
+        meta = json.dumps({"label": "nevus", "url": f"https://a.org/{number}"}).encode()
+        members = {"0.jpg": JPEG, "0.json": meta, "0.txt": b"a mole", "1.jpg": JPEG + b"x"}
+        shard(tmp_path / f"0000{number}.tar", members, link="/etc/passwd")
+    found = source(tmp_path, columns={"label": "label", "page": "url", "caption": "txt"})
+    rows = found.gather(tmp_path.parent / "out")
+    assert [(row.url, row.label, row.page_url, row.caption, row.status) for row in rows] == [
+        one
+        for n in range(2)
+        for one in (
+            (f"0000{n}.tar/0.jpg", "nevus", f"https://a.org/{n}", "a mole", "stored"),
+            (f"0000{n}.tar/1.jpg", "", "", "", "no-line"),
+        )
+    ]
+    assert "2 images without a JSON file left out" in " ".join(found.preview().notes)
+
+
+def test_webdataset_and_folders_give_class_numbers(tmp_path: Path) -> None:
+    members = {"a/1.seg.jpg": JPEG, "a/1.cls": b"0\n", "b/1.jpg": JPEG + b"2", "b/1.cls": b"1"}
+    shard(tmp_path / "x.tar", members)
+    put(tmp_path / "plain" / "7.jpg")
+    (tmp_path / "plain" / "7.cls").write_text("1")
+    labels = {"0": "nevus", "1": "melanoma"}
+    rows = source(tmp_path, columns={"label": "cls"}, labels=labels).gather(tmp_path / "out")
+    assert {row.url: (row.label, row.status) for row in rows} == {
+        "x.tar/a/1.seg.jpg": ("nevus", "stored"),
+        "x.tar/b/1.jpg": ("melanoma", "stored"),
+        "plain/7.jpg": ("melanoma", "stored"),
+    }
+
+
+@pytest.mark.parametrize("meta", [b"{", b"\xff\xfe", b"[" * 100_000])
+def test_damage_inside_a_shard_is_one_sentence(tmp_path: Path, meta: bytes) -> None:
+    shard(tmp_path / "x.tar", {"0.jpg": JPEG, "0.json": meta})
+    with pytest.raises(UserError, match=r"x\.tar/0\.json cannot be read"):
+        source(tmp_path).preview()
+    (tmp_path / "x.tar").write_bytes((tmp_path / "x.tar").read_bytes()[:700])
+    with pytest.raises(UserError, match=r"x\.tar cannot be read as an archive|has no JSON files"):
+        source(tmp_path).preview()

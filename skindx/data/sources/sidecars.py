@@ -1,16 +1,17 @@
 """Images that a scraper stored with a JSON file beside each, or with JSON pages that list them.
 
 gallery-dl writes NAME.jpg.json, img2dataset NAME.json; dumps of Openverse and Wikimedia Commons are
-pages with the records of a folder's images.
+pages with the records of a folder's images. Shards of WebDataset are tars of the same files, with
+NAME.cls and NAME.txt too (https://github.com/webdataset/webdataset).
 """
 
 import html
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from pydantic import Field
 
@@ -19,7 +20,7 @@ from skindx.core.text import counted
 from skindx.data.ledger import file_name
 from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import look_at, visible
-from skindx.data.tables.archives import ENDINGS
+from skindx.data.tables.archives import DAMAGED, ENDINGS, may_be_archive
 from skindx.data.tables.cells import LONGEST, cell
 from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
 from skindx.data.tables.shape import TableShape, shaped_lines
@@ -28,6 +29,8 @@ FOLDER = "(folder)"
 """As a column: the name of the folder in which an image lies."""
 _MOST_BYTES = 64 << 20
 """Of one JSON file."""
+_BESIDE = ("json", "txt", "cls")
+"""Endings of what may lie beside an image."""
 _TAG = re.compile("<[^<>]*>")
 _DEEPEST = 12
 
@@ -45,7 +48,9 @@ class SidecarColumns(FileColumns):
 
 
 class SidecarsSource(TableShape, TableOfFiles):
-    """A folder, with all folders in it, in which JSON says what each image is.
+    """A folder, with all folders, tars and zips in it, in which JSON says what each image is.
+
+    What stands in NAME.cls and NAME.txt beside an image are its keys cls and txt.
 
     Images without a JSON file become issues, and so do records without an image.
     """
@@ -121,7 +126,7 @@ class SidecarsSource(TableShape, TableOfFiles):
                 seen |= {key} if value is not None else set()
                 line[key] = _as_cell(value)
             name = cell(line.get(file)) if self.records else at.name
-            path = self._file_of(at.parent, name)
+            path = self._file_of(at.parent, name) if self.records else at
             yield line | {file: path.relative_to(self.path).as_posix()}
             log.lines += 1
         for key in keys:
@@ -150,38 +155,95 @@ class SidecarsSource(TableShape, TableOfFiles):
                 yield from self._of_pages(files)
                 continue
             for name, path in files.items():
-                beside = (files.get(f"{name}.json"), files.get(f"{path.stem}.json"))
-                sidecar = next(filter(None, beside), None)
+                if may_be_archive(path) and path.resolve().is_relative_to(self.path.resolve()):
+                    yield from self._of_archive(path)
+                    continue
+                beside = {end: files.get(f"{path.stem}.{end}") for end in _BESIDE}
+                beside["json"] = files.get(f"{name}.json") or beside["json"]
+                given = {end: one for end, one in beside.items() if one and one != path}
                 if path.suffix.casefold() == ".json":
                     continue
                 seen = look_at(path, "", self.path.resolve()).status == "stored"
-                if sidecar and (seen or path.suffix.lower() in ENDINGS[1:]):
-                    yield path, _read_json(sidecar, self.path)
+                if given and (seen or path.suffix.lower() in ENDINGS[1:]):
+                    yield path, self._record({end: self._opener(one) for end, one in given.items()})
                 elif seen:
                     yield path, None
+
+    def _of_archive(self, archive: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+        """Yield the images of a shard; of a name the key is what stands before its first dot."""
+        members = self._archives().members(archive.relative_to(self.path).as_posix())
+        beside: dict[str, dict[str, _Opener]] = {}
+        for name, member in members.items():
+            key, end = _key_of(name)
+            if end in _BESIDE:
+                beside.setdefault(key, {})[end] = (archive / name, member)
+        for name in members:
+            if Path(name).suffix.lower() in ENDINGS[1:]:
+                given = beside.get(_key_of(name)[0])
+                yield archive / name, self._record(given or {})
+
+    def _opener(self, path: Path) -> "_Opener":
+        def opened() -> IO[bytes]:
+            inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+            if not inside or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+                raise ValueError("it is no plain file of this folder, or too large")
+            return path.open("rb")
+
+        return path, opened
+
+    def _record(self, given: Mapping[str, "_Opener"]) -> dict[str, Any] | None:
+        """Return what stands beside an image; None where nothing does that the recipe asks for."""
+        if "json" not in given and not set(given) & set(self.columns.wanted):
+            return None
+        record = _read_json(given["json"]) if "json" in given else {}
+        return {end: _read(one).strip() for end, one in given.items() if end != "json"} | record
 
     def _of_pages(self, files: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
         for page in files.values():
             if page.suffix.casefold() != ".json":
                 continue
-            listed = _value_at(_read_json(page, self.path), self.records)
+            listed = _value_at(_read_json(self._opener(page)), self.records)
             listed = list(listed.values()) if isinstance(listed, dict) else listed
             for record in listed if isinstance(listed, list) else ():
                 if isinstance(record, dict):
                     yield page, record
 
 
-def _read_json(path: Path, root: Path) -> dict[str, Any]:
+_Opener = tuple[Path, Callable[[], IO[bytes]]]
+"""A file's path, and what opens it."""
+
+
+def _key_of(name: str) -> tuple[str, str]:
+    """Return the key of a member of a shard, with its folders, and what stands behind the dot."""
+    above, slash, last = name.rpartition("/")
+    key, _, end = last.partition(".")
+    return f"{above}{slash}{key}", end.casefold()
+
+
+def _read(one: _Opener) -> str:
+    """Return the text of a small file. Raises UserError."""
+    path, opened = one
+    try:
+        with opened() as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError("it is too large")
+        return data.decode("utf-8-sig")
+    except (*DAMAGED, MemoryError) as error:
+        raise UserError(
+            f"{path} cannot be read ({' '.join(str(error).split())[:200]}); get it again, or "
+            "delete it."
+        ) from None
+
+
+def _read_json(one: _Opener) -> dict[str, Any]:
     """Return the object of a JSON file. Raises UserError for what is none."""
     try:
-        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-        if not inside or not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is no plain file of this folder, or too large")
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        content = json.loads(_read(one))
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(
-            f"{path} cannot be read as JSON ({' '.join(str(error).split())[:200]}); get it again, "
-            "or delete it."
+            f"{one[0]} cannot be read as JSON ({' '.join(str(error).split())[:200]}); get it "
+            "again, or delete it."
         ) from None
     return content if isinstance(content, dict) else {"": content}
 
