@@ -129,6 +129,7 @@ _MOST_BYTES = 200_000
 _FILES = {
     "": ("review.html", "text/html; charset=utf-8"),
     "review.css": ("review.css", "text/css; charset=utf-8"),
+    "shared.js": ("shared.js", "text/javascript; charset=utf-8"),
     "review.js": ("review.js", "text/javascript; charset=utf-8"),
     "browse": ("browse.html", "text/html; charset=utf-8"),
     "browse.js": ("browse.js", "text/javascript; charset=utf-8"),

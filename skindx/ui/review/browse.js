@@ -1,7 +1,6 @@
 // The page to browse a dataset. Data come as JSON and go into the page as text, never as HTML.
 'use strict';
 
-const $ = (id) => document.getElementById(id);
 const CHOICES = ['label', 'split', 'source'];
 
 let shown = null; // the last answer
@@ -9,18 +8,6 @@ let open = -1; // place on this page of the image that is open
 let asked = 0;
 let opened = 0;
 let typing = 0;
-
-async function ask(path) {
-  let reply;
-  try {
-    reply = await fetch(path);
-  } catch {
-    throw Error('The server does not answer; is `skindx review` still running?');
-  }
-  const data = await reply.json().catch(() => ({ error: 'This page is of an earlier start; open the new address.' }));
-  if (!reply.ok) throw Error(data.error);
-  return data;
-}
 
 function say(text, alert = false) {
   $('count').textContent = text && text[0].toUpperCase() + text.slice(1);
@@ -131,15 +118,6 @@ async function show(place) {
   } catch (error) {
     if (mine === opened) facts([['error', error.message]]);
   }
-}
-
-function facts(pairs) {
-  $('facts').replaceChildren(...pairs.flatMap(([name, value]) => {
-    const [term, text] = [document.createElement('dt'), document.createElement('dd')];
-    term.textContent = name;
-    text.textContent = value;
-    return [term, text];
-  }));
 }
 
 // The image before or after, on another page where this one ends.

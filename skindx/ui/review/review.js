@@ -1,7 +1,6 @@
 // The review page. Data come as JSON and go into the page as text, never as HTML.
 'use strict';
 
-const $ = (id) => document.getElementById(id);
 const ROW = 72;
 const VERDICTS = [
   // verdict, key, words, question, for which items
@@ -34,19 +33,6 @@ let sending = Promise.resolve();
 let turn = Promise.resolve(); // of undo and redo
 let leaving = false;
 addEventListener('beforeunload', () => { leaving = true; });
-
-async function ask(path, body) {
-  const options = body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
-  let reply;
-  try {
-    reply = await fetch(path, options);
-  } catch {
-    throw Error('The server does not answer; is `skindx review` still running?');
-  }
-  const data = await reply.json().catch(() => ({ error: 'This page is of an earlier start; open the new address.' }));
-  if (!reply.ok) throw Error(data.error);
-  return data;
-}
 
 function say(text, alert = false) {
   $('message').textContent = text && text[0].toUpperCase() + text.slice(1);
@@ -237,15 +223,6 @@ $('image').addEventListener('load', () => {
   image.hidden = false;
   $('canvas').style.setProperty('--aspect', image.naturalWidth / image.naturalHeight);
 });
-
-function facts(pairs) {
-  $('facts').replaceChildren(...pairs.flatMap(([name, value]) => {
-    const [term, text] = [document.createElement('dt'), document.createElement('dd')];
-    term.textContent = name;
-    text.textContent = value;
-    return [term, text];
-  }));
-}
 
 function offered() {
   if (at < 0) return [];
