@@ -59,6 +59,9 @@ def thumbnailed(number: int) -> str:
     )
 
 
+ALONE = '<figure class="picture"><a class="full" href="/d/6.jpg">x</a></figure>'
+
+
 def fetching(site: LocalSite, **settings: Any) -> FetchSettings:
     return FetchSettings(
         contact="me@example.org",
@@ -85,12 +88,14 @@ def fill(apis: WebApis, other: LocalSite) -> None:
         "/i/4.jpg": Answer(b"", 500),
         "/i/5.jpg": Answer(b"<!doctype html><title>Log in</title>"),
         "/atlas": html(category("/psoriasis", "psoriasis")),
-        "/psoriasis": html(*map(thumbnailed, range(1, 6))),
+        "/psoriasis": html(*map(thumbnailed, range(1, 6)), ALONE),
         **{f"/d/{n}.jpg": photo(300 + n) for n in (1, 2, 3)},
         "/d/4.jpg": Answer(b"", 401),
         "/d/5.jpg": Answer(b"", 404),
         "/d/4-300x200.jpg": photo(304),
         "/d/5-300x200.jpg": photo(305),
+        "/d/6.jpg": Answer(b"", 302, {"Location": "/images/photo_unavailable_l.png"}),
+        "/images/photo_unavailable_l.png": photo(306),
     }
     works = {n: (n, f"/o/{n}.jpg", n == 3) for n in range(1, 9)}
     apis.works = {
@@ -177,7 +182,7 @@ def test_each_class_says_how_many_were_named_fetched_and_kept(built: Built) -> N
         "acne": (8, 3, 3),
         "eczema": (5, 3, 3),
         "nevus": (6, 3, 3),
-        "psoriasis": (6, 4, 4),
+        "psoriasis": (7, 4, 4),
     }
     lost = {label: dict(row.lost) for label, row in rows.items()}
     assert lost["acne"] == {
@@ -189,7 +194,7 @@ def test_each_class_says_how_many_were_named_fetched_and_kept(built: Built) -> N
     }
     assert lost["eczema"] == {"unsupported-format": 1, "dead-link": 1}
     assert lost["nevus"] == {"server-error": 1, "not-a-picture": 1, "not-a-photo": 1, "bad-url": 1}
-    assert lost["psoriasis"] == {"dead-link": 1, "forbidden": 1}
+    assert lost["psoriasis"] == {"dead-link": 2, "forbidden": 1}
 
 
 def test_terminal_issues_and_report_say_the_same(built: Built) -> None:
@@ -215,6 +220,7 @@ def test_refusals_differ_by_status_and_sentence(built: Built) -> None:
     assert said["/o/6.jpg"][1].endswith("410: what was there is gone for good.")
     assert said["/o/7.jpg"] == ("server-error", "The connection broke in the answer.")
     assert said["/o/8.jpg"][0] == "private-address"
+    assert built.row("/d/6.jpg").status == "dead-link"  # a picture that says so is none
     assert built.other.asked == []
 
 

@@ -23,7 +23,7 @@ from skindx.data.crawl.transport import (
 )
 from skindx.data.labels import UNMAPPED, unmapped_label
 from skindx.data.layout import store_bytes
-from skindx.data.ledger import LedgerRow, LedgerWriter, now
+from skindx.data.ledger import LedgerRow, LedgerWriter, file_name, now
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import Taxonomy
 
@@ -53,6 +53,12 @@ _FORBIDDING = {
     403: "it forbids access",
     451: "it may not give it for legal reasons",
 }
+_STAND_IN = re.compile(
+    r"(photo_unavailable|placeholder|no[-_]?(image|photo)|(image|photo)[-_]?not[-_]?found)"
+    r"[^.]*\.\w+|removed\.\w+",
+    re.IGNORECASE,
+)
+"""Names of files to which servers send on whoever asks for a picture that is gone."""
 _GONE = {404: "there is nothing at this address", 410: "what was there is gone for good"}
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
@@ -165,6 +171,11 @@ def of_image(response: "Response", dataset: Path, md5: str = "") -> FetchOutcome
     )
     if signal:
         return FetchOutcome("opt-out", f"The owner forbids this use ({signal}).")
+    # Flickr and Imgur send on to a picture that says so.
+    urls = response.request.meta.get("redirect_urls", ()) if response.request else ()
+    names = [file_name(url) for url in (*urls, response.url)]
+    if names[0] != names[-1] and _STAND_IN.fullmatch(names[-1]):
+        return FetchOutcome("dead-link", f"The server shows {response.url[:200]} in its place.")
     suffix = image_suffix(response.body[:16])
     if suffix is None:
         content_type = response.headers.get("Content-Type", b"nothing").decode("latin-1")

@@ -1,6 +1,5 @@
 """Base of image-search APIs: searches by label, JSON answers, few requests to each."""
 
-import html
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from skindx.core.text import printable
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import described
+from skindx.data.sources.columns import described, plain_text
 from skindx.data.sources.image_source import Page, SearchCount, UnreadablePageError, WebSource
 from skindx.data.tables.cells import LONGEST
 
@@ -173,10 +172,6 @@ def _is_passing(content: dict[str, Any]) -> bool:
 
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/tiff")
 _META = ("LicenseShortName", "Artist", "Credit", "Attribution")
-_SHOWN = (
-    "//text()[not(ancestor::style or ancestor::script or "
-    "ancestor::*[contains(translate(@style, ' ', ''), 'display:none')])]"
-)
 
 
 class WikimediaSource(ApiSource):
@@ -269,13 +264,8 @@ class WikimediaSource(ApiSource):
 
 
 def _meta(info: object, field: str) -> str:
-    """Return a field of extmetadata, which is HTML, as plain text without its hidden parts."""
-    from parsel import Selector
-
-    found = text(info, "extmetadata", field, "value")
-    if "<" not in found:
-        return " ".join(html.unescape(found).split())
-    return " ".join("".join(Selector(found).xpath(_SHOWN).getall()).split())
+    """Return a field of extmetadata, which is HTML, as plain text."""
+    return " ".join(plain_text(text(info, "extmetadata", field, "value")).split())
 
 
 _MOST_RESULTS = 240
@@ -339,7 +329,7 @@ class OpenverseSource(ApiSource):
     def following(self, page: Page, content: dict[str, Any]) -> str:
         """Return the same search's next page."""
         here = number(content, "page")
-        if here >= number(content, "page_count"):
+        if here >= number(content, "page_count") or here * self.page_size >= _MOST_RESULTS:
             return ""
         first = page.start or page.url
         return f"{first.rpartition('&page=')[0]}&page={here + 1}"

@@ -1,5 +1,6 @@
 """Which column of a table holds what, and what its words mean."""
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.archives import is_there
-from skindx.data.tables.cells import cell, number_of, split_of
+from skindx.data.tables.cells import LONGEST, cell, number_of, split_of
 from skindx.taxonomy.lexicon import plain_letters, site_of
 
 LONGEST_CAPTION = 2_000
@@ -50,6 +51,10 @@ _AGES = re.compile(
     r"(?:age|years|[ _])*(\d{1,3})[ _]*(?:(?:to|bis|a|à|-|–)[ _]*(\d{1,3})[ _]*(?:years|jahre|y)?"
     r"|\+|(?:or|and|und|et|y)[ _]*(?:above|over|older|more|m[aá]s|plus|mehr|älter))",
     re.IGNORECASE,
+)
+_TAG = re.compile("<[^<>]*>")
+_HIDDEN = re.compile(
+    r"<(script|style)\b[^<]*</\1>|<(\w+)[^<>]*\bdisplay: *none\b[^<>]*>[^<>]*</\2>", re.IGNORECASE
 )
 _SEXES = {
     "female": "f female females woman women girl w weiblich frau fem feminin femme femenino mujer"
@@ -182,6 +187,11 @@ def described(*texts: str) -> str:
         if plain and not any(plain in part for part in parts):
             parts.append(plain)
     return " | ".join(parts)
+
+
+def plain_text(markup: str) -> str:
+    """Return what HTML shows: no tags, and nothing that it hides."""
+    return html.unescape(_TAG.sub("", _HIDDEN.sub("", markup[:LONGEST])))
 
 
 def skin_type(text: str) -> int | None:

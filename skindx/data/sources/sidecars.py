@@ -5,7 +5,6 @@ pages with the records of a folder's images. Shards of WebDataset are tars of th
 NAME.cls and NAME.txt too (https://github.com/webdataset/webdataset).
 """
 
-import html
 import json
 import os
 import re
@@ -18,10 +17,11 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.data.ledger import file_name
+from skindx.data.sources.columns import plain_text
 from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import look_at, visible
 from skindx.data.tables.archives import DAMAGED, ENDINGS, may_be_archive
-from skindx.data.tables.cells import LONGEST, cell
+from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
 from skindx.data.tables.shape import TableShape, shaped_lines
 
@@ -268,5 +268,5 @@ def _as_cell(value: Any) -> Any:
     if isinstance(value, list):
         value = ", ".join(cell(one) for one in value if not isinstance(one, dict | list))
     if isinstance(value, str) and ("<" in value or "&" in value):
-        value = html.unescape(_TAG.sub("", value[:LONGEST]))
+        value = plain_text(value)
     return value
