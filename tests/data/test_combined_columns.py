@@ -59,10 +59,19 @@ def test_patterns_reach_into_joined_tables_and_must_meet_a_column(tmp_path: Path
     assert told(files, "site") == {"a": ("back",), "b": ("leg",)}
     with pytest.raises(UserError, match=r"no column such as 'in_\*'; correct combine.s"):
         source(tmp_path, table, combine={"s": "in_*"}, columns={"site": "s"}).lines()
-    with pytest.raises(UserError, match=r"'body' is no list, no map and no one \*"):
+    with pytest.raises(UserError, match=r"'body' is no list, no map, no one \* and no \{column"):
         source(tmp_path, table, combine={"s": "body"}, columns={"site": "s"}).lines()
     with pytest.raises(UserError, match="no column 's9'"):
         source(tmp_path, table, combine={"s": ["s9"]}, columns={"site": "s"}).lines()
+
+
+def test_a_text_of_several_columns(tmp_path: Path) -> None:
+    table = "file,label,kind,version\na,x,by,2.0\nb,x,cc0,1.0\nc,y,by-nc,\n"
+    combine = {"licence": "{kind} {version}"}
+    files = source(tmp_path, table, combine=combine, columns={"licence": "licence"})
+    assert told(files, "licence") == {"a": ("by 2.0",), "b": ("cc0 1.0",), "c": ("",)}
+    with pytest.raises(UserError, match="no column 'no'"):
+        source(tmp_path, table, combine={"x": "{no}"}).lines()
 
 
 def test_any_value_of_a_map_is_not_an_empty_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Columns that a recipe makes of several: the first that says something, or the one that is set."""
+"""Columns that a recipe makes of several: the first that says something, the one set, or a text."""
 
 import re
 from collections import Counter
@@ -13,7 +13,9 @@ from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.cells import cell, number_of, truth
 
 Combine = Mapping[str, str | tuple[str, ...] | Mapping[str, str]]
-"""New column -> a list of columns, a map of columns to values, or a pattern with one *."""
+"""New column -> a list of columns, a map of columns to values, a pattern with one *, or a text with
+columns in braces."""
+_HOLE = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass
@@ -29,17 +31,18 @@ class CombinedColumns:
         for name, of in self.combine.items():
             if isinstance(of, Mapping):
                 self._sets[name] = dict(of)
-            elif isinstance(of, str):
+            elif isinstance(of, str) and not _HOLE.search(of):
                 if of.count("*") != 1:
-                    raise UserError(f"combine.{name}: {of!r} is no list, no map and no one *.")
+                    raise UserError(
+                        f"combine.{name}: {of!r} is no list, no map, no one * and no {{column}}."
+                    )
                 self._sets[name] = {}
 
     @property
     def named(self) -> tuple[str, ...]:
         """The columns that the recipe names whole."""
-        return tuple(
-            column for of in self.combine.values() if not isinstance(of, str) for column in of
-        )
+        parts = (_HOLE.findall(of) if isinstance(of, str) else of for of in self.combine.values())
+        return tuple(column for columns in parts for column in columns)
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -47,7 +50,8 @@ class CombinedColumns:
         return tuple(column for name, of in self._patterns() for column in self._sets[name])
 
     def _patterns(self) -> Iterator[tuple[str, str]]:
-        return ((name, of) for name, of in self.combine.items() if isinstance(of, str))
+        strings = ((name, of) for name, of in self.combine.items() if isinstance(of, str))
+        return ((name, of) for name, of in strings if not _HOLE.search(of))
 
     def match(self, existing: Iterable[str]) -> None:
         """Take the columns of a table that a pattern means."""
@@ -68,6 +72,11 @@ class CombinedColumns:
     def fill(self, line: dict[str, Any]) -> None:
         """Give a line its new columns; several that are set, and what is odd, say nothing."""
         for name, of in self.combine.items():
+            if isinstance(of, str) and name not in self._sets:
+                cells = {column: cell(line.get(column)) for column in _HOLE.findall(of)}
+                whole = not any(map(is_placeholder, cells.values()))
+                line[name] = _HOLE.sub(lambda hole: cells[hole[1]], of) if whole else ""  # noqa: B023
+                continue
             if not isinstance(of, str | Mapping):
                 texts = (cell(line.get(column)) for column in of)
                 line[name] = next((text for text in texts if not is_placeholder(text)), "")

@@ -50,7 +50,7 @@ class TableShape(TableFields):
     combine: Combine = Field({}, exclude_if=lambda value: not value)
     """New column -> the columns that it is made of: a list, of which the first that says something
     counts, or columns of yes and no, of which the one that is set counts: {arm_yes: arm}, or a
-    pattern such as body_parts_*, where * is the value."""
+    pattern such as body_parts_*, where * is the value; or a text such as "{license} {version}"."""
     values: Mapping[str, _Map] = Field({}, exclude_if=lambda value: not value)
     """Column -> what a value of it means: {biopsed: {true: histopathology}}; null: nothing, and *:
     any other that says something."""
