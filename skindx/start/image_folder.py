@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from skindx.core.progress import Progress, silent
 from skindx.core.text import counted
 from skindx.data.labels import keys_of, taxonomy_of
 from skindx.data.layouts.folder_contents import FolderContents
+from skindx.data.layouts.image_places import ImageIndex
 from skindx.data.layouts.known_layouts import KnownLayout
 from skindx.data.placeholders import is_no_label
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
@@ -37,8 +38,10 @@ from skindx.data.tables.archives import DAMAGED, ArchiveFiles
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
-from skindx.start.proposal import NO_WISHES, Proposal, Wishes, propose
+from skindx.start.class_folders import aside, propose_folders
+from skindx.start.proposal import NO_WISHES, Proposal, Wishes, known_layout, of_layout
 from skindx.start.source_look import OPENED, SourcesLook, look_at_sources
+from skindx.start.table_proposal import propose_table
 from skindx.taxonomy import Urgency, taxonomy_names
 from skindx.taxonomy.label_matches import described, load_shipped, without_urgency
 
@@ -193,6 +196,23 @@ class ImageFolder:
         return lines
 
 
+def propose(contents: FolderContents, wishes: Wishes = NO_WISHES) -> Proposal:
+    """Return what a recipe may say of a folder: tables come before folders.
+
+    Raises UserError, with one question, where it is not sure.
+    """
+    known = known_layout(contents, wishes)
+    if known and (known.sure or wishes.dataset):
+        return of_layout(known, wishes, contents)
+    table = None if wishes.dataset else propose_table(contents, ImageIndex(contents), wishes)
+    if table:
+        return table
+    folders = propose_folders(contents, wishes)
+    if known:
+        return of_layout(known, wishes, contents)
+    return replace(folders, lines=(*folders.lines, *aside(contents)))
+
+
 def look(folder: Path, progress: Progress = silent, wishes: Wishes = NO_WISHES) -> ImageFolder:
     """Look at a folder of images: a known dataset, a table, or class folders; nothing is written.
 
@@ -202,7 +222,7 @@ def look(folder: Path, progress: Progress = silent, wishes: Wishes = NO_WISHES) 
     if not folder.is_dir():
         look_at_folder(FolderSource(path=folder))  # which says why
     contents = FolderContents.of(folder.resolve())
-    proposal = propose(folder, wishes, contents)
+    proposal = propose(contents, wishes)
     seen = look_at_sources(proposal.raw, folder.name or "new", contents)
     stored = [file for file in seen.files if file.status == "stored"]
     closed = {f.label for f in seen.files if f.status == "unreadable"} - {f.label for f in stored}

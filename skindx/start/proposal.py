@@ -1,6 +1,6 @@
 """What a recipe for a folder may say: a known layout, a table of images, or folders of classes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ _LARGE_BYTES = 32 << 20
 """Of a table; of a larger one only the first lines are read."""
 
 
+def _nobody(option: str, question: str, choices: Sequence[str]) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What options say of a folder."""
@@ -25,8 +29,10 @@ class Wishes:
     """The name of a layout; none: no known layout counts; None: what the folder looks like."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """What a column holds (label, image, patient ...) -> its name."""
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
     """What a label means: 1 -> melanoma."""
+    ask: Callable[[str, str, Sequence[str]], str] = _nobody
+    """Asks a person: option, question, choices -> the answer; "" where nobody can be asked."""
 
 
 NO_WISHES = Wishes()
@@ -50,16 +56,10 @@ class Proposal:
         return not self.layout and not others and first["kind"] == "folder"
 
 
-def propose(folder: Path, wishes: Wishes, contents: FolderContents) -> Proposal:
-    """Return what a recipe may say of a folder. Raises UserError where it cannot be sure."""
-    if match := _known(folder, wishes, contents):
-        return _of_layout(match, wishes, contents)
-    return Proposal({"sources": [{"kind": "folder", "path": str(folder.resolve())}]})
-
-
-def _known(folder: Path, wishes: Wishes, contents: FolderContents) -> LayoutMatch | None:
+def known_layout(contents: FolderContents, wishes: Wishes) -> LayoutMatch | None:
     """Return the layout that a folder has. Raises UserError where it has several, or another."""
-    if wishes.dataset == "none":
+    folder = contents.root
+    if wishes.dataset in ("none", "folders"):
         return None
     if wishes.dataset and wishes.dataset not in known_layouts():
         raise UserError(
@@ -80,7 +80,7 @@ def _known(folder: Path, wishes: Wishes, contents: FolderContents) -> LayoutMatc
     return matches[0] if matches else None
 
 
-def _of_layout(match: LayoutMatch, wishes: Wishes, contents: FolderContents) -> Proposal:
+def of_layout(match: LayoutMatch, wishes: Wishes, contents: FolderContents) -> Proposal:
     raw = match.recipe()
     raw["sources"] = [with_places(source, match, contents, wishes) for source in raw.pop("sources")]
     layout = match.layout
@@ -103,12 +103,13 @@ def with_places(
     source = {**source}
     if wishes.classes:
         source["labels"] = {**source.get("labels", {}), **wishes.classes}
-    if source["kind"] != "files" or "files" in source or "images" in source:
+    if source["kind"] != "files" or "files" in source:
         return source
     table = Path(source["path"])
-    column = source["columns"]["file"]
-    names = (column, *source["columns"].get("also", {}).get(column, ()))
-    cells = _cells(table, names, source, match)
+    columns = [one["file"] for one in source.get("images", ())] or [source["columns"]["file"]]
+    also = source["columns"].get("also", {})
+    named = [(column, *also.get(column, ())) for column in columns]
+    cells = [text for names in named for text in _cells(table, names, source, match)]
     places = ImageIndex(contents).places(cells)
     if not places.there:
         where = " or in ".join(map(str, (contents.root, *contents.archives[:3])))

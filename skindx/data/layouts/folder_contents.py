@@ -169,7 +169,12 @@ _ARCHIVES = frozenset({".zip", ".tar", ".tgz", ".gz"})
 
 
 def heads_of(path: Path) -> list[TableHead]:
-    """Return the head of a table, or of each sheet of a workbook; none of what is no table."""
+    """Return the head of a table, or of each sheet of a workbook; none of what is no table.
+
+    Parquet with images inside is none: its lines would be read with them.
+    """
+    if path.suffix.lower() == ".parquet" and _has_bytes(path):
+        return []
     if path.suffix.lower() not in (".xlsx", ".xlsm"):
         return [head] if (head := _head(path)) else []
     try:
@@ -219,6 +224,19 @@ def _is_data(names: Sequence[str], lines: Sequence[dict[str, Any]]) -> bool:
         re.sub(r"\d", "0", cell(line.get(first))) == shape for line in lines[:3]
     )
     return alike or numbers > len(names) / 2
+
+
+def _has_bytes(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            kinds = [field.type for field in file.schema_arrow]
+    except (*UNREADABLE, pa.ArrowException):
+        return False
+    nested = (pa.types.is_struct, pa.types.is_binary, pa.types.is_large_binary)
+    return any(holds(kind) for kind in kinds for holds in nested)
 
 
 def _is_number(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class ImageIndex:
         self._widths: Counter[int] = Counter()
         """Lengths of names that are numbers."""
         for folder, names in (*contents.images.items(), *contents.packed.items()):
-            if any(map(_NO_PHOTOS.search, folder.split("/"))):
+            if holds_no_photos(folder):
                 continue
             self._folders[folder] = set(names)
             for name in names:
@@ -114,6 +114,11 @@ class ImageIndex:
         return found
 
 
+def holds_no_photos(folder: str) -> bool:
+    """Tell whether a folder's name says that it holds masks, copies or the like."""
+    return any(map(_NO_PHOTOS.search, folder.split("/")))
+
+
 def _with_hole(folder: str, name: str, text: str) -> str:
     """Return a pattern in which the cell also stands for its part of the folders' names."""
     stem = text.rpartition(".")[0] or text
@@ -124,13 +129,3 @@ def _with_hole(folder: str, name: str, text: str) -> str:
 
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
-
-
-def image_columns(
-    index: ImageIndex, columns: dict[str, Sequence[str]], least: float
-) -> dict[str, ImagePlaces]:
-    """Return the columns of which enough cells name images, and where these are."""
-    places = {name: index.places(cells) for name, cells in columns.items()}
-    return {
-        name: found for name, found in places.items() if found.there >= 3 and found.share >= least
-    }

@@ -88,6 +88,12 @@ class LayoutMatch:
         columns = sum(len(self.layout.marks[name].columns) for name in self.heads)
         return columns + len(self.places) + len(self.layout.sidecar)
 
+    @property
+    def sure(self) -> bool:
+        """Tell whether more than names with a * speaks for it: such may be in any folder."""
+        whole = [mark for mark in self.layout.marks.values() if "*" not in mark.path]
+        return bool(whole or self.layout.sidecar)
+
     def recipe(self) -> dict[str, Any]:
         """Return the recipe with the paths of this folder; optional parts that lack are left out.
 
@@ -107,21 +113,33 @@ class LayoutMatch:
         if not tables or source.get("header"):
             return source
         there = frozenset().union(*(table.folded for table in tables))
-        source = {**source}
-        if levels := source.get("levels"):
-            source["levels"] = [one for one in levels if folded_name(one) in there]
-        columns = dict(source.get("columns", {}))
-        also = columns.get("also", {})
-        for field, column in list(columns.items()):
-            if field in ("file", "label", "also"):
-                continue
+
+        def kept(names: Sequence[str]) -> list[str]:
+            return [one for one in names if folded_name(one) in there]
+
+        combine = {
+            name: kept(of) if isinstance(of, list) else of
+            for name, of in source.get("combine", {}).items()
+        }
+        there |= {folded_name(name) for name, of in combine.items() if of}
+        also = source.get("columns", {}).get("also", {})
+        columns = {}
+        for field, column in source.get("columns", {}).items():
             given = [column] if isinstance(column, str) else column
-            kept = [
-                one for one in given
-                if any(folded_name(name) in there for name in (one, *also.get(one, ())))
-            ]  # fmt: skip
-            columns[field] = "" if not kept else column if isinstance(column, str) else kept
-        return {**source, "columns": columns}
+            if field == "also":
+                columns[field] = column
+                continue
+            if field not in ("file", "label"):
+                given = [one for one in given if kept((one, *also.get(one, ())))]
+                given = given or [""]
+            columns[field] = given[0] if isinstance(column, str) else given
+        source = {**source, "columns": columns}
+        for piece in ("levels", "one_hot"):
+            if isinstance(source.get(piece), list):
+                source[piece] = kept(source[piece])
+        if combine:
+            source["combine"] = {name: of for name, of in combine.items() if of}
+        return source
 
 
 def _filled(value: Any, places: Mapping[str, str]) -> Any:
@@ -228,7 +246,7 @@ def _said(table: TableHead) -> frozenset[tuple[str, ...]]:
 def _place(pattern: str, contents: FolderContents) -> tuple[str, str] | None:
     """Return the folder above what a pattern matches, and the path, nearest to the top."""
     depth = pattern.count("/") + 1
-    for path in sorted(_all_paths(contents), key=lambda one: (one.count("/"), one)):
+    for path in sorted(_paths(contents, pattern), key=lambda one: (one.count("/"), one)):
         parts = path.split("/")
         last = "/".join(parts[-depth:])
         if len(parts) >= depth and fnmatch.fnmatchcase(last.casefold(), pattern.casefold()):
@@ -236,10 +254,15 @@ def _place(pattern: str, contents: FolderContents) -> tuple[str, str] | None:
     return None
 
 
-def _all_paths(contents: FolderContents) -> Iterator[str]:
-    yield from contents.folders
-    yield from contents.others
-    yield from contents.archives
+def _paths(contents: FolderContents, pattern: str) -> Iterator[str]:
+    """Yield the paths whose last part fits a pattern."""
+    name = pattern.rpartition("/")[2]
+    fits = re.compile(fnmatch.translate(name), re.IGNORECASE).match
+    for path in (*contents.folders, *contents.others, *contents.archives):
+        if fits(path.rpartition("/")[2]):
+            yield path
+    for folder, names in contents.images.items():
+        yield from (f"{folder}/{one}" if folder else one for one in filter(fits, names))
 
 
 def _has_keys(layout: KnownLayout, contents: FolderContents, places: dict[str, str]) -> bool:
