@@ -55,6 +55,8 @@ def _lines(layout: "KnownLayout") -> list[str]:
         lines += [f"{title}:", *(f"  - {text}" for text in texts)] if texts else []
     if meanings := _meanings(layout):
         lines += ["Labels:", *(f"  {label} is {text}" for label, text in meanings.items())]
+    if not layout.recipe:
+        return [*lines, "Its columns differ; `skindx new` looks at them, and says what it took."]
     recipe = yaml.safe_dump(dict(layout.recipe), sort_keys=False, allow_unicode=True, width=100)
     return [*lines, "Recipe (`skindx new` fills in the paths):", *_indented(recipe)]
 
@@ -64,7 +66,7 @@ def _meanings(layout: "KnownLayout") -> dict[str, str]:
     from skindx.taxonomy.label_matches import match
 
     meanings = {}
-    for source in layout.recipe["sources"]:
+    for source in layout.recipe.get("sources", ()):
         for label, name in source.get("labels", {}).items():
             known = match(name) if name else None
             meanings[label] = known.words if known else name or "left out"

@@ -82,10 +82,12 @@ def new(
 ) -> None:
     """Look at a folder of images, and write a recipe and training settings for it.
 
-    It says what the folder holds, asks up to five questions, writes OUT/recipe.yaml and
+    Known datasets (skindx datasets) are recognised by their tables and folders; of any other table
+    it takes columns by their names and values, and says which; else each folder is a class. It says
+    what the folder holds, asks what it cannot be sure of, writes OUT/recipe.yaml and
     OUT/config.yaml, and prints the next commands with the time and memory that they are expected to
-    take here. Options answer questions in advance; without a terminal the defaults are taken, and
-    named. The images stay as they are.
+    take here. Options answer questions in advance; without a terminal defaults are taken, and
+    named, and what has none stops it. The images stay as they are.
 
     Example: skindx new my/images --out runs/mine --yes
     """
@@ -96,8 +98,8 @@ def new(
     from skindx.data.recipe import urgency_of
     from skindx.start.first_estimate import estimates, machine_is_busy, time_network
     from skindx.start.first_files import batch_of, check_out, write_first_files
-    from skindx.start.image_folder import look
-    from skindx.start.proposal import Wishes
+    from skindx.start.image_folder import look, proposal_of
+    from skindx.start.proposal import Wishes, nobody
     from skindx.taxonomy import load_taxonomy
 
     name = "-".join(folder.resolve().name.split()) or "new"
@@ -108,11 +110,13 @@ def new(
         load_taxonomy(taxonomy)
     if problem := _pattern_problem(group_pattern or "none"):
         raise UserError(f"--group-pattern {problem}.")
-    wishes = Wishes(dataset, dict(map(_pair, column or ())), dict(map(_pair, class_ or ())))
-    with progress_bars() as progress:
-        seen = look(folder, progress, wishes)
-    print("\n".join(seen.lines()))
     asking = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    columns, classes = dict(map(_pair, column or ())), dict(map(_pair, class_ or ()))
+    wishes = Wishes(dataset, columns, classes, _ask if asking else nobody)
+    proposal = proposal_of(folder, wishes)  # it may ask, which no progress bar should hide
+    with progress_bars() as progress:
+        seen = look(folder, progress, proposal)
+    print("\n".join(seen.lines()))
     answers = _answers(seen, _Questions(asking), taxonomy, given, modality, group_pattern, effort)
     batch, side = batch_of(seen.images), answers.side(seen)
     print("Timing a network for some seconds …", flush=True)
@@ -167,6 +171,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name.strip() and equals and value.strip()):
         raise UserError(f"{text!r} is not NAME=VALUE; write, for instance, --column label=dx.")
     return name.strip(), value.strip()
+
+
+def _ask(option: str, question: str, choices: Sequence[str]) -> str:
+    """Ask on a terminal until the answer is one of the choices, if there are any."""
+    while True:
+        answer: str = typer.prompt(f"{question} ({', '.join(choices)})" if choices else question)
+        if not choices or answer.strip() in choices:
+            return answer.strip()
+        print(f"{answer!r} is none of {', '.join(choices)}.")
 
 
 class _Questions:

@@ -9,7 +9,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import counted
 from skindx.data.layouts.folder_contents import FolderContents
 from skindx.data.layouts.image_places import holds_no_photos
-from skindx.data.sources.columns import split_of
+from skindx.data.tables.cells import split_of
 from skindx.start.proposal import Proposal, Wishes
 from skindx.taxonomy.label_matches import match
 
@@ -116,8 +116,8 @@ def _check_json(contents: FolderContents) -> None:
             and "annotations" in found
         ):
             raise UserError(
-                f"{page} has boxes with classes in COCO's form; write a recipe with kind: folder and "
-                "layout: coco, which takes the classes of the boxes."
+                f"{page} has boxes with classes in COCO's form; write a recipe with kind: folder "
+                "and layout: coco, which takes the classes of the boxes."
             )
         where = f"a JSON file beside {image}" if image else page
         keys = ", ".join(list(said)[:8]) if said else "lists of images"

@@ -38,7 +38,7 @@ from skindx.data.tables.archives import DAMAGED, ArchiveFiles
 from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.skin_content import DESCRIPTIONS
-from skindx.start.class_folders import aside, propose_folders
+from skindx.start.class_folders import FOLDERS, aside, propose_folders
 from skindx.start.proposal import NO_WISHES, Proposal, Wishes, known_layout, of_layout
 from skindx.start.source_look import OPENED, SourcesLook, look_at_sources
 from skindx.start.table_proposal import propose_table
@@ -202,27 +202,45 @@ def propose(contents: FolderContents, wishes: Wishes = NO_WISHES) -> Proposal:
     Raises UserError, with one question, where it is not sure.
     """
     known = known_layout(contents, wishes)
-    if known and (known.sure or wishes.dataset):
+    if known and known.layout.recipe and (known.sure or wishes.dataset):
         return of_layout(known, wishes, contents)
-    table = None if wishes.dataset else propose_table(contents, ImageIndex(contents), wishes)
+    by_table = wishes.dataset != FOLDERS
+    table = propose_table(contents, ImageIndex(contents), wishes) if by_table else None
     if table:
-        return table
+        about = (f"{contents.root} is {known.layout.title}.",) if known else ()
+        return replace(table, lines=(*about, *table.lines))
     folders = propose_folders(contents, wishes)
-    if known:
+    if known and known.layout.recipe:
         return of_layout(known, wishes, contents)
     return replace(folders, lines=(*folders.lines, *aside(contents)))
 
 
-def look(folder: Path, progress: Progress = silent, wishes: Wishes = NO_WISHES) -> ImageFolder:
+@dataclass(frozen=True)
+class FoundSources:
+    """What a folder holds by names, and the recipe that fits."""
+
+    contents: FolderContents
+    proposal: Proposal
+
+
+def proposal_of(folder: Path, wishes: Wishes = NO_WISHES) -> FoundSources:
+    """Return the recipe for a folder, which may ask. Raises UserError where it is not sure."""
+    if not folder.is_dir():
+        look_at_folder(FolderSource(path=folder))  # which says why
+    contents = FolderContents.of(folder.resolve())
+    return FoundSources(contents, propose(contents, wishes))
+
+
+def look(
+    folder: Path, progress: Progress = silent, found: FoundSources | None = None
+) -> ImageFolder:
     """Look at a folder of images: a known dataset, a table, or class folders; nothing is written.
 
     Raises UserError for a folder that no dataset can come from, as a build does, and where it is
     not sure what the folder holds.
     """
-    if not folder.is_dir():
-        look_at_folder(FolderSource(path=folder))  # which says why
-    contents = FolderContents.of(folder.resolve())
-    proposal = propose(contents, wishes)
+    found = found or proposal_of(folder)
+    contents, proposal = found.contents, found.proposal
     seen = look_at_sources(proposal.raw, folder.name or "new", contents)
     stored = [file for file in seen.files if file.status == "stored"]
     closed = {f.label for f in seen.files if f.status == "unreadable"} - {f.label for f in stored}

@@ -17,7 +17,8 @@ _LARGE_BYTES = 32 << 20
 """Of a table; of a larger one only the first lines are read."""
 
 
-def _nobody(option: str, question: str, choices: Sequence[str]) -> str:
+def nobody(option: str, question: str, choices: Sequence[str]) -> str:
+    """Answer nothing: there is no person to ask."""
     return ""
 
 
@@ -31,7 +32,7 @@ class Wishes:
     """What a column holds (label, image, patient ...) -> its name."""
     classes: dict[str, str] = field(default_factory=dict)
     """What a label means: 1 -> melanoma."""
-    ask: Callable[[str, str, Sequence[str]], str] = _nobody
+    ask: Callable[[str, str, Sequence[str]], str] = nobody
     """Asks a person: option, question, choices -> the answer; "" where nobody can be asked."""
 
 
@@ -125,7 +126,7 @@ def _cells(
 ) -> list[str]:
     """Return the cells that name images: all of them, or the first ones of a large table."""
     head = next((one for one in match.heads.values() if one.path == table), None)
-    if head and table.stat().st_size > _LARGE_BYTES:
+    if head and table.is_file() and table.stat().st_size > _LARGE_BYTES:
         column = next((one for one in names if one in head.columns), "")
         return head.cells(column)
     from skindx.data.sources.files import FilesSource

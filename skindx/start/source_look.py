@@ -142,7 +142,7 @@ def _look_at_lines(
         file, label = source.file_of(line), cell(line.get(column))
         if not label:
             left[NO_LABEL[0]] += 1
-        elif (f"{below}/{file}" if below else file) not in paths:
+        elif (f"{below}/{file}" if below else file) not in paths and not source._has(file):
             absent.append(file)
         else:
             look.labels[label] += 1

@@ -16,9 +16,8 @@ from skindx.data.sources.columns import (
     modality_of,
     sex,
     skin_type,
-    split_of,
 )
-from skindx.data.tables.cells import number_of, truth
+from skindx.data.tables.cells import number_of, split_of, truth
 from skindx.taxonomy.label_matches import match
 
 _NAMES = {

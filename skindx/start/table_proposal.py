@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import folded_name
 from skindx.data.layouts.folder_contents import FolderContents
 from skindx.data.layouts.image_places import ImageIndex
-from skindx.data.sources.columns import split_of
+from skindx.data.tables.cells import split_of
 from skindx.start.proposal import Proposal, Wishes
 from skindx.start.table_columns import WHAT, ColumnLook, TableLook
 
@@ -290,6 +290,19 @@ def _facts(draft: _Draft, label: str, wishes: Wishes, pieces: dict[str, Any]) ->
         if numbered:
             pieces["combine"] = {"site": numbered}
             columns["site"] = "site"
+    columns["group"] = _groups(draft, wishes, taken)
+    facts = ", ".join(f"{kind} ({name})" for kind, name in columns.items() if kind != "group")
+    draft.lines += [f"Facts by the names of columns: {facts}."] if facts else []
+    for one in (column for look in draft.looks for column in look.columns):
+        if one.wrong and one.name != label:
+            pieces.setdefault("where_not", {})[one.name] = one.wrong
+            shown = ", ".join(map(repr, one.wrong[:3]))
+            draft.lines.append(f"Lines whose {one.name!r} is {shown} are left out.")
+    return columns
+
+
+def _groups(draft: _Draft, wishes: Wishes, taken: set[str]) -> str | list[str]:
+    """Return the columns of patients and lesions, and note them."""
     groups = [
         draft.column(wishes.columns[kind]) if kind in wishes.columns else None
         for kind in ("patient", "lesion")
@@ -304,7 +317,6 @@ def _facts(draft: _Draft, label: str, wishes: Wishes, pieces: dict[str, Any]) ->
         if found and not named:
             draft.lines.append(f"Ids repeat in {found[0].name!r}, which is taken for the group.")
     names = list(dict.fromkeys(one.name for one in found))
-    columns["group"] = names[0] if len(names) == 1 else names or ""
     if names:
         draft.lines.append(f"No split divides what shares {' or '.join(map(repr, names))}.")
     else:
@@ -312,14 +324,7 @@ def _facts(draft: _Draft, label: str, wishes: Wishes, pieces: dict[str, Any]) ->
             "No column names patients or lesions, so a split may divide the images of a person; "
             "--column patient=NAME names one."
         )
-    facts = ", ".join(f"{kind} ({name})" for kind, name in columns.items() if kind != "group")
-    draft.lines += [f"Facts by the names of columns: {facts}."] if facts else []
-    for one in (column for look in draft.looks for column in look.columns):
-        if one.wrong and one.name != label:
-            pieces.setdefault("where_not", {})[one.name] = one.wrong
-            shown = ", ".join(map(repr, one.wrong[:3]))
-            draft.lines.append(f"Lines whose {one.name!r} is {shown} are left out.")
-    return columns
+    return names[0] if len(names) == 1 else names or ""
 
 
 def _histology(draft: _Draft, taken: set[str]) -> list[ColumnLook]:

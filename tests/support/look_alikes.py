@@ -8,10 +8,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from skindx.data.ledger import LedgerRow
+from skindx.data.recipe import BuildSettings
+from skindx.data.splits.groups import GroupKeys
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 GENERATOR = next(
@@ -27,8 +30,23 @@ import json, sys
 from pathlib import Path
 generator, out, n = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 sys.path.insert(0, str(generator))
-import make
+import io
+from functools import cache
+from PIL import Image
+import cases, sets, make
 from cases import Out, read_cases
+
+@cache
+def read_jpeg(data):  # the generator's own decoder is of Python alone
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    return *image.size, image.tobytes()
+
+def shrink(width, height, rgb, wide, high):
+    return Image.frombytes("RGB", (width, height), rgb).resize((wide, high)).tobytes()
+
+cases.read_jpeg = sets.read_jpeg = read_jpeg
+sets.shrink = shrink
+cases.write_png = cache(cases.write_png)
 pictures = generator.parent.parent / "data" / "ham10000"
 said = {}
 for name, entry in make.SETS.items():
@@ -41,7 +59,7 @@ for name, entry in make.SETS.items():
 
 def write_look_alikes(out: Path, n: int) -> dict[str, dict[str, Any]]:
     """Write all look-alikes, each of about n pictures; return what is right, by name."""
-    subprocess.run(  # noqa: S603 the generator beside the checkout
+    subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(GENERATOR), str(out), str(n)],
         check=True,
         capture_output=True,
@@ -50,11 +68,20 @@ def write_look_alikes(out: Path, n: int) -> dict[str, dict[str, Any]]:
     return said
 
 
+def gathered(settings: BuildSettings, dataset: Path) -> list[LedgerRow]:
+    """Return the rows of a recipe's sources, with the groups of its tables."""
+    rows = [row for source in settings.sources for row in source.gather(dataset)]
+    if not settings.groups.tables:
+        return rows
+    keys = GroupKeys(settings.groups)
+    return [replace(row, group="\n".join(keys.of(row))) for row in rows]
+
+
 def differences(rows: Sequence[LedgerRow], expected: Mapping[str, Any]) -> list[str]:
     """Return in what gathered rows differ from what is right: images, classes, groups, facts."""
     truths = expected["files"]
     stored = [row for row in rows if row.status == "stored"]
-    pairs = _paired(stored, truths)
+    pairs = paired(stored, truths)
     found = []
     if len(pairs) != len(truths) or len(stored) != len(truths):
         found.append(f"{len(stored)} images, {len(pairs)} of {len(truths)} that are right")
@@ -90,21 +117,22 @@ def _is_fact(name: str, value: Any) -> bool:
     return value not in (None, "") and not (name == "skin_type" and "band" in str(value))
 
 
-def _paired(
+def paired(
     rows: Sequence[LedgerRow], truths: Iterable[Mapping[str, Any]]
 ) -> list[tuple[LedgerRow, Mapping[str, Any]]]:
     """Return rows with what is right of the same file, by the ends of their paths."""
     by_name: dict[str, list[LedgerRow]] = defaultdict(list)
     for row in rows:
         by_name[row.url.rpartition("/")[2]].append(row)
+        by_name[row.url.rpartition("/")[2].rpartition(".")[0]].append(row)
     pairs = []
     for truth in truths:
-        file = truth["file"]
-        near = [
-            row
-            for row in by_name[file.rpartition("/")[2]]
-            if file.endswith(row.url) or row.url.endswith(file)
-        ]
+        # An image of an array is name[7], and one of a shard has its split before its name.
+        file = truth["file"].replace("[", "/").rstrip("]")
+        file = file if "/" in file else file.rpartition(" ")[2]
+        near = by_name[file.rpartition("/")[2]]
+        ends = [row for row in near if file.endswith(row.url) or row.url.endswith(file)]
+        near = ends or [row for row in near if "/" not in file]
         pairs += [(near[0], truth)] if len(near) == 1 else []
     return pairs
 

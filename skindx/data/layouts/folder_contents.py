@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -109,18 +110,33 @@ class FolderContents:
 
     @cached_property
     def packed(self) -> dict[str, list[str]]:
-        """Folder in an archive, such as images.zip/a -> names of the images in it."""
+        """Folder in an archive, such as images.zip/a -> names of the images in it.
+
+        HDF5 with an image a key is opened only where no image lies beside it: it may have 400,000.
+        """
         found: dict[str, list[str]] = {}
-        files = ArchiveFiles(self.root)
-        for archive in self.archives:
-            try:
-                members = files.members(archive)
-            except UserError:
-                continue  # the build says what is wrong with it
+        for archive, members in self._members.items():
             for member in members:
                 path = PurePosixPath(archive, member)
                 if path.suffix.lower() in IMAGE_ENDINGS:
                     found.setdefault(path.parent.as_posix(), []).append(path.name)
+        stores = [one for one in self.others if one.lower().endswith(_HDF5)]
+        files = ArchiveFiles(self.root)
+        for store in stores if not found and not self.images else ():
+            with suppress(UserError):
+                files.find(f"{store}/-")
+                for key in files.images(store):
+                    above, _, name = key.rpartition("/")
+                    found.setdefault(above, []).append(name)
+        return found
+
+    @cached_property
+    def _members(self) -> dict[str, list[str]]:
+        """The members of each zip and tar; the build says what is wrong with another one."""
+        files, found = ArchiveFiles(self.root), {}
+        for archive in self.archives:
+            with suppress(UserError):
+                found[archive] = list(files.members(archive))
         return found
 
     @cached_property
@@ -131,7 +147,10 @@ class FolderContents:
     @cached_property
     def tables(self) -> tuple[TableHead, ...]:
         """The tables, nearest to the top first."""
-        paths = [Path(name) for name in self.others if is_table(Path(name))]
+        inside = (f"{one}/{name}" for one, names in self._members.items() for name in names)
+        paths = [Path(name) for name in (*self.others, *inside) if is_table(Path(name))]
+        if any(not path.name.lower().endswith(_HDF5) for path in paths):
+            paths = [path for path in paths if not path.name.lower().endswith(_HDF5)]
         texts: dict[Path, int] = {}
         for path in paths:
             if path.suffix.lower() in ("", ".txt", ".json"):
@@ -165,6 +184,7 @@ class FolderContents:
                 yield name, _json(self.root / name)
 
 
+_HDF5 = (".h5", ".hdf5")
 _ARCHIVES = frozenset({".zip", ".tar", ".tgz", ".gz"})
 
 

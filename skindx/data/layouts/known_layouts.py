@@ -62,8 +62,9 @@ class KnownLayout(Settings):
     """Keys of the JSON beside an image."""
     pages: str = ""
     """The key of the list in JSON pages beside images; `sidecar` are keys of its entries."""
-    recipe: Mapping[str, Any] = Field(min_length=1)
-    """The recipe, without a name; images are looked for where it names no `files`."""
+    recipe: Mapping[str, Any] = {}
+    """The recipe, without a name; images are looked for where it names no `files`. None where the
+    columns differ from one such dataset to another, and are looked at."""
 
     @property
     def counts(self) -> str:
@@ -90,8 +91,8 @@ class LayoutMatch:
 
     @property
     def sure(self) -> bool:
-        """Tell whether more than names with a * speaks for it: such may be in any folder."""
-        whole = [mark for mark in self.layout.marks.values() if "*" not in mark.path]
+        """Tell whether more than names such as */1.jpg speaks for it: they may be in any folder."""
+        whole = [mark for mark in self.layout.marks.values() if not mark.path.startswith("*")]
         return bool(whole or self.layout.sidecar)
 
     def recipe(self) -> dict[str, Any]:
