@@ -4,16 +4,16 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from skindx.core.errors import UserError
 from skindx.core.text import folded_name
-from skindx.data.tables.archives import ENDINGS, ArchiveFiles, may_be_archive
+from skindx.data.tables.archives import DAMAGED, ENDINGS, ArchiveFiles, may_be_archive
 from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import TableFields
 from skindx.data.tables.reader import UNREADABLE, is_table, read_table
@@ -165,7 +165,10 @@ class FolderContents:
         return tuple(head for head in heads if len(head.columns) > 1 and head.lines)
 
     def sidecar(self) -> tuple[str, dict[str, Any]]:
-        """Return the first image with a JSON file beside it, and what the JSON says; or nothing."""
+        """Return the first image with a JSON file beside it, and what the JSON says; or nothing.
+
+        In tars and zips, too, where crawlers put both.
+        """
         names = set(self.others)
         for folder, images in self.images.items():
             for image in images[:3]:
@@ -173,6 +176,14 @@ class FolderContents:
                 for beside in (f"{path}.json", f"{os.path.splitext(path)[0]}.json"):  # noqa: PTH122
                     if beside in names and isinstance(said := _json(self.root / beside), dict):
                         return path, said
+        files = ArchiveFiles(self.root)
+        for archive, members in self._members.items():
+            inside = set(members)
+            for image in members[:6]:
+                beside = f"{os.path.splitext(image)[0]}.json"  # noqa: PTH122
+                member = files.find(f"{archive}/{beside}") if beside in inside - {image} else None
+                if member and isinstance(said := _json_of(member), dict):
+                    return f"{archive}/{image}", said
         return "", {}
 
     def pages(self) -> Iterator[tuple[str, Any]]:
@@ -268,9 +279,14 @@ def _is_number(text: str) -> bool:
 
 
 def _json(path: Path) -> Any:
+    return _json_of(lambda: path.open("rb"))
+
+
+def _json_of(opened: Callable[[], IO[bytes]]) -> Any:
+    """Return what a JSON file says; None for what is none, or too large."""
     try:
-        if path.stat().st_size > _MOST_JSON:
-            return None
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        with opened() as file:
+            text = file.read(_MOST_JSON + 1)
+        return json.loads(text.decode("utf-8-sig")) if len(text) <= _MOST_JSON else None
+    except (*DAMAGED, RecursionError):
         return None
