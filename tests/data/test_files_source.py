@@ -1,5 +1,7 @@
 """A table beside a folder of images: facts about the person, groups, and what is missing."""
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,13 +163,20 @@ def ham(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FilesS
         if table == "index.csv":
             lines[0] = ["image" if name == "image_id" else name for name in names]
         sign = "\t" if table.endswith(".tab") else ","
+        written = {table: "\n".join(map(sign.join, lines)).encode()}
         for place in places:
-            file = tmp_path / "ham10000" / place
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (64, 48), (200, 150, int(file.stem[-2:]))).save(file)
-        path = tmp_path / "ham10000" / table
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(map(sign.join, lines)))
+            image = io.BytesIO()
+            Image.new("RGB", (64, 48), (200, 150, int(place[-6:-4]))).save(image, "JPEG")
+            written[place] = image.getvalue()
+        for name, data in written.items():
+            archive, packed, member = name.rpartition(".zip/")
+            path = tmp_path / "ham10000" / (f"{archive}.zip" if packed else name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if packed:
+                with zipfile.ZipFile(path, "a") as opened:
+                    opened.writestr(member, data)
+            else:
+                path.write_bytes(data)
         (tmp_path / "ham10000" / "hmnist_8_8_L.csv").write_text("pixel0000,label\n1,2\n")
         (files,) = load_build_settings(RECIPE).sources
         assert isinstance(files, FilesSource)
@@ -184,6 +193,11 @@ def ham(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FilesS
         ("HAM10000_metadata.csv", tuple(name.lower() for name in (PARTS[0], *PARTS))),
         ("HAM10000_metadata.tab", (PARTS[1], PARTS[0], PARTS[1])),
         ("HAM10000_metadata", (".",) * 3),
+        ("HAM10000_metadata.tab", tuple(f"{name}.zip" for name in (PARTS[0], *PARTS))),
+        (
+            "skin-cancer-mnist-ham10000.zip/HAM10000_metadata.csv",
+            tuple(f"skin-cancer-mnist-ham10000.zip/{name}" for name in (PARTS[0], *PARTS)),
+        ),
     ],
 )
 def test_ham10000_is_read_as_everyone_has_it(
@@ -232,8 +246,11 @@ def test_a_download_without_images_says_what_to_do(
     files = ham("HAM10000_metadata.csv")
     with pytest.raises(UserError, match=r"names 3 images, and none .* put the images there, or"):
         files.preview()
+    (tmp_path / "ham10000" / "images.zip").touch()
+    with pytest.raises(UserError, match=r"unzip images.zip there, or correct files"):
+        files.gather(tmp_path / "out")
     (tmp_path / "ham10000" / f"{PARTS[0]}.zip").touch()
-    with pytest.raises(UserError, match=rf"unzip {PARTS[0]}.zip there, or correct files"):
+    with pytest.raises(UserError, match=rf"{PARTS[0]}.zip cannot be read as an archive"):
         files.gather(tmp_path / "out")
     (tmp_path / "ham10000" / "HAM10000_metadata.csv").unlink()
     with pytest.raises(UserError, match=r"no table at any of .*index.csv, .*metadata.csv"):

@@ -259,6 +259,7 @@ class FilesSource(TableShape, TableOfFiles):
     """Several columns of a row that name its images, such as a close-up and a dermoscopic one;
     `columns.file` is not read then, and the images of a row stay together."""
 
+    _table: Path | None = PrivateAttr(None)
     _places: list[str] = PrivateAttr(default_factory=list)
     """The patterns of files, each * replaced by folders that are there."""
 
@@ -275,7 +276,9 @@ class FilesSource(TableShape, TableOfFiles):
 
     @property
     def table(self) -> Path:
-        return first_there(self.path, self.or_paths)
+        if self._table is None:  # to look into an archive takes long
+            self._table = first_there(self.path, self.or_paths)
+        return self._table
 
     @property
     def root(self) -> Path:
@@ -297,6 +300,7 @@ class FilesSource(TableShape, TableOfFiles):
         """Read the table. Raises UserError, also where not one of its files is there."""
         self._places.clear()
         self._listed.clear()
+        self._table = None
         if self.or_paths and not is_there(self.table):
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")

@@ -23,6 +23,7 @@ from skindx.data.manifest import SPLITS, Split
 from skindx.data.name_patterns import first_groups
 from skindx.data.placeholders import crowded_ids, is_placeholder, is_zero, placeholder_notes
 from skindx.data.sources.columns import first_there
+from skindx.data.tables.archives import is_there
 from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import TableFields, TableLog, check_sure
 from skindx.data.tables.reader import read_table
@@ -174,7 +175,7 @@ def group_names(
 def _read_table(table: GroupTable, notes: list[str]) -> dict[str, list[str]]:
     """Return the groups of each key: one, or both where the recipe has contradictions listed."""
     path = first_there(table.path, table.or_paths)
-    if not path.exists():
+    if not is_there(path):
         raise UserError(f"{path} does not exist; correct groups.tables.")
     log = TableLog()
     lines = read_table(path, table, table, log)
