@@ -1,5 +1,9 @@
-"""The page with made-up answers, as a process of its own: `python page_server.py PORT [BOOK]`."""
+"""The page with made-up answers, a process: `python page_server.py PORT LOCKED BUNDLE [BOOK]`.
 
+At the port LOCKED the same page stands behind the login, for the user anna.
+"""
+
+import asyncio
 import os
 import sys
 import tempfile
@@ -21,9 +25,13 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.use_limits import read_examples
 from skindx.ui.http.answer_forms import Reports, report_routes
 from skindx.ui.http.answer_rows import answer_row_routes
+from skindx.ui.http.asgi import USER, App
+from skindx.ui.http.browser_rules import Headers
 from skindx.ui.http.guard import Guard
+from skindx.ui.http.login import Gate
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import Metrics
+from skindx.ui.http.users import Users, add_user
 from skindx.ui.page.answer_html import PageScans
 from skindx.ui.page.diagnosis_page import build_page
 from skindx.ui.page_basics import theme
@@ -58,7 +66,9 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
     @app.middleware("http")
     async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]
-        request.scope["skindx_user"] = request.cookies.get("user", "")
+        request.scope["skindx_user"] = request.cookies.get("user", "") or request.scope.get(
+            USER, ""
+        )
         return await call_next(request)
 
     gr.mount_gradio_app(
@@ -68,6 +78,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
             bundle,
             reports,
             casebook,
+            logged_in=True,
             scans=PageScans(ScanServing(), jobs),
             examples=examples,
         ),
@@ -85,12 +96,30 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     return app
 
 
+PASSWORD = "correct horse battery"
+
+
+async def serve(page: App, locked: App, ports: list[int]) -> None:
+    shared = {"host": "127.0.0.1", "log_level": "warning"}
+    behind = uvicorn.Server(
+        uvicorn.Config(locked, port=ports[1], lifespan="off", timeout_graceful_shutdown=1, **shared)
+    )  # type: ignore[arg-type]
+    open_to_all = uvicorn.Server(uvicorn.Config(page, port=ports[0], **shared))  # type: ignore[arg-type]
+    with open_to_all.capture_signals():
+        first = asyncio.create_task(behind._serve())
+        await open_to_all._serve()
+        behind.should_exit = True
+        await first
+
+
 if __name__ == "__main__":
     go_offline()
     collect_rarely()
     folder = tempfile.mkdtemp(prefix="skindx-uploads-", dir=Path.cwd())
     os.environ["GRADIO_TEMP_DIR"] = folder
-    port, bundle, book = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    ports, bundle, book = [int(port) for port in sys.argv[1:3]], Path(sys.argv[3]), sys.argv[4:]
     page = app(open_bundle(bundle), Casebook.open(book[0]) if book else None)
+    add_user(Path("users.json"), "anna", PASSWORD)
+    locked = Headers(Gate(page, Users(Path("users.json"))))
     print("skindx is at", flush=True)
-    uvicorn.run(page, host="127.0.0.1", port=port, log_level="warning")
+    asyncio.run(serve(page, locked, ports))

@@ -33,6 +33,8 @@ class Painted:
 
     url: str
     folder: Path
+    locked: str = ""
+    """The same page behind a login."""
 
     @property
     def uploads(self) -> list[Path]:

@@ -47,14 +47,14 @@ def browser(chromium: "tuple[Browser, asyncio.AbstractEventLoop]") -> "Iterator[
 @pytest.fixture(scope="session")
 def painted(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painted]:
     folder = tmp_path_factory.mktemp("painted")
-    page = Painted(f"http://127.0.0.1:{free_port()}", folder)
+    ports = free_port(), free_port()
+    page = Painted(f"http://127.0.0.1:{ports[0]}", folder, f"http://127.0.0.1:{ports[1]}")
     environment = guarded_environment(folder)
     support = Path(__file__).parents[1] / "support"
     environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}:{support}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, support / "page_server.py", page.url.rpartition(":")[2], tiny_bundle,
-             page.book],
+            [sys.executable, support / "page_server.py", *map(str, ports), tiny_bundle, page.book],
             env=environment,
             cwd=folder,
             stdout=log,

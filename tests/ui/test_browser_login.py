@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from echo_app import echo
 from served import free_port
+from windows import Painted
 
 from skindx.ui.http import users as module
 from skindx.ui.http.browser_rules import Headers
@@ -17,7 +18,7 @@ from skindx.ui.http.login import Gate
 from skindx.ui.http.users import Users, add_user
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -62,3 +63,54 @@ def test_a_person_logs_in_and_out(browser: "Browser", url: str) -> None:
     page.goto(url)
     assert page.url == f"{url}/login"
     page.context.close()
+
+
+def log_in(page: "Page", url: str) -> None:
+    page.goto(f"{url}/login")
+    page.fill("#name", "anna")
+    page.fill("#password", PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#sx-file", state="attached")
+
+
+def test_one_click_logs_out_and_a_lost_session_keeps_what_was_typed(
+    browser: "Browser", painted: Painted, photos: dict[str, Path]
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page, other = context.new_page(), context.new_page()
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: asked.append(dialog.type))
+    log_in(page, painted.locked)
+    other.goto(painted.locked)  # the cookie is of both
+    other.wait_for_selector("#sx-file", state="attached")
+    page.set_input_files("#sx-file", photos["good"])
+    page.click(".sx-ask")
+    page.click(".sx-keep summary")
+    page.fill("[name=patient]", "P-1")
+    page.fill("[name=lesion]", "arm")
+    page.check("[name=consent]")
+    # The session ends elsewhere; each part of the page says the same, and a new login is enough.
+    cookies = context.cookies()
+    context.clear_cookies()
+    for button, refusal in (
+        (".sx-keep-form .sx-primary", ".sx-lost"),
+        (".sx-pdf", ".sx-report-problem"),
+        ("button[role=tab]:has-text('Case book')", ".sx-out"),
+    ):
+        page.click(button)
+        page.wait_for_selector(f"{refusal}:has-text('log in')")
+    page.click("button[role=tab]:has-text('Diagnosis')")
+    assert page.get_attribute(".sx-out a", "target") == "_blank"
+    assert page.input_value("[name=patient]") == "P-1"
+    context.add_cookies(cookies)
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book")
+    assert page.locator(".sx-out > *").count() == 0
+    page.click("text=Log out")
+    page.wait_for_selector("#password")
+    other.wait_for_selector("#password")
+    assert context.cookies() == []
+    assert asked == []
+    page.go_back()
+    assert page.locator(".sx-keep-form, .sx-result, .sx-book").count() == 0
+    context.close()

@@ -136,7 +136,11 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def test_the_gate_lets_in_who_has_a_password(gate: Gate) -> None:
-    assert ask(gate, "GET", "/v1/health").status_code == 401
+    refused = ask(gate, "GET", "/v1/health")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Basic ")
+    of_a_script = ask(gate, "GET", "/v1/health", headers={"sec-fetch-mode": "cors"})
+    assert of_a_script.headers["www-authenticate"].startswith("Session ")
     assert ask(gate, "GET", "/free").json() == ["", 0]
     assert ask(gate, "GET", "/x", auth=("anna", PASSWORD)).json() == ["anna", 0]
     for broken in ("Basic ", "Basic %%%", "Basic YQ==", "Bearer x"):

@@ -208,6 +208,9 @@ COOKIE = "skindx_session"
 _FORM_BYTES = 4096
 _WRONG = "The name or the password is wrong."
 _NO_USERS = "The server cannot read its file of users, so no login is possible; tell its operator."
+_LOGGED_OUT = (
+    "You are not logged in, or your session has ended; log in at /login, or by HTTP Basic."
+)
 _FOREIGN = "This request comes from another site's page, so it is not answered."
 
 
@@ -270,8 +273,10 @@ class Gate:
         elif "text/html" in header(scope, b"accept") and scope["method"] in ("GET", "HEAD"):
             await respond(send, 303, b"", headers={"location": f"{root_of(scope)}/login"})
         else:
-            asks = {"www-authenticate": 'Basic realm="skindx", charset="UTF-8"'}
-            await refuse(send, 401, "Log in first, at /login or by HTTP Basic.", asks)
+            # To a script of the page, a browser would answer Basic with a window of its own.
+            scheme = "Session" if _is_of_page(scope) else "Basic"
+            asks = {"www-authenticate": f'{scheme} realm="skindx", charset="UTF-8"'}
+            await refuse(send, 401, _LOGGED_OUT, asks)
 
     async def _login(self, scope: Message, receive: Receive, send: Send, known: Known) -> None:
         if scope["method"] != "POST":
@@ -333,6 +338,11 @@ def _is_foreign(scope: Message) -> bool:
     except ValueError:  # no browser sends such a one
         return True
     return netloc not in (header(scope, b"host"), *scope.get(NAMED, ()))
+
+
+def _is_of_page(scope: Message) -> bool:
+    """Tell whether a script of a page sent this request, or a form of one."""
+    return bool(header(scope, b"sec-fetch-mode") or header(scope, b"referer"))
 
 
 def _cookie(scope: Message) -> str:

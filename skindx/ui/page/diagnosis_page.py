@@ -215,7 +215,7 @@ def build_page(
     more: dict[str, Any] = {"scans": scans, "examples": examples}
     with gr.Blocks(title="skindx", analytics_enabled=False) as page:
         top = top_html(logged_in=logged_in)
-        gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
+        gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=script("session"))
         if casebook is None:
             _add_diagnosis(diagnoser, bundle, reports, None, **more)
         else:

@@ -10,10 +10,10 @@ watch("value", () => { asking = false; });
 element.addEventListener("input", (event) => { // what was wrong is being corrected
   for (const place of element.querySelectorAll(".sx-refusal:not(.sx-report-problem)")) place.textContent = "";
 });
-document.addEventListener("skindx-lost", () => {
+document.addEventListener("skindx-lost", ({ detail }) => {
   if (!asking) return;
   asking = false;
-  const said = Object.assign(document.createElement("p"), { className: "sx-refusal sx-lost", textContent: "The server gave no answer, so nothing may have been saved; check the connection and look again." });
+  const said = Object.assign(document.createElement("p"), { className: "sx-refusal sx-lost", textContent: detail || "The server gave no answer, so nothing may have been saved; check the connection and look again." });
   said.setAttribute("role", "alert");
   element.prepend(said);
 });

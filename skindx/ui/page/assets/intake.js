@@ -50,35 +50,6 @@ function sent(file) {
   });
 }
 
-// Gradio does not tell the page when its question, or the stream of answers, fails on the way.
-const plain = window.fetch;
-const asks = [[/\/gradio_api\/queue\/join\b/, "application/json"], [/\/gradio_api\/queue\/data\b/, "text/event-stream"]];
-const lost = () => document.dispatchEvent(new Event("skindx-lost"));
-// A stream ends when all that it waits for has come; what is asked then is told by the next one.
-let streams = 0, open = 0;
-async function watched(body) {
-  const number = ++streams;
-  open += 1;
-  await body?.pipeTo(new WritableStream()).catch(() => {});
-  open -= 1;
-  const asking = question;
-  setTimeout(() => { if (!open && streams === number && question === asking) lost(); }, 2000);
-}
-window.fetch = async (...sent) => {
-  const url = String(sent[0]?.url ?? sent[0]), kind = asks.find(([route]) => route.test(url))?.[1];
-  if (!kind) return plain(...sent);
-  let answer;
-  try { answer = await plain(...sent); } catch (error) {
-    if (error?.name === "AbortError") throw error;
-    lost();
-    // To a network error Gradio reloads the page, and the photos would be gone.
-    return new Response("{}", { status: 503, headers: { "content-type": "application/json" } });
-  }
-  if (!answer.ok || !answer.headers.get("content-type")?.startsWith(kind)) lost();
-  else if (kind !== "application/json") watched(answer.clone().body);
-  return answer;
-};
-
 function make(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
@@ -152,7 +123,7 @@ async function example({ dataset }) {
   if (photos.some((photo) => !photo.example)) { refuse("An example is looked at alone; remove your photos first."); return; }
   let file;
   try {
-    const answer = await plain(dataset.example);
+    const answer = await fetch(dataset.example);
     if (!answer.ok) throw new Error(answer.status);
     file = new File([await answer.blob()], dataset.file, { type: "image/jpeg" });
   } catch { refuse("The example could not be loaded; check the connection and try again."); return; }
@@ -206,7 +177,9 @@ function go(place) {
 }
 window.addEventListener("popstate", ({ state }) => fold(answered && state?.skindx === "answer"));
 // To reload or to leave loses photos and answer: the browser asks first.
-window.addEventListener("beforeunload", (event) => { if (photos.some((photo) => !photo.example) || (answered && !asked.photos[0]?.example)) event.preventDefault(); });
+let leaving = false; // the person logs out
+document.addEventListener("skindx-leaving", () => { leaving = true; });
+window.addEventListener("beforeunload", (event) => { if (leaving) return; if (photos.some((photo) => !photo.example) || (answered && !asked.photos[0]?.example)) event.preventDefault(); });
 
 // Marks the numbers that cannot be, and returns the first.
 function wrongNumber() {
@@ -306,11 +279,11 @@ sure.addEventListener("click", ({ target }) => {
   sure.close();
   if (!target.closest("[data-keep]")) clear();
 });
-document.addEventListener("skindx-lost", () => {
+document.addEventListener("skindx-lost", ({ detail }) => {
   const clearing = state === "clearing";
   if (!step("lost")) return;
   unfinished.length = 0;
-  refuse(`The answer ${clearing ? "could not be cleared" : "was lost on its way"}; check the connection and try again. If that does not help, reload the page, or tell the operator of this page.`);
+  refuse(detail || `The answer ${clearing ? "could not be cleared" : "was lost on its way"}; check the connection and try again. If that does not help, reload the page, or tell the operator of this page.`);
   if (clearing) fold(false);
 });
 document.addEventListener("skindx-done", () => {

@@ -66,10 +66,10 @@ async function row(file) {
     let answer;
     try { answer = await fetch("answer-row", { method: "POST", body: form }); } catch { /* no connection */ }
     if (answer?.ok) {
-      try { return await answer.json(); } catch { throw new Error("The server did not answer as expected; log in again in another tab, then go on."); }
+      try { return await answer.json(); } catch { throw new Error("The server did not answer as expected; go on in a minute."); }
     }
     const busy = answer?.status === 429 || answer?.status === 503;
-    if (stopped || (!busy && tried >= TRIES)) {
+    if (stopped || answer?.status === 401 || (!busy && tried >= TRIES)) {
       let sentence = answer ? `The server answered ${answer.status}.` : "The server cannot be reached; check the connection.";
       try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
       throw new Error(`${sentence} Go on when it is mended: what is answered stays.`);
