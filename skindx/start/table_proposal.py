@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,11 @@ class _Draft:
     """What becomes of one kind of table: its sources, and what is said of them."""
 
     tables: list[TableLook]
+    first: TableLook
+    """All of them as one table."""
     joins: list[tuple[TableLook, str, str]] = field(default_factory=list)
     """(table, key of the first table, column of this one)."""
     lines: list[str] = field(default_factory=list)
-
-    @property
-    def first(self) -> TableLook:
-        return self.tables[0]
 
     @property
     def looks(self) -> list[TableLook]:
@@ -87,23 +85,20 @@ def _drafts(
     of_images: Sequence[TableLook], looks: Sequence[TableLook], wishes: Wishes
 ) -> list[_Draft]:
     """Sort tables: those that name images and say a label, and those that say more of the same."""
-    kinds: dict[frozenset[str], list[TableLook]] = {}
+    alike: dict[frozenset[str], list[TableLook]] = {}
     for look in of_images:
-        kinds.setdefault(look.head.folded, []).append(look)
-    ranked = sorted(kinds.values(), key=lambda same: (-_label_score(same[0], wishes),
-                                                      -len(same[0].columns)))  # fmt: skip
+        alike.setdefault(look.head.folded, []).append(look)
+    kinds = [(_together(same), same) for same in alike.values()]
+    kinds.sort(key=lambda kind: (-_label_score(kind[0], wishes), -len(kind[0].columns)))
     drafts: list[_Draft] = []
-    for same in ranked:
-        over = next(
-            (draft for draft in drafts if _share_images(draft.first, same[0], wishes)), None
-        )
+    for first, same in kinds:
+        over = next((draft for draft in drafts if _share_images(draft.first, first, wishes)), None)
         if over is None:
-            scored = _label_score(same[0], wishes) > 0
-            if not drafts or scored:
-                drafts.append(_Draft(same))
+            if not drafts or _label_score(first, wishes) > 0:
+                drafts.append(_Draft(same, first))
             continue
-        mine, theirs = _image(over.first, wishes), _image(same[0], wishes)
-        new = {folded_name(one.name) for one in same[0].columns} - over.first.head.folded
+        mine, theirs = _image(over.first, wishes), _image(first, wishes)
+        new = {folded_name(one.name) for one in first.columns} - over.first.head.folded
         if len(same) == 1 and new - {folded_name(theirs.name)}:
             over.joins.append((same[0], mine.name, theirs.name))
     for draft in drafts:
@@ -112,6 +107,28 @@ def _drafts(
             if look not in of_images and (key := _key(draft.first, look)):
                 draft.joins.append((look, key, key))
     return drafts
+
+
+def _together(same: Sequence[TableLook]) -> TableLook:
+    """Return tables of the same columns as one, such as those of several splits."""
+    first, *others = same
+    if not others:
+        return first
+    lines = tuple(line for look in same for line in look.head.lines)
+    head = replace(first.head, lines=lines)
+    columns = [
+        ColumnLook(
+            one.name,
+            tuple(head.cells(one.name)),
+            max((look.column(one.name) or one for look in same), key=_share).places,
+        )
+        for one in first.columns
+    ]
+    return TableLook(head, tuple(columns))
+
+
+def _share(column: ColumnLook) -> float:
+    return column.places.share
 
 
 def _label_score(look: TableLook, wishes: Wishes) -> float:
