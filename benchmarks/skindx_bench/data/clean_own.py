@@ -40,11 +40,10 @@ Said = dict[str, list[Any]]
 def copies(folder: Path, names: list[str]) -> Said:
     """Rank what a build groups: links of the hashes, and copies verified by their key points.
 
-    A pair that the hashes alone link is accepted, and stands behind all verified ones, unless its
-    pixels deny it; of a pair within the radius of duplicates one image would be dropped.
+    Of a pair within the radius of duplicates one image would be dropped: it is accepted, and stands
+    behind all verified ones. Farther hashes link only what the pixels confirm.
     """
     from skindx.data.copies.find import find_copies
-    from skindx.data.copies.verified import denied_pairs
     from skindx.data.copies.verify import ACCEPT
 
     paths = [f"{IMAGES}/{name}" for name in names]
@@ -53,8 +52,8 @@ def copies(folder: Path, names: list[str]) -> Said:
     copies_found = find_copies(
         folder, paths, runner=LocalRunner(threads()), hash_candidates=near_L2
     )
-    apart_L = denied_pairs(folder, paths, near_L2) & (links_L3[:, 2] > DedupSettings().radius)
-    by_hash = [(int(i), int(j)) for i, j in near_L2[~apart_L]]
+    dropped_L = links_L3[:, 2] <= DedupSettings().radius
+    by_hash = [(int(i), int(j)) for i, j in near_L2[dropped_L]]
     found: dict[tuple[int, int], tuple[float, bool]] = dict.fromkeys(by_hash, (ACCEPT, True))
     for copy in copies_found:
         _, linked = found.get((copy.first, copy.second), (0.0, False))

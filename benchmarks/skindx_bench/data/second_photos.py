@@ -27,6 +27,7 @@ from skindx.data.copies import copy_candidates
 from skindx.data.copies.copy_candidates import recurring_keys
 from skindx.data.copies.describe import DescriptionLibrary, sha256_of
 from skindx.data.copies.find import find_copies
+from skindx.data.copies.geometry import models_of
 from skindx.data.copies.hash_links import connected, near_links
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
 from skindx.data.copies.verify import ACCEPT, verify
@@ -180,6 +181,8 @@ class Followed:
     candidate_P: NDArray[np.bool_]
     acceptable_P: NDArray[np.bool_]
     """The verification accepts them, candidates or not."""
+    aligned_P: NDArray[np.bool_]
+    """Enough points agree for an alignment, whatever the verification says of it."""
     joined_P: NDArray[np.bool_]
     """Links, also those of other photos, put both into one family."""
     joined_before_P: NDArray[np.bool_]
@@ -246,6 +249,13 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
         voted_P,
         np.array([_named(names[i], names[j]) in verified for i, j in pairs], bool),
         probability_P >= ACCEPT,
+        np.array(
+            [
+                probability >= ACCEPT or bool(models_of(library[names[i]], library[names[j]]))
+                for (i, j), probability in zip(pairs, probabilities, strict=True)
+            ],
+            bool,
+        ),
         _lesions_joined(links, pairs_P2, len(photos)),
         _lesions_joined(links_before, pairs_P2, len(photos)),
         tuple(link for link in links if photos[link[0]].lesion != photos[link[1]].lesion),
@@ -316,6 +326,9 @@ def _figures(photos: Sequence[Photo], followed: Followed) -> dict[str, Figure]:
         "candidates": share(followed.candidate_P),
         "candidates_before": share(followed.voted_P),
         "accepted_of_all": share(followed.acceptable_P),
+        "lost_no_points": share(~followed.aligned_P),
+        "lost_not_accepted": share(followed.aligned_P & ~followed.acceptable_P),
+        "lost_no_candidate": share(followed.acceptable_P & ~followed.candidate_P),
     }
     zoom_P = _zoom(photos, followed.pairs_P2)
     for name, low, high in (
@@ -327,6 +340,7 @@ def _figures(photos: Sequence[Photo], followed: Followed) -> dict[str, Figure]:
         if of_P.any():
             figures[f"recall_zoom_{name}"] = share(linked_P, of_P)
             figures[f"recall_before_zoom_{name}"] = share(before_P, of_P)
+            figures[f"lost_no_points_zoom_{name}"] = share(~followed.aligned_P, of_P)
     for name, kind in (("", False), ("_of_one_class", True)):
         pairs = _different(photos, one_class=kind)
         false = [

@@ -54,8 +54,8 @@ from skindx.data.splits.freeze import (
     Placements,
     group_aliases,
     hold_splits,
+    lacking_notes,
     place_groups,
-    untrained_notes,
     write_places,
 )
 from skindx.data.splits.given import completed, given_places, leak_notes
@@ -306,7 +306,7 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     train = {sha256 for sha256, place in given.items() if place.split == "train"}
     run.places = {name: place for name, place in run.places.items() if name not in train}
     placed = place_groups(settings.split, settings.seed, kept, groups, held)
-    run.notes += untrained_notes(kept, groups, placed)
+    run.notes += lacking_notes(kept, groups, placed, settings.split)
     by_sha = {same[0].row.sha256: same for same in images}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     flag_records(run, records, by_sha)

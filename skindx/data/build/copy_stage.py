@@ -1,22 +1,23 @@
 """The stage between compare and group: copies that hashes miss join groups, or are dropped."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.text import counted
 from skindx.data.build.build_run import BuildRun
 from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
-from skindx.data.copies.find import find_copies
+from skindx.data.copies.find import find_copies, same_pictures
 from skindx.data.copies.hash_links import with_pairs
 from skindx.data.copies.verified import (
+    CopyFamily,
     CopyRecord,
     Pair,
     answered_same,
-    denied_pairs,
     families,
     read_answers,
     records_of,
@@ -64,15 +65,16 @@ def group_images(
     """
     settings = run.settings
     names = partial(group_names, images, keys=run.keys, radius=settings.groups.radius)
+    position = {of_image[0].row.sha256: number for number, of_image in enumerate(images)}
     if settings.dedup.copies == "off":
-        apart = names(links_L3=links_L3)
+        apart = names(links_L3=_confirmed(run, images, links_L3, {}))
         return GroupedImages(cleaned, apart, apart)
     answers = answered_same(read_answers(run.out))
-    records, links_L3 = _records(run, images, cleaned, links_L3)
+    records = _records(run, images, cleaned, links_L3)
+    near_L3 = _confirmed(run, images, links_L3, answers)
     # Also what was dropped ties images together: a duplicate may bear the lesion's id.
-    apart = names(links_L3=links_L3)
+    apart = names(links_L3=near_L3)
     same = _same(records, answers, {image.row.sha256 for image in cleaned.kept})
-    position = {of_image[0].row.sha256: number for number, of_image in enumerate(images)}
     dropped = 0
     if settings.dedup.copies == "drop":
         kept = len(cleaned.kept)
@@ -81,7 +83,8 @@ def group_images(
         dropped = kept - len(cleaned.kept)
     sides = {} if run.join_copies else _sides(run, images, apart)
     joining = join_groups(same, apart, sides)
-    groups = names(links_L3=with_pairs(links_L3, _positions(joining.joined, position)))
+    groups = names(links_L3=with_pairs(near_L3, _positions(joining.joined, position)))
+    run.notes += _chain_notes(families(records, answers))
     return GroupedImages(
         cleaned, groups, apart, tuple(records), joining.joined, joining.crossing, answers, dropped
     )
@@ -89,24 +92,68 @@ def group_images(
 
 def _records(
     run: BuildRun, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
-) -> tuple[list[CopyRecord], NDArray[np.int64]]:
-    """Return every pair that may be copies, and the links without those that the pixels deny."""
+) -> list[CopyRecord]:
+    """Return every pair of kept images that may be copies."""
     position = {same[0].row.sha256: number for number, same in enumerate(images)}
     place_N = np.full(len(images), -1, np.int64)
     place_N[[position[image.row.sha256] for image in cleaned.kept]] = np.arange(len(cleaned.kept))
     near_L2 = place_N[links_L3[:, :2]]
-    both_L = (near_L2[:, 0] >= 0) & (near_L2[:, 1] >= 0)
+    near_L2 = near_L2[(near_L2 >= 0).all(axis=1)]
     paths = [image.row.path for image in cleaned.kept]
     candidates = find_copies(
-        run.out, paths, runner=run.runner, hash_candidates=near_L2[both_L], progress=run.report
+        run.out, paths, runner=run.runner, hash_candidates=near_L2, progress=run.report
     )
-    both_L[both_L] = denied_pairs(run.out, paths, near_L2[both_L])
-    if both_L.any():
+    return records_of(candidates, paths)
+
+
+def _confirmed(
+    run: BuildRun, images: Distinct, links_L3: NDArray[np.int64], answers: Mapping[Pair, bool]
+) -> NDArray[np.int64]:
+    """Return the links that may group: equal hashes, and near ones that the pixels confirm.
+
+    Links chain, and hashes that are merely near chain different lesions by the hundred. What was
+    dropped as a duplicate links too, so its links are confirmed as well.
+    """
+    doubtful_L = links_L3[:, 2] > 0
+    names = [same[0].row.sha256 for same in images]
+    pairs_P2 = links_L3[doubtful_L, :2]
+    paths = [same[0].row.path for same in images]
+    same_P = same_pictures(run.out, paths, pairs_P2, runner=run.runner, progress=run.report)
+    given_P = [
+        answers.get((min(names[i], names[j]), max(names[i], names[j])))
+        for i, j in pairs_P2.tolist()
+    ]
+    denied_P = np.array([answer is False for answer in given_P], bool)
+    keep_L = ~doubtful_L
+    keep_L[doubtful_L] = same_P & ~denied_P
+    if not keep_L.all():
         run.notes.append(
-            f"{both_L.sum()} pairs of images have near hashes and show different things in the "
-            f"same frame; their hashes do not group them."
+            f"{counted(int((~keep_L).sum()), 'pair')} of images have near hashes, and the pixels "
+            f"do not show one picture; their hashes do not group them."
         )
-    return records_of(candidates, paths), links_L3[~both_L]
+    return links_L3[keep_L]
+
+
+LARGE, SPARSE = 20, 0.9
+"""Images of a family, and the share of its pairs without a link, from which on it is named."""
+
+
+def _chain_notes(chains: Iterable[CopyFamily]) -> list[str]:
+    """Name each large family that few of all possible links hold together."""
+    notes = []
+    for chain in chains:
+        size = len(chain.sha256s)
+        pairs = size * (size - 1) // 2
+        if size >= LARGE and chain.weakest and chain.chained > SPARSE * pairs:
+            weakest = chain.weakest
+            notes.append(
+                f"{size} images are one group by a chain of {pairs - chain.chained} of {pairs} "
+                f"possible links, which is rarely one lesion; the weakest link is "
+                f"{weakest.sha256_a[:12]} and {weakest.sha256_b[:12]} "
+                f"({weakest.probability:.2f}): look at its pairs with `skindx review DATASET "
+                f"--reason copy`."
+            )
+    return notes
 
 
 def _same(

@@ -6,7 +6,7 @@ point votes within a fixed distance, and votes for one turn and one change of si
 consistency").
 
 *Alike.* Second photos of a lesion, nearer, turned and in another light, share few points, and not
-nearly the same ones: votes miss a third of them. Here codes may differ twice as much, and in
+nearly the same ones: votes miss a third of them. Here codes may differ three times as much, and in
 return matches must agree on the whole similarity, place included (Philbin et al. 2007, "Object
 retrieval with large vocabularies and fast spatial matching"). Different images reach that too, by
 chance, so only the LEADING_IMAGES most alike of each image are candidates: their number grows with
@@ -106,8 +106,10 @@ def recurring_keys(
 
 
 CHUNK_IMAGES = 2000
-PROBES = ((0, 0), (0, 1), (1, 0))
+PROBES = ((0, 0), (0, 1), (1, 0), (1, 1))
 """Which nearest words of the two halves are looked up: a rank of either half."""
+VOTE_PROBES = 3
+"""So many of them are looked up for votes; all are for likeness."""
 VOTE_RADIUS = 2000
 """Squared distance of two codes that agree, in the leading components."""
 VOTES = 4
@@ -192,7 +194,7 @@ def chunk_candidates(
             same_chunk,
             firsts.starts_N,
             firsts.codes_PL,
-            firsts.probes_PXT,
+            np.ascontiguousarray(firsts.probes_PXT[:, :, :VOTE_PROBES]),
             firsts.angle_P,
             firsts.scale_P,
             shipped_codebook().signs[:LEADING],
@@ -217,9 +219,9 @@ def _all_rows(expected: int, kernel: Callable[[NDArray[np.int64]], int]) -> NDAr
     return rows_C3[:count]
 
 
-ALIKE_RADIUS = 4000
+ALIKE_RADIUS = 6000
 """Squared distance of two codes that match, in the leading components."""
-ALIKE_NEAR = 20.0
+ALIKE_NEAR = 14.0
 """Pixels within which a match agrees with another one."""
 ALIKE_LEAST = 3
 LEADING_IMAGES = 5

@@ -214,6 +214,35 @@ def find_copies(
     return sorted(copies, key=lambda copy: (copy.first, copy.second))
 
 
+def same_pictures(
+    dataset: Path,
+    paths: Sequence[str],
+    pairs_P2: NDArray[np.int64],
+    *,
+    runner: TaskRunner,
+    progress: Progress | None = None,
+) -> NDArray[np.bool_]:
+    """Return which pairs, positions in `paths`, the verification accepts as showing the same.
+
+    Paths, evidence on disk and errors are those of `find_copies`; no other pair is looked for.
+    """
+    progress = progress or silent
+    at_N = np.unique(pairs_P2)
+    path_of = {sha256_of(paths[at]): paths[at] for at in at_N.tolist()}
+    sha256s = sorted(path_of)
+    row = {sha256: number for number, sha256 in enumerate(sha256s)}
+    row_N = np.full(len(paths), -1, np.int64)
+    row_N[at_N] = [row[sha256_of(paths[at])] for at in at_N.tolist()]
+    wanted_P2 = np.sort(row_N[pairs_P2.reshape(-1, 2)], axis=1)
+    if not len(wanted_P2):
+        return np.zeros(0, np.bool_)
+    describe_missing(dataset, [path_of[sha256] for sha256 in sha256s], runner, progress)
+    verified_PV = _Search(dataset.absolute(), sha256s, runner, progress).verify(_unique(wanted_P2))
+    accepted_P2 = verified_PV[verified_PV[:, 2] >= ACCEPT, :2].astype(np.int64)
+    key_P, count = wanted_P2[:, 0] * len(sha256s) + wanted_P2[:, 1], len(sha256s)
+    return np.isin(key_P, accepted_P2[:, 0] * count + accepted_P2[:, 1])
+
+
 class _Search:
     """The steps of one search; each leaves its parts in a folder named by all that decides them."""
 
@@ -223,7 +252,7 @@ class _Search:
         self._dataset, self._sha256s = dataset, sha256s
         self._runner, self._progress = runner, progress
         c = copy_candidates
-        voting = (c.VOTE_RADIUS, c.VOTES, c.PROBES, c.CHUNK_IMAGES, PART_PAIRS)
+        voting = (c.VOTE_RADIUS, c.VOTES, c.VOTE_PROBES, c.PROBES, c.CHUNK_IMAGES, PART_PAIRS)
         alike = (c.ALIKE_RADIUS, c.ALIKE_NEAR, c.ALIKE_LEAST, c.LEADING_IMAGES)
         fixed = (folder_of(dataset).name, verified_folder(dataset).name, voting, alike)
         self._digest = hashlib.sha256(repr((fixed, list(sha256s))).encode())

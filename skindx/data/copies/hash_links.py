@@ -15,6 +15,10 @@ N. So memory is bounded, and a pair of chunks is one task.
 *Clusters*: images of equal codes count as one, so nothing explodes. c images of equal codes are
 c - 1 links from the first to the others, and not c(c - 1)/2. That loses nothing: they are equally
 far from everything, so that any of them stands for all.
+
+A link says that two images are alike to the hashes, not that they show the same: dark moles on
+light skin chain by the hundred. So a build groups by the links that the pixels confirm
+(build/copy_stage.py), and drops only direct neighbours of what it keeps (`centres`).
 """
 
 import hashlib

@@ -22,8 +22,6 @@ from skindx.core.errors import UserError
 from skindx.data.answer_log import ReviewAnswer, read_answers_to
 from skindx.data.copies import verify
 from skindx.data.copies.describe import (
-    Description,
-    DescriptionLibrary,
     DescriptionShard,
     folder_of,
     sha256_of,
@@ -31,7 +29,7 @@ from skindx.data.copies.describe import (
     write_shard,
 )
 from skindx.data.copies.hash_links import connected
-from skindx.data.copies.verify import ACCEPT, RANGES, REVIEW, VERSION, Copy, evidence_of
+from skindx.data.copies.verify import ACCEPT, REVIEW, VERSION, Copy
 from skindx.data.layout import stored_files
 from skindx.data.manifest import write_table
 from skindx.data.typed_rows import Int32, rows_of
@@ -207,49 +205,6 @@ def keep_only(dataset: Path, sha256s: Collection[str]) -> None:
             rows = shard.rows()
             write_shard(folder, [shard.sha256s[at] for at in kept], [rows[at] for at in kept])
         file.unlink()
-
-
-DENY = 0.01
-"""Up to this probability a pair is of different images, if MANY points align it."""
-MANY = 24
-"""Inliers. With fewer it may be the points that are missing: of a blurred copy, of smooth skin."""
-
-
-def denied_pairs(
-    dataset: Path, paths: Sequence[str], pairs_P2: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which pairs, positions in `paths`, show different images although hashes are near.
-
-    `find_copies` has verified them before, as its `hash_candidates`; a pair that it has not is not
-    denied.
-    """
-    sha256s = sorted({sha256_of(path) for path in paths})
-    row = {sha256: number for number, sha256 in enumerate(sha256s)}
-    row_N = np.array([row[sha256_of(path)] for path in paths], np.int64)
-    requested_P2 = np.sort(row_N[pairs_P2.reshape(-1, 2)], axis=1)
-    wanted_P2 = np.unique(requested_P2, axis=0)
-    files = verified_files(dataset)
-    _, read_PV = read_verified(files, sha256s, wanted_P2, 0.0)
-    probability_P, inliers_P = (
-        read_PV[:, 2 + VALUES.index(name)] for name in ("probability", "inliers")
-    )
-    doubtful_P2 = read_PV[(probability_P <= DENY) & (inliers_P >= MANY), :2].astype(np.int64)
-    library = DescriptionLibrary(dataset)
-    no = [
-        i * len(sha256s) + j
-        for i, j in doubtful_P2.tolist()
-        if _differ(library[sha256s[i]], library[sha256s[j]])
-    ]
-    key_P = requested_P2[:, 0] * len(sha256s) + requested_P2[:, 1]
-    return np.isin(key_P, np.array(no, np.int64))
-
-
-def _differ(first: Description, second: Description) -> bool:
-    """Return whether the gradients disagree where most points agree.
-
-    A copy under a large opaque overlay may be refused for other reasons.
-    """
-    return evidence_of(first, second)[0]["beneath"] < RANGES["beneath"][1]
 
 
 Pair = tuple[str, str]

@@ -37,6 +37,7 @@ from skindx.data.copies.overlap import (
     tone,
     void,
 )
+from skindx.data.copies.whole_frame import SamePicture, same_picture
 
 # F = features, T = terms: the features, each clipped to its range, I = inliers,
 # H, W = sides of the frame
@@ -219,13 +220,16 @@ class Copy:
         )
 
 
-VERSION = 3
+VERSION = 4
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
 
-TURNED = 3.0
-"""Degrees from every quarter turn from which on one image lies turned in the other."""
+TURNED, ZOOMED = 3.0, 1.15
+"""Degrees from every quarter turn, or the change of size either way, from which on another hand
+held the camera."""
 TURNED_INLIERS = 12
 """So many points of strangers have never agreed by chance, on a turn or on none."""
+_AGREED = {"fine": 0.35, "ncc": 0.75, "beneath": 0.75, "consent": 0.85, "covered": 0.6}
+"""Least evidence of a second photo. Lesions that look alike have at most 0.34 of the first."""
 
 _OUTNUMBERED = 3
 """Times as many points of another model take a model out: a pattern repeats itself.
@@ -255,11 +259,13 @@ def verify(
         (_judged(acceptance.probability(evidence.features_F), evidence), evidence)
         for evidence in evidence_of(first, second)
     ]
-    if not judged:
-        return None
-    most = max(evidence.model.inliers for _, evidence in judged)
+    most = max((evidence.model.inliers for _, evidence in judged), default=0)
     likely = [one for one in judged if one[1].model.inliers * _OUTNUMBERED >= most]
-    probability, evidence = max(likely, key=lambda one: one[0])
+    probability, evidence = max(likely, key=lambda one: one[0], default=(0.0, None))
+    if probability < ACCEPT and (picture := same_picture(first, second)):
+        return _of_picture(picture)
+    if evidence is None:
+        return None
     if probability < REVIEW:  # what is refused is shown as most points have it: they come first
         evidence = judged[0][1]
     return Copy(
@@ -270,19 +276,35 @@ def verify(
         round(evidence["ncc"], 4),
         round(evidence.aligned.covered, 4),
         evidence.model.mirrored,
-        tuple(float(value) for value in np.round(evidence.aligned.transform_23, 5).ravel()),
+        _transform(evidence.aligned),
     )
 
 
+def _of_picture(picture: SamePicture) -> Copy:
+    """Return the evidence of two encodings of one picture, whatever points they have."""
+    aligned = picture.aligned
+    shown = round(picture.ncc, 4), round(aligned.covered, 4), picture.mirrored
+    return Copy(0, 1, ACCEPT, 0, *shown, _transform(aligned))
+
+
+def _transform(aligned: Aligned) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.round(aligned.transform_23, 5).ravel())
+
+
 def _judged(probability: float, evidence: PairEvidence) -> float:
-    """Accept an uncertain pair, which a person would decide, where many points agree on a turn.
+    """Accept a pair that the acceptance doubts where it is a second photo by its geometry.
 
     The acceptance is as strict as it is because of overlays that different images share. Those lie
-    straight; a second photo in another light, which it doubts, is held by another hand.
+    straight and have one size; a second photo in another light is held by another hand: turned, or
+    nearer. Then many points must agree, or the finest detail all over the overlap.
     """
-    turned = turn_of(evidence.aligned.transform_23) >= TURNED
+    transform_23 = evidence.aligned.transform_23
+    turned = turn_of(transform_23) >= TURNED
     if turned and probability >= REVIEW and evidence.model.inliers >= TURNED_INLIERS:
         return max(probability, ACCEPT)
+    if turned or zoom_of(transform_23) >= ZOOMED:
+        if all(evidence[name] >= least for name, least in _AGREED.items()):
+            return max(probability, ACCEPT)
     return probability
 
 
@@ -291,3 +313,9 @@ def turn_of(transform_23: NDArray[np.float64]) -> float:
     left_22, _, right_22 = np.linalg.svd(transform_23[:, :2])
     (cosine, _), (sine, _) = left_22 @ right_22
     return float(abs((np.degrees(np.arctan2(sine, cosine)) + 45) % 90 - 45))
+
+
+def zoom_of(transform_23: NDArray[np.float64]) -> float:
+    """Return how many times larger one image shows the same, 1 or more."""
+    size = float(np.sqrt(abs(np.linalg.det(transform_23[:, :2]))))
+    return max(size, 1 / max(size, 1e-9))

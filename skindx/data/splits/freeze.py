@@ -9,13 +9,14 @@ to the side nearest to training and its images of other sides are dropped: what 
 been trained on, or chosen by, is never what it is tested on, neither an old model nor a new one.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
+from skindx.core.text import counted
 from skindx.data.blocklist import is_sha256
 from skindx.data.copies.deduplicate import Distinct, LabelledImage
 from skindx.data.layout import MANIFEST, recover
@@ -219,17 +220,47 @@ def place_groups(
     return {group: Placement(split, folds.get(group)) for group, split in splits.items()}
 
 
-def untrained_notes(
-    kept: Sequence[LabelledImage], groups: Mapping[str, str], placed: Placements
+_WITHOUT: Mapping[Split, str] = {
+    "train": "no network learns it",
+    "val": "nothing is chosen or calibrated for it",
+    "calibration": "conformal sets are not fitted to it",
+    "test": "its sensitivity and AUROC cannot be computed",
+}
+
+
+def lacking_notes(
+    kept: Sequence[LabelledImage],
+    groups: Mapping[str, str],
+    placed: Placements,
+    settings: SplitSettings,
 ) -> list[str]:
-    """Return a sentence for each class that has no image in train."""
-    members = _members(kept, groups)
-    trained = {label for group, label in members if placed[group].split == "train"}
-    return [
-        f"{label} has no image in train, because the splits are frozen: add images, or "
-        f"place all again with --resplit."
-        for label in sorted({label for _, label in members} - trained)
-    ]
+    """Say which class has no image in which split, what cannot be computed, and what helps."""
+    where: dict[str, dict[str, Split]] = defaultdict(dict)
+    sizes = Counter(image.label for image in kept)
+    for group, label in _members(kept, groups):
+        where[label][group] = placed[group].split
+    notes = []
+    for label, splits in sorted(where.items()):
+        present = Counter(splits.values())
+        lacking = [one for one in SPLITS if settings.share[one] and not present[one]]
+        if lacking:
+            named = " and ".join(lacking)
+            what = ", ".join(_WITHOUT[one] for one in lacking)
+            note = f"{label} has no image in {named}: {what}. "
+            among = f"{counted(sizes[label], 'image')} in {counted(len(splits), 'group')}"
+            free = sum(present[split] for split in ("train", "val"))
+            if len(splits) >= sum(map(bool, settings.share.values())):
+                note += f"It has {among}, and they stand where earlier splits or other classes "
+                note += "hold them; `--resplit` places all again."
+            elif free > 1:
+                note += f"It has only {among}: add images of other patients, or train with "
+                note += f"`folds: {min(5, free)}` and members of `fold: each`, which answer for "
+                note += "each image of train and val out of fold."
+            else:
+                note += f"It has only {among}, and folds cannot divide them: add images of other "
+                note += "patients."
+            notes.append(note)
+    return notes
 
 
 def _members(kept: Sequence[LabelledImage], groups: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Train, val, calibration, test and folds: stratified by class, whole groups only, repeatable."""
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,9 +62,10 @@ def split_groups(
     Groups in `held` stay in the split that they have there, the others are placed around them.
     First every split with a share gets one group of each class, the rarest class first (train its
     largest, the others its smallest). The rest goes, largest group first, where most is missing.
-    So a class of at least four groups is in all four splits, unless groups of several classes
-    stand in each other's way. Order and process do not matter: ties are broken by a hash of
-    `seed` and the group's name.
+    Last a class that a split still lacks, since groups of several classes stood in each other's
+    way, gets its smallest group there that no class needs where it is. So a class of at least four
+    groups is in all four splits, unless every one of them is needed elsewhere. Order and process
+    do not matter: ties are broken by a hash of `seed` and the group's name.
     """
     content: dict[str, Counter[str]] = defaultdict(Counter)
     for group, label in members:
@@ -94,7 +96,44 @@ def split_groups(
     for group in reversed(groups):
         if group not in assigned:
             assign(group, _neediest(content[group], missing, settings))
+    movable = [group for group in groups if not held or group not in held]
+    _spread(assigned, content, by_class, movable, [s for s in _NEED if settings.share[s]])
     return assigned
+
+
+def _spread(
+    assigned: dict[str, Split],
+    content: Mapping[str, Mapping[str, int]],
+    by_class: Mapping[str, Sequence[str]],
+    movable: Sequence[str],
+    splits: Sequence[Split],
+) -> None:
+    """Move groups into splits that lack one of their classes; no class leaves a split.
+
+    `movable` and the groups of `by_class` stand in the order of their size. Each move adds a class
+    to a split, so that there are few of them, and none where no split lacks a class.
+    """
+    there = Counter((label, assigned[group]) for group in assigned for label in content[group])
+    free = set(movable)
+
+    def movable_to(label: str) -> str | None:
+        for group in by_class[label]:
+            left = assigned[group]
+            if group in free and all(there[other, left] > 1 for other in content[group]):
+                return group
+        return None
+
+    rare_first = sorted(by_class, key=lambda label: (len(by_class[label]), label))
+    moved = True
+    while moved:
+        moved = False
+        for label, split in itertools.product(rare_first, splits):
+            group = None if there[label, split] else movable_to(label)
+            if group is not None:
+                for other in content[group]:
+                    there[other, assigned[group]] -= 1
+                    there[other, split] += 1
+                assigned[group], moved = split, True
 
 
 def _targets(

@@ -23,8 +23,8 @@ from skindx.data.copies.describe import (
     sha256_of,
     shard_files,
 )
-from skindx.data.copies.find import find_copies
-from skindx.data.copies.verified import denied_pairs, keep_only
+from skindx.data.copies.find import find_copies, same_pictures
+from skindx.data.copies.verified import keep_only
 from skindx.data.copies.verify import Copy
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.workers.task_runner import LocalRunner
@@ -219,15 +219,16 @@ def test_a_killed_search_goes_on_after_its_last_shard(
     assert sum(map(len, described)) == len(paths) - len(there)
 
 
-def test_near_hashes_of_different_photos_in_one_frame_are_denied(tmp_path: Path) -> None:
+def test_near_hashes_group_only_what_the_pixels_confirm(tmp_path: Path) -> None:
     photos = (cv2.resize(paint(CLASSES[n], n, 5).pixels, (256, 192)) for n in (0, 3))
     page = [framed(np.asarray(photo, np.uint8)) for photo in photos]
     smaller = cv2.resize(page[0], None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     smooth = [np.full((120, 160, 3), level, np.uint8) for level in (120, 121)]
     paths = [put(tmp_path, pixels) for pixels in (*page, smaller, *smooth)]
-    near = np.array([[0, 1], [0, 2], [2, 1], [3, 4]])
-    assert not denied_pairs(tmp_path, paths, near).any()  # nobody has looked
-    found = find_copies(tmp_path, paths, runner=LocalRunner(1), hash_candidates=near)
+    near = np.array([[0, 1], [2, 0], [2, 1], [3, 4]])
+    runner = LocalRunner(1)
+    found = find_copies(tmp_path, paths, runner=runner, hash_candidates=near)
     assert [(copy.first, copy.second) for copy in found] == [(0, 2)]
-    assert denied_pairs(tmp_path, paths, near).tolist() == [True, False, True, False]
-    assert denied_pairs(tmp_path, paths, np.empty((0, 2), np.int64)).tolist() == []
+    answers = [False, True, False, False]
+    assert same_pictures(tmp_path, paths, near, runner=runner).tolist() == answers
+    assert same_pictures(tmp_path, paths, near[:0], runner=runner).tolist() == []

@@ -175,12 +175,12 @@ class Shown:
 def test_a_model_that_another_one_outnumbers_decides_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = describe(grey(painted(0)))
+    one, other = (describe(grey(painted(n))) for n in (0, 1))
     said = SimpleNamespace(probability=lambda likely: likely)
 
     def decided(*shown: Shown) -> tuple[float, int]:
         monkeypatch.setattr(verify, "evidence_of", lambda *_: list(shown))
-        copy = verify.verify(one, one, said)
+        copy = verify.verify(one, other, said)
         return copy.probability, copy.inliers
 
     assert decided(Shown(47, 0.001), Shown(13, 0.95)) == (0.001, 47)
@@ -203,9 +203,9 @@ def test_a_model_that_another_one_outnumbers_decides_nothing(
 def test_what_lies_turned_is_no_shared_overlay(
     monkeypatch: pytest.MonkeyPatch, shown: Shown, accepted: bool
 ) -> None:
-    one = describe(grey(painted(0)))
+    one, other = (describe(grey(painted(n))) for n in (0, 1))
     monkeypatch.setattr(verify, "evidence_of", lambda *_: [shown])
-    copy = verify.verify(one, one, SimpleNamespace(probability=lambda likely: likely))
+    copy = verify.verify(one, other, SimpleNamespace(probability=lambda likely: likely))
     assert copy.same == accepted
     assert copy.probability == (ACCEPT if accepted else shown.features_F)
 
