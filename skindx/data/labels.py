@@ -16,6 +16,7 @@ from skindx.taxonomy.label_matches import (
     looks_like,
     match_class,
     match_lines,
+    nameless_notes,
     with_urgencies,
 )
 
@@ -36,7 +37,8 @@ def taxonomy_of(
     raw = {"name": name, "title": name, "classes": [each.model_dump() for each in classes]}
     taxonomy = with_urgencies(Taxonomy.parse(raw, "the labels of the sources"), urgencies or {})
     check_urgencies(taxonomy)
-    return taxonomy, alike_notes(labels) + match_lines(named, taxonomy)
+    lines = alike_notes(labels) + match_lines(named, taxonomy)
+    return taxonomy, lines + nameless_notes(taxonomy)
 
 
 def keys_of(labels: Iterable[str]) -> dict[str, str]:

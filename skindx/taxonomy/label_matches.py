@@ -69,6 +69,14 @@ _NAMELESS = re.compile(
     r"|verdadero|si|s|positivo|caso|enfermo|[+]"
 )
 """Classes that say that something was found, and not what."""
+_NOTHING = re.compile(
+    r"0+([.]0+)?|false|f|no?|negative?|neg|normal|healthy|controls?|unaffected|falsch|nein|negativ"
+    r"|gesund|unauffallig|faux|non|negatif|sain|falso|negativo|sano|-|beni[gn]n?[aeo]?|ben|b"
+    r"|gutartig|non?[ _-]?(cancer(ous)?|malignant)"
+)
+"""The other of two classes, of which one says that something was found."""
+_KIND = re.compile(r"mali[gn]n?[aeo]?(nt)?|mal|m|p|bos(e?)artig|boesartig|cancer(ous)?|krebs")
+"""Classes that say that a cancer was found, and not which."""
 _HOLDER = re.compile(
     r"labels?|targets?|categor(y|ies)|groups?|types?|kategorie|gruppe|typ|diagnos[ie]s"
 )
@@ -309,11 +317,89 @@ def _is_nameless(skin_class: SkinClass) -> bool:
 
 def without_urgency(classes: Iterable[SkinClass]) -> dict[str, str]:
     """Return what each class without urgency looks like, of those that look dangerous."""
+    classes = list(classes)
+    target = binary_target(each.name for each in classes)
     return {
         each.key: kind
         for each in classes
-        if each.urgency == "unknown" and (kind := looks_like(each))
+        if each.urgency == "unknown"
+        and (kind := looks_like(each) or (target and each.name == target.positive and "a cancer"))
     }
+
+
+@dataclass(frozen=True)
+class BinaryTarget:
+    """Two classes of which one says that something was found, and not what: 0 and 1, benign and M.
+
+    Whoever makes a dataset of them has to be asked for the name and the urgency of `positive`.
+    """
+
+    positive: str
+    negative: str
+
+    @property
+    def question(self) -> str:
+        """What to ask, in a sentence."""
+        return (
+            f"{self.positive!r} says that something was found, and {self.negative!r} that nothing "
+            f"was: what is {self.positive!r} (a condition such as Melanoma, or Skin cancer), and "
+            f"how urgent is it?"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """How a recipe answers, as the end of a sentence."""
+        return (
+            f'write into the recipe what they mean, such as `labels: {{"{self.positive}": Skin '
+            f'cancer, "{self.negative}": Benign}}` in its source with `urgency: {{Skin cancer: '
+            f"urgent}}`"
+        )
+
+
+def binary_target(labels: Iterable[str]) -> BinaryTarget | None:
+    """Return which of two labels says that something was found; None for other labels.
+
+    For `skindx new` and the build: two such labels need a name and an urgency of the positive one.
+    """
+    two = sorted(set(labels))
+    folded = [plain_letters(label).strip() for label in two]
+    if len(two) != 2:
+        return None
+    for found, nothing in ((1, 0), (0, 1)):
+        says = _NAMELESS.fullmatch(folded[found]) or _KIND.fullmatch(folded[found])
+        number = _NUMBER.fullmatch(folded[found]) and not _NOTHING.fullmatch(folded[found])
+        if _NOTHING.fullmatch(folded[nothing]) and (says or number):
+            return BinaryTarget(two[found], two[nothing])
+    return None
+
+
+def _nameless_remedy(taxonomy: Taxonomy) -> str:
+    """Return what names classes that name no condition; "" where all classes have names."""
+    target = binary_target(each.name for each in taxonomy.classes)
+    if target:
+        return f"{target.question} To answer, {target.remedy}"
+    numbers = [each.name for each in taxonomy.classes if _is_nameless(each)]
+    if not numbers:
+        return ""
+    given = ", ".join(f'"{name}": NAME' for name in numbers[:3])
+    more = ", …" if len(numbers) > 3 else ""
+    return (
+        f"write their names into the recipe, `labels: {{{given}{more}}}` in its source, and "
+        f"`urgency: {{NAME: urgent}}` (or soon, routine) for names that no list knows"
+    )
+
+
+def nameless_notes(taxonomy: Taxonomy) -> list[str]:
+    """Say which classes have an urgency and no name: an answer can say no more than their label."""
+    target = binary_target(each.name for each in taxonomy.classes)
+    names = [each.name for each in taxonomy.classes if _is_nameless(each)]
+    names += [target.positive] if target and target.positive not in names else []
+    if not names:
+        return []
+    shown = " and ".join(map(repr, names[:5]))
+    remedy = target.remedy if target else _nameless_remedy(taxonomy)
+    verb = "names" if len(names) == 1 else "name"
+    return [f"{shown} {verb} no condition, and an answer can say no more than that: {remedy}."]
 
 
 def check_urgencies(taxonomy: Taxonomy, remedy: str = "") -> None:
@@ -328,10 +414,16 @@ def check_urgencies(taxonomy: Taxonomy, remedy: str = "") -> None:
     more = f" (and so do {', '.join(list(missing)[1:6])})" if len(missing) > 1 else ""
     nameless = _is_nameless(taxonomy[first])
     looks = f"names no condition, may be {kind}" if nameless else f"looks like {kind}"
-    options = " ".join(f"--urgency {key}=urgent" for key in list(missing)[:3])
+    target = binary_target(each.name for each in taxonomy.classes)
+    calm = target.negative if target else None
+    options = " ".join(
+        f"--urgency {key}={'routine' if taxonomy[key].name == calm else 'urgent'}"
+        for key in list(missing)[:3]
+    )
+    advice = f"give {options} (or soon, routine), or choose a --taxonomy that has it"
+    if nameless and (named := _nameless_remedy(taxonomy)):
+        advice = f"{named}; or {advice}"
     raise UserError(
         f"the class {first!r} {looks} and has no urgency{more}, so no answer could "
-        f"call it urgent; "
-        + (remedy or f"give {options} (or soon, routine), or choose a --taxonomy that has it")
-        + "."
+        f"call it urgent; {remedy or advice}."
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skindx.core.errors import UserError
 from skindx.data.copies.deduplicate import LabelledImage, distinct
 from skindx.data.ledger import LedgerRow
-from skindx.data.manifest import Record, write_manifest
+from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
@@ -21,10 +21,10 @@ from skindx.data.splits.freeze import (
     fitting_folds,
     group_aliases,
     hold_splits,
+    lacking_notes,
     nearest,
     place_groups,
     read_places,
-    untrained_notes,
     write_places,
 )
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
@@ -265,15 +265,26 @@ def test_copies_of_the_same_bytes_give_a_group_all_their_names() -> None:
     assert group_aliases(images, {sha(1): "/P1"}, KEYS) == {"/P1": {"/P1", "/P2", sha(1)}}
 
 
-def test_a_class_that_is_only_validated_is_named() -> None:
-    rows = [LedgerRow(f"{n}.jpg", label, "stored", sha256=sha(n)) for n, label in enumerate("abc")]
+def test_a_class_that_a_split_lacks_is_named_with_what_helps() -> None:
+    where = {"a": SPLITS, "b": ["train", "val", "test"], "c": ["train"], "d": ["train"] * 4}
+    spots = [(label, split) for label, splits in where.items() for split in splits]
+    rows = [LedgerRow(f"{n}", label, "stored", sha256=sha(n)) for n, (label, _) in enumerate(spots)]
     kept = [LabelledImage(row, row.label, SOUND) for row in rows]
     groups = {row.sha256: row.sha256 for row in rows}
-    placed = dict(zip(groups, map(Placement, ("train", "val", "test")), strict=True))
-    assert [note[:23] for note in untrained_notes(kept, groups, placed)] == [
-        "b has no image in train",
-        "c has no image in train",
+    placed = {row.sha256: Placement(split) for row, (_, split) in zip(rows, spots, strict=True)}
+    notes = lacking_notes(kept, groups, placed, SplitSettings())
+    assert [note.partition(":")[0] for note in notes] == [
+        "b has no image in calibration",
+        "c has no image in val and calibration and test",
+        "d has no image in val and calibration and test",
     ]
+    assert "3 images in 3 groups" in notes[0]
+    assert "`folds: 2` and members of `fold: each`" in notes[0]
+    assert "sensitivity and AUROC cannot be computed" in notes[1]
+    assert "1 image in 1 group, and folds cannot divide them" in notes[1]
+    assert "--resplit" in notes[2]
+    whole = SplitSettings(train=0.8, val=0.1, calibration=0, test=0.1)
+    assert [note[0] for note in lacking_notes(kept, groups, placed, whole)] == ["c", "d"]
 
 
 def test_an_image_that_gave_a_group_its_name_stays_where_its_line_says(tmp_path: Path) -> None:

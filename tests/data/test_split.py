@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.manifest import SPLITS
+from skindx.data.manifest import SPLITS, Split
 from skindx.data.splits.split import SplitSettings, assert_disjoint, split_groups
 
 groups_of_one_class = st.lists(
@@ -47,6 +47,51 @@ def test_every_class_is_in_as_many_splits_as_it_has_groups(
     order = [split for split in ("train", "test", "val", "calibration") if settings.share[split]]
     for label in groups:
         assert present[label] >= set(order[: len(groups[label])])
+
+
+held_groups = st.dictionaries(st.sampled_from("ghijklmnop"), st.sampled_from(SPLITS))
+
+
+@given(any_groups, shares, st.integers(0, 9), held_groups)
+def test_a_class_lacks_a_split_only_where_others_need_its_groups(
+    members: list[tuple[str, str]], settings: SplitSettings, seed: int, held: dict[str, Split]
+) -> None:
+    splits = split_groups(members, settings, seed, held)
+    labels = defaultdict(set)
+    for group, label in members:
+        labels[group].add(label)
+    assert all(splits[group] == split for group, split in held.items() if group in labels)
+    there = Counter((label, splits[group]) for group in labels for label in labels[group])
+    for group in labels.keys() - held.keys():
+        spare = all(there[label, splits[group]] > 1 for label in labels[group])
+        lacks = any(
+            not there[label, split]
+            for label in labels[group]
+            for split in SPLITS
+            if settings.share[split]
+        )
+        assert not (spare and lacks)
+
+
+def test_few_positives_of_patients_with_many_images_are_in_every_split() -> None:
+    members = [(f"p{n % 40}", "benign") for n in range(4000)]
+    members += [(f"p{n}", "malignant") for n in range(8)]
+    splits = split_groups(members, SplitSettings(), 0)
+    assert {splits[f"p{n}"] for n in range(8)} == set(SPLITS)
+    counts = images_of(members, splits)
+    assert [round(counts[split] / len(members), 1) for split in SPLITS] == [0.6, 0.1, 0.1, 0.2]
+
+
+def test_a_group_moves_where_rarer_classes_took_the_places() -> None:
+    # x, y and z each put their largest group, which holds b too, into train.
+    members = [(f"{label}{n}", label) for label in "xyz" for n in range(4)]
+    members += [(f"{label}0", label) for label in "xyz"]
+    members += [(f"{label}0", "b") for label in "xyz"] + [("b", "b")] * 5
+    splits = split_groups(members, SplitSettings(), 0)
+    present = {splits[group] for group, label in members if label == "b"}
+    assert len(present) > 1
+    for label in "xyz":
+        assert {splits[f"{label}{n}"] for n in range(4)} == set(SPLITS)
 
 
 def test_shares_are_met_class_by_class() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy, normalise, taxonomy_names
+from skindx.data.labels import taxonomy_of
 from skindx.taxonomy.label_matches import (
+    binary_target,
     check_urgencies,
     described,
     looks_like,
@@ -210,3 +212,54 @@ def test_fitzpatrick_labels_keep_their_meaning(real: Path) -> None:
         assert (found.key if found else None) == exact.get(normalise(label)), label
     left = {label for label in labels if not match(label)}
     assert not {label for label in left if looks_like(SkinClass(key="x", name=label))}
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive"),
+    [
+        (("0", "1"), "1"),
+        (("0.0", "1.0"), "1.0"),
+        (("False", "True"), "True"),
+        (("no", "yes"), "yes"),
+        (("negative", "Positive"), "Positive"),
+        (("benign", "malignant"), "malignant"),
+        (("B", "M"), "M"),
+        (("N", "P"), "P"),
+        (("control", "case"), "case"),
+        (("gutartig", "bösartig"), "bösartig"),
+        (("healthy", "cancer"), "cancer"),
+    ],
+)
+def test_the_positive_of_two_labels_is_asked_for_its_name(
+    labels: tuple[str, str], positive: str
+) -> None:
+    target = binary_target(labels)
+    assert target == binary_target(reversed(labels))
+    assert target is not None
+    assert {target.positive, target.negative} == set(labels)
+    assert target.positive == positive
+    with pytest.raises(UserError, match="urgency") as caught:
+        taxonomy_of(labels, "mine")
+    assert positive in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [("a", "b"), ("melanoma", "nevus"), ("0", "1", "2"), ("1", "2"), ("benign",), ("benign", "mel")],
+)
+def test_other_labels_are_no_binary_target(labels: tuple[str, ...]) -> None:
+    assert binary_target(labels) is None
+
+
+def test_numbers_without_names_are_said_even_with_an_urgency() -> None:
+    with pytest.raises(UserError, match=r"'0' names no condition.*what is '1'.*`labels: \{\"1\": ") as e:
+        taxonomy_of(["0", "1"], "mine")
+    assert "--urgency 0=routine --urgency 1=urgent" in str(e.value)
+    taxonomy, lines = taxonomy_of(["0", "1"], "mine", {"0": "routine", "1": "urgent"})
+    assert [each.urgency for each in taxonomy.classes] == ["routine", "urgent"]
+    assert any(line.startswith("'0' and '1' name no condition, and an answer") for line in lines)
+    _, lines = taxonomy_of(["Melanoma", "Nevus"], "mine")
+    assert not any("no condition" in line for line in lines)
+    with pytest.raises(UserError, match=r"labels: \{\"0\": NAME, \"1\": NAME, \"2\": NAME\}"):
+        taxonomy_of(["0", "1", "2"], "mine")
