@@ -105,6 +105,12 @@ _STAGES = {
     "recall_zoom_large": ("linked, zoom from 1.75", "recall_before_zoom_large"),
     "recall_joined": ("in one family", "recall_joined_before"),
     "accepted_of_all": ("accepted if every pair were a candidate", ""),
+    "lost_no_points": ("lost: fewer than six points agree", ""),
+    "lost_no_points_zoom_small": ("the same, zoom below 1.25", ""),
+    "lost_no_points_zoom_middle": ("the same, zoom 1.25 to 1.75", ""),
+    "lost_no_points_zoom_large": ("the same, zoom from 1.75", ""),
+    "lost_not_accepted": ("lost: points agree, and the pixels too little", ""),
+    "lost_no_candidate": ("lost: accepted, and never a candidate", ""),
 }
 
 

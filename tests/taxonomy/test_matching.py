@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy, normalise, taxonomy_names
 from skindx.data.labels import taxonomy_of
+from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy, normalise, taxonomy_names
 from skindx.taxonomy.label_matches import (
     binary_target,
     check_urgencies,
@@ -246,14 +246,23 @@ def test_the_positive_of_two_labels_is_asked_for_its_name(
 
 @pytest.mark.parametrize(
     "labels",
-    [("a", "b"), ("melanoma", "nevus"), ("0", "1", "2"), ("1", "2"), ("benign",), ("benign", "mel")],
+    [
+        ("a", "b"),
+        ("melanoma", "nevus"),
+        ("0", "1", "2"),
+        ("1", "2"),
+        ("benign",),
+        ("benign", "mel"),
+    ],
 )
 def test_other_labels_are_no_binary_target(labels: tuple[str, ...]) -> None:
     assert binary_target(labels) is None
 
 
 def test_numbers_without_names_are_said_even_with_an_urgency() -> None:
-    with pytest.raises(UserError, match=r"'0' names no condition.*what is '1'.*`labels: \{\"1\": ") as e:
+    with pytest.raises(
+        UserError, match=r"'0' names no condition.*what is '1'.*`labels: \{\"1\": "
+    ) as e:
         taxonomy_of(["0", "1"], "mine")
     assert "--urgency 0=routine --urgency 1=urgent" in str(e.value)
     taxonomy, lines = taxonomy_of(["0", "1"], "mine", {"0": "routine", "1": "urgent"})

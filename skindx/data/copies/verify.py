@@ -302,9 +302,9 @@ def _judged(probability: float, evidence: PairEvidence) -> float:
     turned = turn_of(transform_23) >= TURNED
     if turned and probability >= REVIEW and evidence.model.inliers >= TURNED_INLIERS:
         return max(probability, ACCEPT)
-    if turned or zoom_of(transform_23) >= ZOOMED:
-        if all(evidence[name] >= least for name, least in _AGREED.items()):
-            return max(probability, ACCEPT)
+    moved = turned or zoom_of(transform_23) >= ZOOMED
+    if moved and all(evidence[name] >= least for name, least in _AGREED.items()):
+        return max(probability, ACCEPT)
     return probability
 
 

@@ -55,9 +55,8 @@ class SamePicture:
 
 def same_picture(first: Description, second: Description) -> SamePicture | None:
     """Return how the first image lies on the second, if both are one picture; else None."""
-    if min(first.small_HW.size, second.small_HW.size) == 0:
-        return None
-    if min(first.small_HW.std(), second.small_HW.std()) < _CONTRAST:
+    smalls = first.small_HW, second.small_HW
+    if any(small_HW.size == 0 or small_HW.std() < _CONTRAST for small_HW in smalls):
         return None
     likeness_O, maps_O23 = _orientations(first, second)
     best = int(np.argmax(likeness_O))
@@ -67,11 +66,10 @@ def same_picture(first: Description, second: Description) -> SamePicture | None:
     if aligned is None or aligned.covered < _COVERED:
         return None
     ncc = _texture_mean(*local_correlation(*both(aligned), aligned.shown_HW, WINDOW, NOISE))
-    if ncc < _NCC or beneath(aligned) < _BENEATH:
-        return None
-    if _detail(aligned) < _FINE and not _even(aligned):
-        return None
-    return SamePicture(aligned, ncc, best >= 4)
+    alike = ncc >= _NCC and beneath(aligned) >= _BENEATH
+    if alike and (_detail(aligned) >= _FINE or _even(aligned)):
+        return SamePicture(aligned, ncc, best >= 4)
+    return None
 
 
 def _orientations(

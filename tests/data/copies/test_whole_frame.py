@@ -57,7 +57,7 @@ def test_the_map_leads_from_the_first_image_to_the_second() -> None:
     first, second = described(pixels(1)), described(np.rot90(pixels(1)))
     picture = same_picture(first, second)
     assert picture is not None
-    height, width = first.shape_hw
+    width = first.shape_hw[1]
     corner = picture.aligned.transform_23 @ np.array([width - 1.0, 0, 1])
     assert corner == pytest.approx([0, 0], abs=1.5)  # a quarter turn against the clock
 
