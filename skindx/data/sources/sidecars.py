@@ -7,7 +7,6 @@ NAME.cls and NAME.txt too (https://github.com/webdataset/webdataset).
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -31,7 +30,6 @@ _MOST_BYTES = 64 << 20
 """Of one JSON file."""
 _BESIDE = ("json", "txt", "cls")
 """Endings of what may lie beside an image."""
-_TAG = re.compile("<[^<>]*>")
 _DEEPEST = 12
 
 
