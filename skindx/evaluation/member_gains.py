@@ -23,8 +23,6 @@ GAINED = ("top1", "balanced_accuracy", "balanced_rule_accuracy", "auroc", "log_l
 """The figures in which gains are stated, by their keys in FIGURES."""
 SURE = 0.9
 """The least share of resampled validation groups that have to choose the better member."""
-LEAST_COST = 0.9
-"""One network of an ensemble's cost has at least this share of it."""
 
 Networks = Mapping[str, NDArray[np.float64]]
 """The probabilities_NC of each network, by its name; of the same images."""
@@ -182,11 +180,3 @@ def choose_network(
         return None
     shares = dict(zip(networks, (won_K / counted).tolist(), strict=True))
     return MemberChoice(list(networks)[int(value_K.argmax())], shares)
-
-
-def of_its_cost(costs: Mapping[str, float], cost: float) -> tuple[str, ...]:
-    """Return the networks that cost at least 0.9 of an ensemble's `cost`, in any one unit.
-
-    Empty where none does: a cheaper network is no "one network of its cost".
-    """
-    return tuple(name for name, price in costs.items() if price >= LEAST_COST * cost)

@@ -15,7 +15,6 @@ from skindx.evaluation.member_gains import (
     figure_gain,
     member_gains,
     networks_of,
-    of_its_cost,
 )
 
 Floats = NDArray[np.float64]
@@ -134,9 +133,3 @@ def test_members_of_another_bundle_choose_nothing() -> None:
     answers = whole(20)
     with pytest.raises(ValueError, match="of validation"):
         member_gains(answers, dataclasses.replace(answers, members=("x", "y")))
-
-
-def test_one_network_of_its_cost_has_nine_tenths_of_it() -> None:
-    costs = {"cheap": 2.0, "just": 9.0, "near": 8.99, "dear": 12.0}
-    assert of_its_cost(costs, 10.0) == ("just", "dear")
-    assert of_its_cost({"cheap": 2.0}, 10.0) == ()

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from skindx.evaluation.member_gains import LEAST_COST
 from skindx.metrics import Statistic
 from skindx.models.combination import EQUAL, log, pool
 from skindx_bench.train.ensemble_passes import FoldPasses, Seen
@@ -25,7 +24,8 @@ from skindx_bench.train.ensemble_passes import FoldPasses, Seen
 
 Single = tuple[int, int]
 """A member's number and its views."""
-
+LEAST_COST = 0.9
+"""One network of an ensemble's cost has at least this share of it."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

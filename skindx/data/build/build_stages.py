@@ -280,10 +280,12 @@ def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:
         small = [(row, screened) for row, screened in pairs if is_thumbnail(row.url, screened)]
         if len(small) >= _SHARE * len(pairs):
             row, screened = small[0]
+            # Of all sources an atlas alone is named by its address, and read by selectors.
+            hint = ", and set the selector `picture` to them" if "://" in source else ""
             notes.append(
                 f"{len(small)} of {len(pairs)} images of {source} seem to be thumbnails, such "
                 f"as {row.url} ({screened.width} x {screened.height} pixels); look whether its "
-                f"pages name larger versions, and set the selector `picture` to them."
+                f"pages name larger versions{hint}."
             )
     return notes
 
