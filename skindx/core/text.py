@@ -119,8 +119,14 @@ def html_environment(package: str) -> "Environment":
 
 
 def inlined(package: str, name: str) -> str:
-    """Return a style or script of a package's templates as part of HTML and of XML alike."""
-    text = (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
+    """Return a style or script of a package's templates as part of HTML and of XML alike.
+
+    A style follows page.css, which all such pages share.
+    """
+    files = [resources.files(package) / "templates" / name]
+    if name.endswith(".css"):
+        files.insert(0, resources.files("skindx.core") / "templates/page.css")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     return f"/*<![CDATA[*/\n{text}/*]]>*/"
 
 
