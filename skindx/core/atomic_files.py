@@ -46,7 +46,7 @@ class FolderKind:
     """One kind of folder that a verb writes: what may stand in its place before."""
 
     what: str
-    """With its article: an evaluation."""
+    """The kind's name with its article, as messages print it, for example "an evaluation"."""
     mark: str = ""
     """The file by which an earlier one is known, moved in last; "": none is ever replaced."""
     contents: tuple[str, ...] = ()

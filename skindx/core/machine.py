@@ -117,7 +117,7 @@ _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _PORTS = range(15_000, 30_000)
-"""Below what Linux, macOS and Windows give to connections."""
+"""Ports below the range that Linux, macOS and Windows assign to outgoing connections."""
 _HUB = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 

@@ -9,7 +9,7 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many images are done, and how many there are (0: unknown)."""
 
 INTERVAL_S = 15.0
-"""Between two lines of a stage that goes on."""
+"""Seconds between two progress lines of one stage."""
 
 
 @contextmanager

@@ -36,7 +36,7 @@ _YAML = "yaml"
 
 
 OFF = BeforeValidator(lambda value: "off" if value is False else value)
-"""For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
+"""Validator for settings with the choice `off`, which YAML 1.1 reads as false unless quoted."""
 
 
 def with_group(pattern: str) -> str:

@@ -16,8 +16,8 @@ from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.resize import shrink
 
 Cut = Literal["", "square", "edge"]
-"""By what a lesion is cut: the square that the networks see, or the photo's own edge; "": by
-neither, as far as can be told."""
+"""What cuts the lesion off: "square", the part that the networks see; "edge", the photo's own edge;
+"", neither, as far as the photo shows."""
 
 Edges = tuple[float, float, float, float]
 """Left, top, right and bottom."""
@@ -25,9 +25,9 @@ Edges = tuple[float, float, float, float]
 SIDE = 96
 """Pixels of the shorter side: an outline needs no more, and hairs are gone."""
 LEAST_OUTSIDE = 0.01
-"""Share of a region outside of the square, from which it is cut."""
+"""Share of a region outside the square from which the region counts as cut."""
 LEAST_OUTSIDE_BOX = 0.02
-"""Of a box, which is wider than its lesion."""
+"""The same share for a detector's box, which is wider than its lesion."""
 LEAST_SOLID = 0.6
 """Share of its convex hull that a region fills; shadows and hair fill less."""
 LEAST_CONTRAST = 0.18

@@ -37,7 +37,7 @@ FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif"
 # Tags of TIFF: bits of a sample, photometric interpretation (0: white is zero), planes, signedness.
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 _NOTES_BYTES = 1 << 22
-"""In which EXIF is looked for: Pillow takes a step in Python for each byte that is no marker."""
+"""Bytes at a file's start searched for EXIF: Pillow steps in Python over each non-marker byte."""
 _BAND_PIXELS = 1 << 20
 """Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
 

@@ -23,7 +23,7 @@ _FREE_BYTES = 64 << 20
 _PASSES = 12
 """Passes over an image of as many pixels as the cap; encoders make about ten."""
 MAX_PASSES = 100
-"""Over any image."""
+"""Most passes over an image of any size."""
 
 # Bytes a pixel at the peak, measured at 49 million pixels with Pillow 12 and libwebp 1.6.
 _RESULT_BYTES = 3
@@ -32,15 +32,15 @@ _BAND_BYTES = 16 << 20
 _WEBP_BYTES = 16
 """Two canvases of libwebp's animation decoder, its copy and Pillow's."""
 _PLAIN_WEBP_BYTES = 7
-"""Of one opaque image: libwebp's own pixels and the result."""
+"""Bytes a pixel of one opaque image: libwebp's own pixels and the result."""
 SCALED_MOST = 4
 """A JPEG that is decoded at a smaller scale may have so many times the pixels of the cap."""
 _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
-"""Of Pillow's modes; every other one takes 4."""
+"""Bytes a pixel of Pillow's modes; every other mode takes 4."""
 _ANIMATED, _TRANSPARENT = 0x02, 0x10
 """Flags of an extended WebP."""
 _PNG_CHANNELS = {2: 3, 4: 2, 6: 4}
-"""By the colour type in the header, all others have 1; the byte before it is the bits of each."""
+"""Channels by the header's colour type, else 1; the byte before the type is bits a channel."""
 _SAMPLES = {"Gray": 1.0, "420": 1.5, "411": 1.5, "422": 2.0, "440": 2.0}
 """Samples a pixel of a JPEG by its subsampling; without: 3, or 4 of four inks."""
 

@@ -32,7 +32,7 @@ LIMITS = SandboxLimits(timeout_s=15, memory_mb=800)
 _MODULES = ("pydicom", "gdcm", "openjpeg", "rle")
 _KEYWORDS = (*dicom_facts.TAGS, *dicom_pixels.TAGS)
 _HEADER_BYTES = 16 << 20
-"""Beside the pixels of a file that inflates."""
+"""Room for a deflated file's elements other than its pixels."""
 
 
 @dataclass(frozen=True)

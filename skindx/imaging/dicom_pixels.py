@@ -59,7 +59,7 @@ TAGS = (
 _UNDEFINED = 0xFFFFFFFF
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 _BEGINNINGS = (b"\xff\xd8\xff", b"\xff\x4f\xff\x51")
-"""Of a JPEG, and of a JPEG 2000 codestream."""
+"""First bytes of a JPEG and of a JPEG 2000 codestream."""
 _ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
 """A segment of Adobe's, but for its last byte: 0 for RGB, 1 for YCbCr."""
 _FILL = re.compile(rb"\xff+")
@@ -69,7 +69,7 @@ _PIXELS = {0xD9, 0xDA, 0x90}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _NOTES = {*range(0xE0, 0xF0), 0xFE}
 _J2K_PIXELS = 28_000_000
-"""Of a JPEG 2000: three components of 32 bits and their copies take up to 24 bytes a pixel."""
+"""Most pixels of a JPEG 2000: three 32-bit components and their copies take 24 bytes a pixel."""
 _PLANE_BYTES = 10
 """Memory a pixel at the peak, where planes are decoded and put together."""
 _BAND = 1 << 18

@@ -155,7 +155,7 @@ _MARKER_IN_SCAN = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 _FILL = b"\xff"
 """May be repeated before a marker."""
 MOST_SEGMENTS = 10_000
-"""Of a JPEG; cameras write some dozens. Four bytes make one, and each takes a step in Python."""
+"""Most segments of a JPEG; cameras write dozens. One takes 4 bytes and a step in Python."""
 _BEHIND_PIXELS = (_END[1], 0xD8, None)
 """The end, the start of another image, or nothing."""
 
@@ -177,7 +177,7 @@ class _Jpeg:
     head: bytes
     """All up to the pixels of the last scan."""
     pixels: bytes
-    """Of the last scan, and what stands between them and the next marker."""
+    """Data of the last scan and all bytes up to the next marker."""
     ended: bool
     """The next marker is that of the end."""
 

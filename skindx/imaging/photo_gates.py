@@ -64,7 +64,7 @@ class PhotoFault:
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""
 BRIGHT = 150.0
-"""Below this brightness detail is fainter too: the floor sinks with it, for dark skin's sake."""
+"""Brightness below which `FLOOR` is reduced, as detail of dark photos and dark skin is fainter."""
 REFUSED, REMARKED = -0.5, -0.2
 
 
@@ -163,7 +163,7 @@ GATES: dict[Gate, Callable[[Reduced], PhotoFault | None]] = {
     "no-skin": no_skin,
     "blur": blurred,
 }
-"""In this order, since a dark photo also counts as blurred and the advice would not help."""
+"""The order matters: a dark photo also counts as blurred, and that advice would not help."""
 
 
 def inspect(pixels_HWC: NDArray[np.uint8]) -> list[tuple[Gate, PhotoFault]]:
@@ -259,7 +259,7 @@ class ModalityNetwork(Settings):
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     hidden: tuple[tuple[float, ...], ...]
-    """Of each hidden unit: weights of the F scaled features, the bias, and its share."""
+    """One row per hidden unit: weights of the F scaled features, bias, output weight."""
     bias: float
     medians: dict[Kind, float]
     """The middle score of each kind among the images that it was fitted on."""
@@ -289,7 +289,7 @@ class ModalityCheck(Settings):
 
     kind: Kind
     threshold: float
-    """Of the score, positive for the other kind."""
+    """Score from which a photo is refused, signed so that higher means the other kind."""
     images: int = Field(ge=1)
     """Calibration images whose scores the threshold leaves below it."""
 

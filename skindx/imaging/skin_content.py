@@ -31,11 +31,11 @@ MOST_FLAT, MOST_BESIDE_FLAT = 0.4, 0.5
 
 Strong compression makes parts of skin flat and leaves the rest."""
 MOST_LINES = 0.5
-"""Share of the strips."""
+"""Share of the image's strips with lines of writing, from which it counts as text."""
 WRITTEN = 0.12
 """Roughness of brightness that writing has at least; lines of hair and shadow have less."""
 MOST_ROUGH, MOST_COLOUR_ROUGH = 0.3, 0.12
-"""Of brightness, and of colour."""
+"""Roughness of brightness and of colour from which an image counts as noise."""
 
 PEEK = 48
 """Pixels of the shorter side that the first look leaves, at least."""
@@ -51,7 +51,7 @@ STROKE = 7
 CONTRAST = 12
 """Levels by which a stroke is darker than the ground around it, at the least."""
 FEWEST_ROWS, LEAST_INK, LEAST_KEPT = 6, 0.04, 0.2
-"""Of a strip with writing: rows of ink, share of ink, and how far it keeps to rows."""
+"""Minimums for a strip of text: rows of ink, share of ink, and how far its ink keeps to rows."""
 EVEN = 8.0
 """Levels of spread below which an image is even, and what differs in it too little to matter."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 Space = Literal["RGB", "L", "CMYK"]
-"""Of the pixels, by Pillow's mode."""
+"""Colour space of the pixels, named by Pillow's mode."""
 
 _SAME = 1
 """Levels of 255 by which ways to write down the same colours may differ."""
@@ -190,7 +190,7 @@ def _grid() -> Pixels:
 
 
 _SHIFT, _LAST = 13, 1 << 14
-"""As in `matrix_colours.cpp`: full light is _LAST << _SHIFT, and has _LAST steps in the curve."""
+"""Same as in `matrix_colours.cpp`: full light is _LAST << _SHIFT; the curve has _LAST steps."""
 _MOST = 4.0
 """Light that one channel may add; three of them are below the largest whole number."""
 

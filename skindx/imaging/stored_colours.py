@@ -97,7 +97,7 @@ def _jpeg(data: "bytes | mmap") -> StoredColours:
 _SRGB_XY = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
 _D65 = (0.3127, 0.3290)
 _EVEN = 1e-3
-"""By which chromaticities, and gamma times ten, may differ from those that sRGB's writers state."""
+"""Tolerance of chromaticities against sRGB's stated ones; that of gamma is ten times as wide."""
 
 
 def _png(data: "bytes | mmap") -> StoredColours:

@@ -38,7 +38,7 @@ from skindx.taxonomy import Taxonomy
 Floats = NDArray[np.float64]
 
 LEAST_GROUPS = FEWEST
-"""With fewer lesions the out-of-distribution check would refuse more than one of twenty."""
+"""Fewest lesions; with less, the out-of-distribution check would refuse over one in twenty."""
 FOLDS = 5
 CANNOT = (
     "The networks are unchanged: adapting does not make them tell diseases apart that they "
@@ -84,7 +84,7 @@ class Adaptation(Settings):
 
     @property
     def words(self) -> str:
-        """To what, with how many images, and when, in a sentence."""
+        """One sentence: the dataset it was adapted to, the number of images, and the date."""
         return (
             f"Adapted on {self.date[:10]} to {self.images} local images in {self.groups} groups of "
             f"{self.dataset}: temperature, mix of diseases and thresholds are theirs."
@@ -127,7 +127,7 @@ class LocalImages:
     """Logarithms of the pooled probabilities of whole images, times the slope of the bundle's
     calibration by class."""
     crop_NC: Floats | None = None
-    """Of the crops around the best boxes, NaN where there is none; None for no such view."""
+    """The same for crops around the best boxes, NaN where an image has no box; None: no crops."""
     ood_NK: Floats | None = None
     """Scores of the out-of-distribution detectors."""
 

@@ -20,7 +20,7 @@ from skindx.core.untrusted import MEGABYTE, open_plain
 
 _LONGEST_HEADER = 32 * MEGABYTE
 MOST_BYTES = 2**36
-"""Of one file of weights: more than any network that this package serves."""
+"""Most bytes of one weight file: more than any network that this package serves."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Declared:
 
     shape: tuple[int, ...]
     dtype: str
-    """As safetensors writes it, such as F32."""
+    """The type in safetensors' notation, such as F32."""
 
 
 def declared(path: Path) -> dict[str, Declared]:

@@ -28,13 +28,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
 
 FEWEST = 10
-"""Images of a class, without which its bias stays at 0."""
+"""Fewest images of a class with which its bias is fitted; with less it stays at 0."""
 FOLDS = 5
 _SHOWN = 12
-"""Biases that a sentence has, the largest ones."""
+"""Most biases that one sentence names, the largest first."""
 _STRENGTHS = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Of the penalty on the squared biases, beside the mean loss of an image; never none, since a fold
-may hold all images of a class."""
+"""Weights of the penalty on the squared biases, relative to the mean log loss; never 0, because one
+fold may hold all images of a class."""
 
 
 class LossGain(Settings):
@@ -120,7 +120,7 @@ class CalibrationFit:
     fitted: ClassCalibration | None
     """None: there is too little to fit biases on."""
     gain: LossGain | None
-    """Of the log loss, cross-fitted over groups."""
+    """Reduction of the log loss, cross-fitted over groups."""
     by_class_NC: Floats | None = None
     """Cross-fitted probabilities by the calibration, N x C."""
     plain_NC: Floats | None = None

@@ -95,9 +95,9 @@ class Prevalence:
     """The mix of diseases that an operator sees, beside that of the calibration images."""
 
     shares_C: tuple[float, ...]
-    """In the order of the taxonomy; they sum to 1."""
+    """Share of each class, in the taxonomy's order; they sum to 1."""
     calibration_C: tuple[float, ...]
-    """The same of the calibration images."""
+    """The shares of the classes among the calibration images."""
 
     @classmethod
     def from_shares(cls, given: Mapping[str, float], counts: Mapping[str, int] | None) -> Self:

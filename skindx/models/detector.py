@@ -106,9 +106,9 @@ class DetectorSpec(Settings):
 
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
     confidence: float = Field(0.25, ge=0, lt=1)
-    """Boxes below are not shown; an evaluation asks for all of them."""
+    """Boxes with a lower score are not shown; an evaluation asks for all boxes."""
     overlap: float = Field(0.6, gt=0, lt=1)
-    """Of two boxes of a class that overlap more than this (IoU), only the better one stays."""
+    """Of two boxes of one class with a larger overlap (IoU) only the better one stays."""
     labels: tuple[str, ...] = ("lesion",)
 
 

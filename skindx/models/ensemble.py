@@ -273,7 +273,7 @@ class MemberNetwork(nn.Module):
         """`classifier.net` is timm's module, which takes normalised B x 3 x S x S."""
         self.views: Views = member.views
         self.preprocess = preprocess
-        """From a photo to its square, S x S x 3 of uint8."""
+        """Function that makes the square, S x S x 3 uint8, of a photo."""
         self.eval()
 
     def forward(self, squares_BSS3: Tensor) -> Tensor:

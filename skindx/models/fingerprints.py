@@ -42,10 +42,10 @@ from skindx.models.bounded_files import declared, load_tensors, save_tensors
 # O = orientations, W = words of a hash
 
 FINGERPRINTS = "fingerprints.safetensors"
-"""In a bundle: of the images that made it."""
+"""File in a bundle with the fingerprints of the images that made it."""
 POINTS = 32
 STEP = 16
-"""Of a component of a code: it is kept in four bits."""
+"""Quantisation step of one component of a code, which is stored in four bits."""
 BATCH = 256
 """Images that are read ahead, or compared at once."""
 _MOST = 10_000_000

@@ -39,9 +39,9 @@ MOST_URGENT_LOSS = 0.01
 SEX_SHIFT = 0.05
 """The most that sex alone may move any probability, in an answer with whatever else."""
 _FEWEST, _FEWEST_AT_SITE = 100, 20
-"""Images that say a field, and a place, before it is learned from."""
+"""Fewest images with a known field, and fewest at a site, from which a field is learned."""
 _STRENGTHS = (30.0, 10.0, 3.0, 1.0)
-"""Of the penalty, in images: half of it times the squared weights."""
+"""Strengths of the penalty in images: each is multiplied by half the squared weights."""
 _KEPT = 0.7
 """Chance of a field to be kept in the second view of an image, so that any subset serves."""
 
@@ -168,7 +168,7 @@ class MetadataSpec(Settings):
     """None: the fields gain nothing, and no answer uses them."""
     gain: LossGain
     rules: dict[str, AnswerRules] = Field(default_factory=dict)
-    """By the fields that an answer uses, such as `age+site`; other answers use none."""
+    """Rules by the fields used, such as `age+site`; an answer with other fields uses none."""
 
     def served(self, facts: Facts) -> tuple[MetadataField, ...]:
         """Return the fields that an answer uses of those that are given."""

@@ -187,7 +187,7 @@ class DetectorConfig(Settings):
     backbone: list[list[Any]] = Field(min_length=1, max_length=_MOST_LAYERS)
     head: list[list[Any]] = Field(min_length=1, max_length=_MOST_LAYERS)
     scales: dict[str, tuple[float, float, float]] | None = None
-    """By letter: factors of depth and width, and the most channels."""
+    """Factors of depth and width and the most channels, by the scale's letter."""
     scale: str = Field("", pattern=r"^[a-z]?$")
     depth_multiple: float = Field(1.0, gt=0, le=4)
     width_multiple: float = Field(1.0, gt=0, le=4)
@@ -259,15 +259,15 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
 
 
 _SIDE = 256
-"""Of the square that ultralytics passes through a new network."""
+"""Side in pixels of the square that ultralytics passes through a new network."""
 
 _MOST_ELEMENTS, _MOST_PRODUCTS = 2**26, 5e11
-"""Of one result, and of all layers: several times what the largest YOLO needs."""
+"""Most elements of one result and most products of a network: several times the largest YOLO's."""
 
 _STRIDED = ("Conv", "GhostConv", "DWConv", "CBLinear")
-"""Their stride is their third argument."""
+"""Layers whose third argument is their stride."""
 _PADDED = {"Conv": 3, "CBLinear": 3, "nn.MaxPool2d": 2}
-"""Which argument says how much is added on each side, where one does."""
+"""Position of the padding argument, for layers that have one."""
 
 _HEAD_CHANNELS = 32
 

@@ -41,22 +41,22 @@ NAME = rf"{HUB}[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|{LOCAL}.+"
 """A tower's name, beside the names of timm's own list."""
 _NEEDED = ("size", "mean", "std")
 _FORMAT = 1
-"""Of the converted files: another number when the conversion changes."""
+"""Version of the converted files: it changes when the conversion changes."""
 
 
 class TowerOrigin(Settings):
     """What a bundle records of third-party weights; no address in it is ever opened."""
 
     name: str = Field(max_length=_SHOWN)
-    """Of the hub's repository or of the folder."""
+    """Name of the hub's repository or of the folder."""
     format: Literal["timm", "open_clip"]
     licence: str = Field("", max_length=_SHOWN)
-    """As the card says it; empty where it names none."""
+    """Licence as the model card states it; empty where the card names none."""
     licence_url: str = Field("", max_length=_SHOWN)
     revision: str = Field("", max_length=64)
     """The hub's commit."""
     weights_sha256: str = Field("", max_length=64)
-    """Of the file of weights as it was given; empty where the member started from random ones."""
+    """SHA-256 of the given weight file; empty where the member started from random weights."""
 
     @property
     def restricted(self) -> bool:

@@ -142,7 +142,7 @@ class UrgentRiskRule(Settings):
     each counts, since images of one group are no independent evidence.
     """
     levels: tuple[RiskLevel, ...] = Field(min_length=1)
-    """By ascending miss rate."""
+    """Levels by ascending miss rate."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

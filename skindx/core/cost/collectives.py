@@ -13,10 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 SMALLEST_FITTED_BYTES = 1000
-"""Below it a message fits one packet and costs less than alpha; no gradient is so small alone."""
+"""Smaller messages fit one packet and cost less than alpha; no single gradient is so small."""
 
 MOST_FITTED = 512
-"""Samples of a fit, which looks at all lines through two of them."""
+"""Number of samples that a fit uses at most: it tries every line through two of them."""
 
 T = TypeVar("T")
 

@@ -19,10 +19,10 @@ UNMEASURED_LOCAL = 0.5
 """Standard deviation, over the mean, of local work that was not measured."""
 
 _MERGE_S_PER_ELEMENT = 1e-8
-"""For each element that another rank sends and that is merged in."""
+"""Seconds to merge one element of a message from another rank."""
 
 _GPU_FASTER = 30
-"""All of it is bound by memory, which a GPU has so much faster than a core."""
+"""Local work is bound by memory bandwidth, which is this many times a core's on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Timed:
 
     @property
     def alone_s(self) -> float:
-        """With the link to itself."""
+        """Seconds of the message while no other message uses the link."""
         return self.latency_s + self.wire_s
 
 
@@ -55,12 +55,12 @@ class Price:
     together_spread: float = 0.0
 
     def spread_of(self, messages: int) -> float:
-        """Return how sure so many of them are, which may be under way at once."""
+        """Return the relative standard deviation of this many messages, which may overlap."""
         return math.hypot(self.spread, self.together_spread if messages > 1 else 0.0)
 
     @property
     def line(self) -> Cost:
-        """As alpha + beta x bytes, for plans."""
+        """The time as alpha + beta x bytes, for plans."""
         return self.curve.line
 
     def __call__(self, size_bytes: float) -> Timed:
@@ -82,11 +82,11 @@ class Network(Protocol):
 
     @property
     def backend(self) -> str:
-        """As the cluster file names it: gloo, nccl, mpi."""
+        """The backend as the cluster file names it: gloo, nccl, mpi."""
 
     @property
     def slots(self) -> int:
-        """Collectives of a rank that are under way at once."""
+        """Number of collectives that one rank can run at the same time."""
 
     @property
     def between(self) -> Cost:
@@ -151,19 +151,19 @@ class StepSchedule:
 
     messages: tuple[Message, ...] = ()
     gathers: tuple[Message, ...] = ()
-    """Before forward, which waits for them."""
+    """Collectives before the forward pass, which waits for them."""
     spreads: tuple[Message, ...] = ()
-    """After the update, of the ranks' parts of the weights."""
+    """Collectives after the update, which gather the weights that each rank updated."""
     serial: bool = False
     """One message at a time, whatever the backend could do."""
     finish_s: float = 0.0
     """Work after the last message."""
     update_share: float = 1.0
-    """Of the weights that a rank updates."""
+    """Share of the weights that one rank updates, 0..1."""
     spread: float = 0.0
-    """How sure the messages are: standard deviation over the mean."""
+    """Standard deviation of the messages' times over their mean."""
     local_spread: float = 0.0
-    """How sure the work of the cores is."""
+    """Standard deviation of the local work's time over its mean."""
     measured: bool = True
     """The collective was measured on this cluster, among as many ranks."""
     flow: Flow | None = None
@@ -187,14 +187,14 @@ class Load:
     """Input of a price: the tensors of a step and their network."""
 
     trace: Trace
-    """At the batch of the step; sizes as fp32."""
+    """Tensors and times of one step at its batch; sizes are those of fp32."""
     profile: Profile
     device: Literal["cpu", "cuda"] = "cpu"
     images: int = 1
-    """Of a rank in a piece."""
+    """Images that one rank processes in one piece of its batch."""
     pieces: int = 1
     factor: float = 1.0
-    """Of computing, as it was learnt; it is in the trace already."""
+    """Learnt correction factor of compute times, already applied to `trace`."""
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """Placements that were searched."""
 

@@ -15,7 +15,7 @@ MOST_S = 1e9
 """Seconds, thirty years: no step takes as long."""
 MOST_BYTES = 10**15
 MOST_TENSORS = 4096
-"""Of one network: three times those of the largest published ones; plans look at pairs of them."""
+"""Most tensors of a network: three times those of the largest published; plans compare pairs."""
 
 Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
@@ -27,7 +27,7 @@ class Trace(Settings):
 
     names: tuple[Name, ...] = Field(min_length=1, max_length=MOST_TENSORS)
     sizes_bytes: tuple[Bytes, ...] = Field(max_length=MOST_TENSORS)
-    """As sent: half of fp32's where gradients travel in 16 bits."""
+    """Bytes as sent: half of the fp32 size where gradients are sent in 16 bits."""
     backward_s: tuple[Seconds, ...] = Field(max_length=MOST_TENSORS)
     """Time from the gradient before (for the first: from the end of forward) to this one."""
     forward_s: Seconds = 0.0
@@ -51,9 +51,9 @@ class Trace(Settings):
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Images = Annotated[int, Field(ge=1, le=10**6)]
-"""Of one step."""
+"""Number of images in one step."""
 Rate = Annotated[float, Field(ge=1, le=1e24, allow_inf_nan=False)]
-"""A second."""
+"""Number of operations a second."""
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Shape = Annotated[tuple[Count, ...], Field(max_length=16)]
 Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
@@ -69,17 +69,17 @@ class ProfiledLayer(Settings):
     """Null: it was never timed."""
     backward_s: Seconds | None
     shapes: tuple[Shape, ...] = Field((), max_length=MOST_TENSORS)
-    """Of its parameters, in the order in which backward makes their gradients."""
+    """Shapes of its parameters, in the order in which backward completes their gradients."""
     parameter_bytes: Bytes
-    """As fp32."""
+    """Size of its parameters in fp32."""
     activation_bytes: Bytes = 0
-    """Of its output, at the batch of the profile."""
+    """Size of its output at the profile's batch."""
     input_bytes: Bytes = 0
-    """Of its input, at the batch of the profile; 0: not known."""
+    """Size of its input at the profile's batch; 0: not known."""
     outputs: Number = 0
     """Output channels or features; 0: not known, or as its shapes say."""
     groups: Count = 1
-    """Of a convolution."""
+    """Groups of a grouped convolution; 1 for every other layer."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -104,9 +104,9 @@ class LocalWork(Settings):
     """Work of an exchange on a rank's own cores in a step, at the profile's parameters."""
 
     base_s: Seconds
-    """Alone: select, keep, scatter; project and orthogonalise; copy."""
+    """Time without any merge: select, keep, scatter; project and orthogonalise; copy."""
     merge_s: Seconds = 0.0
-    """For each message of another rank that is merged in."""
+    """Seconds to merge one message of another rank."""
     spread: Spread = 0.0
     density: float | None = Field(None, ge=0, le=1)
     """Share of elements that was sent when it was measured."""
@@ -131,9 +131,9 @@ class Profile(Settings):
     """Side of its images in pixels."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     batch: Images = 32
-    """Images of the layers' times."""
+    """Batch at which the layers were timed."""
     layers: tuple[ProfiledLayer, ...] = Field(min_length=1, max_length=MOST_TENSORS)
-    """In forward order."""
+    """The layers in forward order."""
     at: tuple[AtBatch, ...] = Field((), max_length=MOST_TENSORS)
     """Two batches or more, from which others follow."""
     update_s: Seconds = 0.0
@@ -164,5 +164,5 @@ class Profile(Settings):
 
     @property
     def parameter_bytes(self) -> int:
-        """Of all layers, as fp32."""
+        """Size of all layers' parameters in fp32."""
         return sum(layer.parameter_bytes for layer in self.layers)

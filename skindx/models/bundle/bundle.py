@@ -251,9 +251,9 @@ class DetectorParts:
     config: dict[str, Any]
     state: dict[str, torch.Tensor]
     recall: DetectorRecall | None = None
-    """On validation images; None where it was not measured."""
+    """Recall on validation images; None where it was not measured."""
     images: ImageOrigin = UNSTATED
-    """What the images are that it learned from, and those that `recall` was measured on."""
+    """Origin of the images that it learned from and that `recall` was measured on."""
 
 
 def pack(

@@ -289,7 +289,7 @@ class Forgotten:
 
     gallery: int = 0
     ood: int = 0
-    """Of the images that the out-of-distribution check was fitted on."""
+    """Number of lost images that the out-of-distribution check was fitted on."""
     refitted: bool = False
     """Whether the check is fitted again on the rest; otherwise it goes, if it loses images."""
     fingerprints: int = 0

@@ -79,14 +79,14 @@ class BundleSpec(Settings):
     conformal: Conformal | None = None
     """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     whole_conformal: Conformal | None = None
-    """Those of answers by the whole image alone, where `conformal` is of answers with a crop."""
+    """Thresholds for answers without a crop, where `conformal` is for answers with one."""
     urgent_risk: UrgentRiskRule | None = None
-    """From which risk the next step is urgent; None for an older bundle, and where there were too
-    few calibration images of urgent classes. The next step then follows the set of classes."""
+    """Rule of the risk from which the next step is urgent; None for an older bundle and for too few
+    calibration images of urgent classes. The next step then follows the set of classes."""
     whole_urgent_risk: UrgentRiskRule | None = None
-    """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
+    """The rule for answers without a crop, where `urgent_risk` is for answers with one."""
     soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
-    """From which risk of an urgent or soon class the next step is at least soon; None as above."""
+    """The same rule for urgent and soon classes together: it makes the next step at least soon."""
     whole_soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
     metadata: MetadataSpec | None = Field(None, exclude_if=lambda metadata: metadata is None)
     """Whether age, sex and place change an answer; None: the dataset did not say them, or the
@@ -97,7 +97,7 @@ class BundleSpec(Settings):
     novelty: OodSpecV01 | None = None
     """The same in bundles of version 0.1."""
     adapted: Adaptation | None = Field(None, exclude_if=lambda adapted: adapted is None)
-    """To which local images it was fitted again; None: to none."""
+    """The local images that the bundle was adapted to; None: it was not adapted."""
     modality: ModalityCheck | None = Field(None, exclude_if=lambda check: check is None)
     """Whether a photo is dermoscopic or clinical, as the images are not that it learned from; None
     for an older bundle, and where these are mixed, unknown or too few."""
@@ -148,7 +148,7 @@ def shown_frame(spec: BundleSpec) -> Preprocess:
 
 
 DETECTORS_MANIFEST = "detector's manifest sha256"
-"""Of the manifest that a detector of another run learned from."""
+"""Provenance key: SHA-256 of the manifest that a detector of another run learned from."""
 
 
 def origin_of_detector(spec: BundleSpec) -> ImageOrigin:
@@ -178,7 +178,7 @@ def origin_beside(weights: Path) -> ImageOrigin:
 
 
 MANIFEST_SHA256 = "manifest_sha256"
-"""Of the manifest that the members were trained on."""
+"""Provenance key: SHA-256 of the manifest that the members were trained on."""
 TRAINING_IMAGES = "training_images"
 TRAINING_COUNTS = "training_images_by"
 """How many training images each class, skin type, age, sex, site, source and licence has."""
@@ -197,7 +197,7 @@ CALIBRATION_CLASSES = "calibration_images_by_class"
 """How many calibration images each class has: the mix that the probabilities hold for."""
 
 PACKED_FROM = "packed_from_sha256"
-"""Of the members, settings and data that the bundle was packed from."""
+"""Provenance key: SHA-256 of the members, settings and data it was packed from."""
 
 OLD_KEYS = {
     MANIFEST_SHA256: "manifest sha256",

@@ -47,16 +47,16 @@ class UseLimits(Settings):
     purpose: Literal["research"] = "research"
     """What it is for. No bundle of skindx is a medical device."""
     licence: Line
-    """Under which the weights may be used: an SPDX identifier such as CC-BY-NC-4.0, or a name."""
+    """Licence of the weights: an SPDX identifier such as CC-BY-NC-4.0, or a name."""
     licence_url: str = Field("", max_length=512, pattern=r"^(https?://[!-~]+)?$")
     """Where its text stands; that of a known licence need not be given."""
     commercial: bool
     """Whether the licence and that of the images allow commercial use."""
     learned_from: Phrase
-    """As it goes on after "It learned from": `dermoscopic images of pigmented lesions on light
-    skin`."""
+    """The end of the sentence "It learned from …", for example `dermoscopic images of pigmented
+    lesions on light skin`."""
     not_for: tuple[Phrase, ...] = Field((), max_length=12)
-    """As it goes on after "it knows nothing about": `[children, nails, mucosa]`."""
+    """Ends of the sentence "it knows nothing about …": `[children, nails, mucosa]`."""
     citation: str = Field("", max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")
     """The publication that whoever uses it has to cite."""
 

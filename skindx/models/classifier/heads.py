@@ -124,7 +124,7 @@ class AttentionPool(Settings):
     """How tokens become one embedding where timm has no such pooling."""
 
     width: int = Field(ge=8, le=8192)
-    """Of the embedding."""
+    """Length of the embedding."""
     heads: int = Field(ge=1, le=128)
 
 

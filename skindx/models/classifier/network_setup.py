@@ -24,7 +24,7 @@ _OF_INITIAL_VALUES = frozenset(
         *(Tensor.clamp_, Tensor.mul, Tensor.__rmul__),
     }
 )
-"""With a number each gives a tensor of the shape and type that it was given."""
+"""Functions that, given a tensor and numbers, return a tensor of the same shape and type."""
 
 
 class _Undrawn(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""From a decoded image to the square that a classifier sees, and its flipped and turned views.
+"""Make the square that a classifier sees of a decoded image, and its flipped and turned views.
 
 A network has square inputs. The frame `square` cuts the central one out of the image; `whole` puts
 the whole image into it, with its aspect, between two bars of the mean colour, which the networks

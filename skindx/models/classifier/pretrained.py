@@ -152,7 +152,7 @@ class Trunk:
     head: str
     """The name of the head's place in the network."""
     dimensions: int
-    """Of the pooled features."""
+    """Number of pooled features."""
 
 
 def open_trunk(network: ClassifierSettings, weights: Path) -> Trunk:

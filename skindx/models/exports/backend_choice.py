@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _ROUNDS, _WARMUP = 7, 2
 _WAIT_S = 120.0
-"""For another process that measures; then this one measures for itself."""
+"""Seconds to wait for another process that measures; after them this one measures itself."""
 
 
 def fastest(candidates: Mapping[str, Callable[[], object]]) -> str:
@@ -123,9 +123,9 @@ class ServedEnsemble:
 
     ensemble: Ensemble
     name: str = EAGER
-    """Of what answers, such as `openvino bf16`."""
+    """Name of the backend that answers, such as `openvino bf16`."""
     calibration: ExportCalibration | None = None
-    """Fitted for its answers; None: the bundle's own rules are."""
+    """The calibration fitted for this backend; None: the bundle's own rules apply."""
 
 
 def with_temperatures(ensemble: Ensemble, members: Sequence[float], temperature: float) -> Ensemble:

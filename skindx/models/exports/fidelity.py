@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 
 LEAST_COSINE = 0.9999
 LEAST_SHARE = 0.995
-"""Of the images with the same first class, for what rounds coarser than fp32."""
+"""Least share of images whose first class stays the same in a format coarser than fp32."""
 
 
 def measure_parity(

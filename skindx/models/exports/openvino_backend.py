@@ -117,7 +117,7 @@ class OpenVinoBackend(ExportBackend):
 @dataclass(frozen=True)
 class _OpenVinoBody:
     one: Any
-    """For one square: a graph of fixed shapes is a tenth faster on small networks."""
+    """The graph for one square: fixed shapes make small networks a tenth faster."""
     many: Any
     requests: threading.local = field(default_factory=threading.local)
     """A request holds the intermediate results of one call: threads must not share it."""

@@ -86,7 +86,7 @@ class ExportBackend(ABC):
     module: ClassVar[str]
     """The package that runs it, whose version is recorded."""
     suffix: ClassVar[str]
-    """Of the file of a member's body."""
+    """Suffix of the file that holds a member's body."""
     quantisers: ClassVar[tuple[str, ...]] = ()
     """The packages that make an int8 export; what runs one is the runtime alone."""
     unsupported: ClassVar[Mapping[Precision, str]] = {}
@@ -248,7 +248,7 @@ class ExportCalibration(AnswerRules):
     members: tuple[Annotated[float, Field(gt=0)], ...]
     """Temperatures of the members."""
     temperature: float = Field(gt=0)
-    """Of the ensemble."""
+    """Temperature of the ensemble."""
 
 
 class ExportSpec(Settings):
@@ -260,17 +260,17 @@ class ExportSpec(Settings):
     made: str
     """UTC, ISO 8601."""
     versions: dict[str, str]
-    """Of the packages that made and checked it."""
+    """Versions of the packages that made and checked it."""
     manifest: str
     """SHA-256 of the manifest whose validation images checked it."""
     parity: tuple[Parity, ...] = Field(min_length=1)
     kept: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By member: the layers of an int8 export that stayed in fp32, since int8 hurt there."""
+    """Layers of an int8 export that stay in fp32 because int8 hurt there, by member."""
     gain: Gain | None = None
     accuracy: PairedAccuracy | None = None
-    """On the test split; None where the dataset has none, or no labels of the bundle's classes."""
+    """Accuracy on the test split; None without a test split or without labels of its classes."""
     calibration: ExportCalibration | None = None
-    """None: the bundle's own serves."""
+    """Calibration of this export; None: the bundle's own applies."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class ExportSpec(Settings):
 
     @property
     def name(self) -> str:
-        """As people read it, such as `openvino bf16`."""
+        """The export's name as shown to people, such as `openvino bf16`."""
         return f"{self.to} {self.precision}"
 
     @property

@@ -1,4 +1,4 @@
-"""From photos and what the networks made of them to the features that detectors read."""
+"""Compute the features that detectors read, from photos and from the networks' outputs."""
 
 from collections.abc import Collection, Sequence
 
@@ -23,7 +23,7 @@ from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 # M = members, N = images, C = classes, D = dimensions
 
 SERVED: frozenset[Need] = frozenset({"pooled", "logits", "image"})
-"""What every runtime delivers: exports end in the last map, of which torch makes the rest."""
+"""Features of every runtime: an export ends in the last map; torch computes the others."""
 
 
 def features_of(

@@ -35,7 +35,7 @@ else:
 
 RATE = 0.01
 FEWEST = 19
-"""With fewer calibration images more than every twentieth photo of their kind would be refused."""
+"""Fewest calibration images; with less, the check would refuse over one in twenty such photos."""
 _TAIL = 0.95
 
 # Q = photos, N = calibration images, K = detectors
