@@ -51,11 +51,11 @@ def check_output(out: Path) -> Path:
 
 @dataclass
 class AnswerPart:
-    """The rows that are there so far; open it by `open_part`."""
+    """Rows written so far; open it with `open_part`."""
 
     file: IO[bytes]
     places: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
-    """Of each answered photo: where its row begins, and what its file was then."""
+    """Row offset and state of the file (as `_state` returns it), by name of answered photo."""
 
     def lacks(self, photo: ListedPhoto) -> bool:
         """Tell whether a photo has no row, or its file was changed since."""
@@ -196,7 +196,7 @@ class AnswerCounts:
 
     kinds: Counter[str]
     gates: Counter[str]
-    """Of the refused photos."""
+    """Number of refused photos by the gate that refused them."""
     abstained: int = 0
     total: int = 0
 

@@ -66,9 +66,9 @@ class ShownImages:
     dataset: Path
     records: tuple[Record, ...]
     of: int
-    """Images that the words asked for."""
+    """Number of images that match the search."""
     private: int
-    """Of these, those that are flagged for privacy, which are not drawn."""
+    """Number of these images that are flagged for privacy, which are not drawn."""
 
     def _lines(self) -> list[str]:
         lines = [f"{len(self.records):,} of {self.of:,} images"]

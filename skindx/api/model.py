@@ -77,7 +77,7 @@ class Answer:
 
     @property
     def urgency(self) -> str:
-        """Of the next step: urgent, soon, routine or unknown."""
+        """Urgency of the next step: urgent, soon, routine or unknown."""
         return self.diagnosis.next_step.urgency
 
     @property
@@ -92,7 +92,7 @@ class Answer:
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Of the likeliest classes and of the whole conformal set, by key, likeliest first."""
+        """Probabilities of the likeliest classes and the whole conformal set, likeliest first."""
         return {one.key: one.probability for one in self.diagnosis.candidates}
 
     @property
@@ -102,7 +102,7 @@ class Answer:
 
     @property
     def heat_maps(self) -> tuple[bytes, ...]:
-        """For each photo a PNG of the condition that decides the advice; b"" where none is."""
+        """One PNG a photo, for the condition that decides the advice; b"" where there is none."""
         return tuple(view.heat for view in self._answered.views)
 
     def to_dict(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ log = logging.getLogger(__name__)
 
 STAGE = "predict"
 MOST_PIXELS = 48_000_000
-"""Of decoded photos that wait, and of a batch: beyond, batches are smaller than was asked for."""
+"""Most pixels of decoded photos in the queue or in a batch; larger batches are made smaller."""
 
 Read = TypeVar("Read")
 
@@ -363,8 +363,8 @@ class PhotoFeatures:
     """
 
     logits: dict[str, NDArray[np.float64]]
-    """Of each network by its name, N x C, before any calibration: softmax gives its probabilities,
-    the mean over its flipped and turned views. One view's logits are the network's as they are."""
+    """Logits N x C by network, before any calibration: softmax gives its probabilities, averaged
+    over its flipped and turned views; with one view they are the network's own output."""
     embeddings: NDArray[np.float32]
     """N x D: the pooled features of all networks side by side, of length 1 in all. Similar cases
     and the out-of-distribution check rest on them."""

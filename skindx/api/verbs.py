@@ -118,12 +118,12 @@ class EvaluationReport:
     """What `evaluate` measured and where it wrote it."""
 
     folder: Path
-    """With report.html, metrics.json, predictions.csv and predictions.parquet."""
+    """Folder with report.html, metrics.json, predictions.csv and predictions.parquet."""
     scores: "Evaluation"
     digest: str | None
-    """Of the bundle that these figures now lie beside; None: they are not of its test split."""
+    """Digest of the bundle that now holds these figures; None: they are not of its test split."""
     evaluation_digest: str | None = None
-    """Of the evaluation beside the bundle, its SHA-256 of evaluation.json."""
+    """SHA-256 of evaluation.json, for the evaluation beside the bundle."""
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def readable(docstring: str) -> str:
 
 
 _DEEPEST, _MOST = 3, 20_000
-"""Of a folder: levels and entries that are looked at, a moment's work."""
+"""Most levels and entries of a folder that are examined, which takes a moment."""
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",

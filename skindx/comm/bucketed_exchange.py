@@ -26,7 +26,7 @@ class Background:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """On a GPU a call only queues work for the device, so it is made at once."""
+        """Use a thread on a CPU only: on a GPU a call just queues work for the device."""
         self._thread = ThreadPoolExecutor(1, "exchange") if device.type == "cpu" else None
         self._waiting: list[Future[None]] = []
         self._failed = False

@@ -27,18 +27,18 @@ class Exchange(ABC):
     """
 
     after_update: ClassVar[str] = ""
-    """What a timeline calls the time in which `step_done` waits for other ranks; empty: none."""
+    """Name in a timeline of the time in which `step_done` waits for other ranks; empty: none."""
     remembers: ClassVar[bool] = False
-    """True for a kind whose residuals stand in the units of the gradient."""
+    """Whether the residuals have the units of the gradient."""
     sums: ClassVar[bool] = False
-    """True for a kind to which gradients may come divided by the number of ranks."""
+    """Whether the kind accepts gradients that are already divided by the number of ranks."""
     divided: bool = False
-    """In this step they come so, and their sum is the mean: the reducer divides while it copies."""
+    """Whether this step's gradients come divided, so that their sum is the mean."""
 
     fabric: Fabric
     gradients: GradientBuffer
     ready: Callable[[nn.Parameter], None] = staticmethod(lambda weight: None)
-    """The reducer's: called once a gradient of `computes` is complete on this rank."""
+    """The reducer's callback, called once a gradient of `computes` is complete on this rank."""
 
     def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Get ready; every rank calls this. `gradients` has its layout and stays the same."""

@@ -18,7 +18,7 @@ class Transfer:
     tensor: Tensor
     peer: int
     work: dist.Work | None = None
-    """Under way already."""
+    """Handle of a transfer that has already started; None: not started."""
 
 
 class Fabric:

@@ -39,7 +39,7 @@ class Timeline:
     groups: tuple[Sending, ...]
     backward_end_s: float
     finish_s: float
-    """After the update."""
+    """End of the update."""
 
 
 def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]) -> Timeline:

@@ -156,7 +156,7 @@ def _sum(first: Sparse, second: Sparse) -> tuple[Tensor, Tensor]:
 _SAMPLE = 1 << 16
 
 _DENSE = 0.05
-"""From this density on the threshold is not worth guessing: nearly every block holds some."""
+"""Density from which no threshold is guessed, as nearly every block holds a selected element."""
 
 
 def add_and_select(gradient_M: Tensor, residual_M: Tensor, k: int) -> Sparse | None:

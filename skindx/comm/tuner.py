@@ -59,7 +59,7 @@ class RankGroup(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Of this rank."""
+        """Device of this rank."""
 
     def broadcast_from_main(self, make: Callable[[], T]) -> T:
         """Return on every rank what the main one makes."""

@@ -162,7 +162,7 @@ class Answers:
     ood_N: Floats | None = None
     """P-values of the out-of-distribution check; None: there is none, or of an older version."""
     ood_rate: float | None = None
-    """At such a p-value and below an image is refused."""
+    """P-value at or below which an image is refused."""
     mix_C: Floats | None = None
     """The share of each class that the probabilities hold for: that of the calibration images.
 

@@ -154,7 +154,7 @@ def groups_among(among_N: NDArray[Any], answers: Answers) -> int:
 
 UNKNOWN = "not known"
 LEAST_IMAGES, LEAST_GROUPS, LEAST_URGENT = 30, 10, 10
-"""With fewer a part has no figures; with fewer urgent images, or others, none of urgency."""
+"""Fewest images and groups of a part that has figures, and fewest urgent images, and others."""
 NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
@@ -170,11 +170,11 @@ class BreakdownPart:
     top1: Interval
     balanced_accuracy: Interval
     urgent_auroc: Interval
-    """Of the urgent risk; not defined with too few images of either kind."""
+    """AUROC of the urgent risk; not defined with too few images of either kind."""
     urgent: UrgentMisses | None
-    """By the threshold of the urgent risk, without one by the likeliest class; None: too few."""
+    """Misses at the urgent risk's threshold, without one by the likeliest class; None: too few."""
     others: FalseAlarms | None
-    """Images of other classes that are called urgent by it; None: too few."""
+    """Images of other classes that the same rule calls urgent; None: too few."""
 
 
 @dataclass(frozen=True, slots=True)

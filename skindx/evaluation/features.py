@@ -70,10 +70,10 @@ HEADS: dict[str, Head] = {
     "knn": KnnHead(),
     "prototypes": PrototypeHead(),
 }
-"""What is fitted, by the name of the option."""
+"""Heads that are fitted, by the name of the option."""
 
 RECIPE: dict[str, Any] = {"epochs": 30, "batch": 64, "class_weights": "sqrt"}
-"""Of heads that take steps; the class weights are those of all."""
+"""Recipe of heads that train in steps; its class weights apply to all heads."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def find_tower(name: str) -> PresentTower:
 
 
 LEAST_COSINE = 0.95
-"""Between the tower's features here and the embeddings, both about the mean embedding."""
+"""Least cosine of the tower's features here and the embeddings, both minus the mean embedding."""
 _COMPARED = 16
 
 
@@ -294,7 +294,7 @@ class FeaturesResult:
     bundle: Bundle
     evaluation: Evaluation
     folder: Path
-    """Of the evaluation."""
+    """Folder of the evaluation."""
     heads: Sequence[EmbeddedHead]
     """Best on validation first; () for a bundle that was there before."""
 

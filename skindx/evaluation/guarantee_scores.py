@@ -160,19 +160,19 @@ class LevelScore:
 
     miss_rate: float
     confidence: float
-    """How sure it is that the threshold keeps to the miss rate."""
+    """Confidence that the threshold keeps to the miss rate."""
     bound: float
-    """Its miss rate is at most this with 95 % confidence."""
+    """Upper bound of its miss rate with 95 % confidence."""
     threshold: float
     misses: UrgentMisses | None
     """Images of urgent classes below the threshold; None without such images."""
     unwarned: int
-    """Of the missed, those whose set holds no urgent class either."""
+    """Number of missed images whose set holds no urgent class either."""
     false_alarms: FalseAlarms | None
     """Images of other classes at or above the threshold; None without such images."""
     by_skin_type: tuple[TypeScore, ...]
     predictive: tuple[PredictiveValues, ...] = ()
-    """At prevalences of 1, 5 and 20 %; empty without images of both kinds."""
+    """Predictive values at prevalences of 1, 5 and 20 %; empty without images of both kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class UrgentRiskScores:
     """Calibration lesions behind the thresholds."""
     levels: tuple[LevelScore, ...]
     curve: tuple[CurvePoint, ...]
-    """By ascending threshold; empty without images of either kind."""
+    """Points by ascending threshold; empty unless there are images of both kinds."""
     steps: tuple[StepCount, ...]
 
 

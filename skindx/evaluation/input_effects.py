@@ -52,7 +52,7 @@ class AssistedClass:
     boxed: int
     """How many of its images were predicted from a crop as well."""
     changed: int
-    """Of its images, those that were given another class by it."""
+    """How many of its images get another class because of the crop."""
     without: Interval
     assisted: Interval
     difference: Interval
@@ -76,7 +76,7 @@ class Assisted:
     without: float
     assisted: float
     difference: Interval
-    """Of balanced accuracy."""
+    """Difference in balanced accuracy, assisted minus without."""
     without_interval: Interval
     assisted_interval: Interval
 
@@ -206,7 +206,7 @@ class KnownFigure:
     without: Interval
     known: Interval
     difference: Interval
-    """With minus without, paired on the same resampled groups."""
+    """Known minus without, paired on the same resampled groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class KnownFacts:
     told: int
     """How many have an answer with at least one field."""
     changed: int
-    """Of them, those that were given another class by it."""
+    """How many of these get another class because of the fields."""
     log_loss: Interval
     """How much lower the log loss is with what is known."""
     figures: dict[str, KnownFigure]

@@ -66,7 +66,7 @@ class LeakSide:
     name: str
     what: Literal["dataset", "bundle"]
     sha256: str
-    """Of the manifest, or the bundle's digest."""
+    """SHA-256 of the manifest, or the bundle's digest."""
     images: int
 
 

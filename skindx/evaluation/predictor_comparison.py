@@ -87,7 +87,7 @@ class Comparison:
     k: int
     figures: tuple[ComparedFigure, ...]
     test: McNemar
-    """Of top-1, image by image."""
+    """McNemar's test of top-1, image by image."""
     parts: tuple[ComparedPart, ...]
 
     def to_dict(self) -> dict[str, Any]:

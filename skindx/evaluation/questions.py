@@ -84,9 +84,9 @@ class OperatingPoint:
     """Net benefit of the bundle's threshold minus that of referring everyone, with the threshold as
     the threshold probability (Vickers and Elkin 2006); None without a threshold."""
     here: PredictiveValues
-    """At the prevalence of these images: the share of those called, or not called, rightly."""
+    """Predictive values at the prevalence of these images."""
     stated: tuple[PredictiveValues, ...]
-    """At stated prevalences, from sensitivity and specificity."""
+    """Predictive values at stated prevalences, computed from sensitivity and specificity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class _Release(Settings):
     members: tuple[dict[str, Any], ...]
     """Each member's name, temperature and number of views."""
     parts: dict[str, dict[str, Any]]
-    """Of each split and external dataset: dataset, manifest, images, and what was left out."""
+    """The dataset, manifest, images and omissions of each split and external dataset."""
     rows_sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 

@@ -1,4 +1,4 @@
-"""From predictions to the results of an evaluation: plain values, no files, no models.
+"""Compute the results of an evaluation from predictions: plain values, no files, no models.
 
 A dataset with other classes is joined by key, name or code; images of other classes are counted.
 """

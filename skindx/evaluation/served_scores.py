@@ -82,7 +82,7 @@ class SpectrumScore:
     auroc: Interval
     """One against the rest, averaged over the classes that these images show."""
     urgent_auroc: Interval
-    """Of the urgent risk; NaN without images of both kinds."""
+    """AUROC of the urgent risk; NaN without images of both kinds."""
     urgent: UrgentMisses | None
     """Urgent images whose next step is not urgent, refused ones included; None: no such image."""
     others: FalseAlarms | None

@@ -167,7 +167,7 @@ class DetectionScore:
     boxes: int
     map50_interval: Interval | None = None
     map50_95_interval: Interval | None = None
-    """By bootstrap over groups of images; None where no groups were given."""
+    """Interval by bootstrap over groups of images; None where no groups were given."""
 
 
 def mean_average_precision(

@@ -58,11 +58,11 @@ class RocFigures:
     """Figures of one ROC curve, each with its interval over groups."""
 
     areas: tuple[Interval, ...]
-    """By the given least sensitivities."""
+    """Partial areas above each of the given least sensitivities."""
     sensitivity: tuple[Interval, ...]
-    """The greatest at each of the given shares of over-triage, or less."""
+    """Greatest sensitivity at each of the given shares of over-triage, or less."""
     over_triage: tuple[Interval, ...]
-    """The least at each of the given shares of missed images, or less."""
+    """Least over-triage at each of the given shares of missed images, or less."""
 
 
 def roc_figures(

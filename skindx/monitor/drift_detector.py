@@ -46,11 +46,11 @@ ALLOWANCE = 0.5
 
 `skindx bench serve drift` chose it, and the margin, on validation images."""
 RATIOS = (2.0, 1 / 3)
-"""By which the share of urgent conditions is multiplied where it rises and where it falls."""
+"""Factors of the share of urgent conditions that the tests assume: for a rise and for a fall."""
 _MARGIN = 3
-"""The run length of the simulation over the one that is promised: its runs are few."""
+"""Ratio of the simulated run length to the promised one, since few runs are simulated."""
 _MOST = 0.5
-"""Share of urgent conditions: a rise is sought up to it, where they are common already."""
+"""Lowest cap on the share of urgent conditions that the test for a rise assumes."""
 
 
 @dataclass(frozen=True)

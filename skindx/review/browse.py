@@ -20,7 +20,7 @@ PAGE = 60
 OUT = "left out"
 _LONGEST_NAME = 80
 _FEWEST_DIGITS = 8
-"""Of a hash: fewer stand in many."""
+"""Fewest hexadecimal digits of a search by hash: fewer digits match many images."""
 
 
 class DatasetBrowser:

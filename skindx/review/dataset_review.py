@@ -62,7 +62,7 @@ class ReviewItem:
 
     key: Key
     path: str
-    """Of the first image, relative to the dataset folder."""
+    """Path of the first image, relative to the dataset folder."""
     label: str
     source: str
     reasons: tuple[str, ...]

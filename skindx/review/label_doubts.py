@@ -109,9 +109,9 @@ class LabelEvidence:
     """Evidence for the labels as they are given."""
 
     columns_NF: Floats
-    """As `NAMES`; each standardised, so that those of other labels can be compared."""
+    """Columns as in `NAMES`, each standardised so that different labels can be compared."""
     probabilities_NC: Floats
-    """Of each class, by the images of other groups."""
+    """Probability of each class, from images of other groups."""
 
 
 def gather(
@@ -289,7 +289,7 @@ class Doubt:
     given: str
     suggested: str
     score: float
-    """Of the given label, by images of other groups, as a share of all classes."""
+    """Probability of the given label, from images of other groups, 0..1."""
     suggested_score: float
     source_url: str
 

@@ -64,11 +64,11 @@ SIDES = (320, 640)
 """The second side finds faces that are small in a large image; a small image has none."""
 OVERLAP = 0.45
 _TICKS = frozenset("1iIl|")
-"""What the marks of a ruler are read as."""
+"""Characters that text recognition reads from the marks of a ruler."""
 
 
 class PrivacySettings(Settings):
-    """From which score on a person must look; lower finds more and asks for more looks.
+    """Scores from which a person must look; lower scores find more and ask for more looks.
 
     Measured on 2,039 dermoscopic images (180 pixels) and 855 augmented ones (640 pixels), all
     close-ups of lesions: faces at 0.25 flag 4 and 3 of them, all wrongly; text at 0.5 flags 2, both
@@ -240,7 +240,7 @@ JOURNAL = "audit.jsonl"
 """Journal, one line an image: a killed audit goes on where it was."""
 
 _FEW = 16
-"""For so few images starting other processes takes longer than the audit."""
+"""Number of images up to which starting other processes takes longer than the audit itself."""
 _LIMIT_S = 60
 """Seconds that a process may take to decode and examine an image."""
 

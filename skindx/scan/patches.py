@@ -110,9 +110,8 @@ def blocks(shape: Sequence[int], block: Sequence[int]) -> Iterator[tuple[slice, 
 # A = axes of the map, N = elements of one axis; answers may have further axes behind, as channels
 
 _LEAST = 1e-60
-"""Of an axis' weight, relative to its largest: at an edge the formula underflows, and where an
-element has no other patch it would divide nothing by nothing. The product of five axes is still
-a double."""
+"""Least weight along one axis, relative to the largest: at an edge the formula underflows, and an
+element without another patch would give 0 / 0. The product of five axes is still a double."""
 
 ReadPatch = Callable[[int], "NDArray[Any] | None"]
 """Returns the answer for a patch by its number, A axes and those of its channels; None: none."""

@@ -41,15 +41,15 @@ MAX_BYTES = 4 << 30
 MAX_SIDE = 150_000
 """Pixels: rows are decoded whole, some of them at a time."""
 MIN_SIDE = 256
-"""Pixels of the shorter side: below, there is nothing to search through."""
+"""Least pixels of the shorter side; a smaller photo needs no search."""
 MAX_RATIO = 20
 MOST_PIXELS_A_BYTE, FREE_PIXELS = 80, 12_000_000
 """Photos have 2 to 30 pixels a byte of file; an empty JPEG has 64. Larger images with more
 are bombs."""
 MAX_WHOLE_PIXELS = 120_000_000
-"""Of a file whose decoder needs all pixels, or all coefficients, in memory at once."""
+"""Most pixels of a file whose decoder needs all pixels or coefficients in memory at once."""
 MEMORY_MB, BASE_S, SECONDS_A_MB = 1500, 600, 2
-"""Of the process that decodes: its private memory, and its time by the file's size."""
+"""Limits of the decoding process: private memory, base time, and more time by file size."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Header:
     """Pixels as stored, before EXIF's orientation."""
     pages: int
     bits: int
-    """Of a channel."""
+    """Bits of one channel."""
     colours: str
     """libvips' interpretation, such as srgb, b-w or cmyk."""
     interlaced: bool
@@ -130,7 +130,7 @@ class Header:
 
 
 LOADERS = {".jpg": "jpegload", ".png": "pngload", ".webp": "webpload", ".tif": "tiffload"}
-"""By the first bytes of a file: libvips is never left to guess."""
+"""libvips' loader by the file's first bytes: libvips never guesses the format."""
 
 _CLASSES = ("JpegFile", "PngFile", "WebpFile", "TiffFile")
 _STRICTNESS = {".jpg": "warning"}

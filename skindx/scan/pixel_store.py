@@ -61,8 +61,8 @@ def overview(read: ReadRegion, width: int, height: int, longest_side: int) -> Pi
 
 INDEX = "pixels.json"
 GREY = 114
-"""Beyond the photo: what detectors are trained on. Their own module would import torch here,
-and whatever the process that forks decoders has imported counts as memory of each of them."""
+"""Grey level beyond the photo's edge, as in training of detectors. Importing their module would
+import torch, and all that a forking process has imported counts as memory of each decoder."""
 SMALLEST = 64
 """Pixels of the longer side: halving ends there."""
 
@@ -202,7 +202,7 @@ def _file(folder: Path, level: int) -> Path:
 # H, W = rows and columns, 3 = red, green, blue
 
 _ROWS = 256
-"""Of the answer, that are shrunk at once."""
+"""Number of output rows that are shrunk at once."""
 
 
 class Levels(Protocol):

@@ -24,7 +24,7 @@ from skindx.scan.tick_rows import SHORT, TickRow, trace
 Division = Literal["millimetres", "half millimetres", "inches", "none"]
 
 MM_PER_TICK: dict[Division, float] = {"millimetres": 1.0, "half millimetres": 0.5}
-"""Of the divisions that give a scale."""
+"""Millimetres between two ticks, for the divisions that give a scale."""
 
 _HIERARCHIES: dict[Division, tuple[tuple[int, ...], ...]] = {
     # From which ticks are the longest to which are the shortest: the k-th with k % step == 0.
@@ -118,7 +118,7 @@ class Ruler:
 
     @property
     def mm_per_pixel(self) -> float:
-        """In the middle of the row of ticks."""
+        """Millimetres a pixel in the middle of the row of ticks."""
         return MM_PER_TICK[self.unit.division] / self.row.period
 
     @property

@@ -31,7 +31,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.workers.worker_process import exit_with_parent
 
 MOST_WORKERS = 4
-"""By default: each holds the bundle in memory."""
+"""Default limit of workers: each holds the bundle in memory."""
 
 
 def run_scan(

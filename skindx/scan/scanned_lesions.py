@@ -35,7 +35,7 @@ class ScannedLesion:
     """One lesion on a photo of a body, and what the bundle's ensemble says of its crop."""
 
     box: Box
-    """In pixels of the upright photo; its score is the detector's confidence."""
+    """Box in pixels of the upright photo; its score is the detector's confidence."""
     probabilities_C: Floats
     """Calibrated, in the order of the bundle's taxonomy."""
     urgent_risk: float | None
@@ -45,7 +45,7 @@ class ScannedLesion:
     possible: tuple[str, ...]
     """Keys of the classes in the conformal set; empty where the bundle has no such sets."""
     ood_p_value: float | None
-    """Of the out-of-distribution check, 0..1, small for an unusual crop; None: no check."""
+    """P-value of the out-of-distribution check, 0..1, small for an unusual crop; None: no check."""
     embedding_D: NDArray[np.float32]
     """Unit length; of the ensemble's networks, as in the index of similar images."""
     colour_lab: tuple[float, float, float]
@@ -70,7 +70,7 @@ class ScannedPhoto:
 
     name: str
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     width: int
     height: int
     """Pixels of the upright photo."""
@@ -80,7 +80,7 @@ class ScannedPhoto:
     failed_tiles: int
     """How many of `tiles` were set aside because they killed their workers."""
     lesions: tuple[ScannedLesion, ...]
-    """In no particular order; ranking is a step of its own."""
+    """Lesions in no particular order; ranking is a separate step."""
     mm_per_pixel: float | None = None
     """Given by the user or confirmed from a ruler; None: sizes are in pixels."""
 
@@ -140,7 +140,7 @@ def _boxes(lesions: Sequence[ScannedLesion]) -> list[Box]:
 # N = lesions of one person, D = features of the embedding, 3 = L, a, b
 
 LEAST_LESIONS = 5
-"""With fewer there is nothing to differ from."""
+"""Fewest lesions of a person that allow a comparison among them."""
 _PRIOR_LESIONS = 5
 _SPREAD = 1.4826
 _TYPICAL_SIZE, _TYPICAL_COLOUR, _TYPICAL_APPEARANCE = 0.3, 3.0, 0.3
@@ -149,7 +149,7 @@ between embeddings as a share of its median."""
 _LEAST_SHARE = 0.1
 """No spread counts as less than this share of the typical one."""
 STANDS_OUT = 3.0
-"""From this difference on a page marks the lesion."""
+"""Difference from which a page marks the lesion."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +240,12 @@ class RankedLesion:
     """A lesion with its place among all lesions of a person."""
 
     rank: int
-    """From 1: look at it first."""
+    """Place in the ranking, from 1: the lesion to look at first."""
     photo: int
     """Number of its photo, from 0."""
     lesion: ScannedLesion
     difference: LesionDifference | None
-    """From the person's other lesions; None: there are too few of them."""
+    """Difference from the person's other lesions; None: there are too few of them."""
     diameter_mm: float | None
     """None: the photo has no scale."""
 

@@ -39,7 +39,7 @@ class TickCandidate:
     period: float
     """Pixels of the upright photo from line to line."""
     score: float
-    """From 1 on; higher is clearer."""
+    """Clarity of the lines, 1 or more; higher is clearer."""
 
 
 def searches(read: ReadRegion, width: int, height: int) -> Iterator[list[TickCandidate]]:

@@ -1,4 +1,4 @@
-"""From a place where lines repeat along the whole row of ticks.
+"""Follow a row of ticks along its whole length, from a place where lines repeat.
 
 The strip of pixels along the row is turned so that ticks stand upright, multiplied by a wave of the
 expected period and smoothed (phase demodulation). Where ticks are, the product is large, and its
@@ -151,20 +151,20 @@ def wave_in(strip: Strip, period: float, carrier_J: Floats) -> Wave | None:
 # V = rows of the strip (along the ticks), T = ticks
 
 _PERIOD_PX = 12.0
-"""The strip is read so that ticks are at most this far apart."""
+"""Periods to each side: a short strip gives direction and period, longer ones refine them."""
 _LENGTHS = (12, 30, 120)
-"""Periods to each side: direction and period of a short strip are refined in longer ones."""
+"""Half of the strip's width in periods."""
 _HALF_WIDTH = 12
 """Periods."""
 _GROWTHS = 6
 """How often a row is followed further by the change of its period."""
 LEAST_TICKS = 15
 SHORT = 0.5
-"""Share of the median length: what is shorter is no tick, or a finger lies on it."""
+"""Share of the median length below which a mark is no tick, or a finger covers it."""
 _FAINT, _HALF = 0.35, 0.45
 """Share of the median contrast below which no tick is seen, and of its own where a tick ends."""
 _MOST_JITTER = 0.12
-"""Of the ticks from a smooth course, in periods."""
+"""Most deviation of the ticks from a smooth course, in periods."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,13 @@ class TickRow:
     ticks_T2: Floats
     """Start of the ticks, at the ruler's edge."""
     lengths_T: Floats
-    """In periods."""
+    """Length of each tick in periods."""
     along: tuple[float, float]
     """Unit vector from the first tick to the last."""
     across: tuple[float, float]
     """Unit vector along the ticks, away from the edge."""
     period: float
-    """From tick to tick in the middle of the row."""
+    """Pixels from tick to tick in the middle of the row."""
     period_first: float
     period_last: float
     jitter: float

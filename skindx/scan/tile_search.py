@@ -38,8 +38,8 @@ class ScanSettings(Settings):
     step: Literal[2, 4] = 4
     """How many times coarser a scale is than the one before."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the detector's convolutions; auto: bf16 where this machine's processor has it, the same
-    then for all workers."""
+    """Precision of the detector's convolutions; auto: bf16 where this machine's processor has it,
+    and then for all workers."""
     confidence: float | None = Field(None, ge=0, lt=1)
     """Least score of a box; none: the bundle's own."""
     least_side: float = Field(10.0, ge=0, le=1e6)
@@ -58,9 +58,9 @@ class ScanSettings(Settings):
 
 
 _LEFT = 0.8
-"""Of the size up to which a lesion is whole in one tile of the next finer scale."""
+"""Least box of a scale, as a share of the largest lesion that the next finer scale has whole."""
 _SKIN_STEP = 4
-"""Pixels between those that are asked for their colour."""
+"""Step in pixels between the pixels whose colour is tested for skin."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> Fl
 
 
 SAME_TILE_IOU, OTHER_TILE_IOU = 0.5, 0.3
-"""From this overlap on corners of two whole boxes are averaged: in one tile the detector has
-separated them already, and between scales corners differ by pixels."""
+"""Least overlap (IoU) at which the corners of two whole boxes are averaged. In one tile the
+detector has separated them; between scales corners differ by pixels."""
 SAME_LESION_IOU = 0.3
-"""From this overlap on two boxes are one lesion in the end, and the better one stays."""
+"""Overlap (IoU) from which two final boxes are one lesion, and the better one stays."""
 HIDDEN = 0.6
 """Share of a part's area inside a whole box, from which the part belongs to it."""
 SLACK, SLACK_SHARE = 4.0, 0.1

@@ -54,7 +54,7 @@ class SkinClass(Settings):
 
     key: str
     name: str = Field(min_length=1)
-    """As shown to a person."""
+    """The class's name as shown to people."""
     icd10: str = Field("", pattern=r"^([A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?)?$")
     """ICD-10-CM code with its dot; empty where there is none."""
     urgency: Urgency = "unknown"

@@ -119,7 +119,7 @@ class GradientSync:
 
     @property
     def bytes_sent(self) -> int:
-        """By this rank since the start."""
+        """Bytes that this rank has sent since the start."""
         return self.fabric.bytes_sent
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ DEFAULT_NETWORKS = (
     "efficientnet_b0",
     "resnet18",
 )
-"""Of timm, the first one with weights at hand is taken: small ones that train on a CPU lead."""
+"""Networks of timm; the first with available weights is used. Small ones for CPUs come first."""
 
 _ENDINGS = (".safetensors", ".fp16.safetensors", ".pth", ".pt", ".bin")
 

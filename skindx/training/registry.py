@@ -23,7 +23,7 @@ from skindx.training.state import Training
 
 PLANS = "skindx.training_plans"
 PLANNED = "plan.json"
-"""In a run that follows a plan: what was predicted."""
+"""File with the prediction, in a run that follows a plan."""
 
 
 def run_method(settings: TrainSettings) -> RunMethod:

@@ -44,9 +44,9 @@ class EpochSpeed:
     wait_share: float
     """Share of the time in which this rank waited for images."""
     memory_gb: float
-    """Peak of the memory."""
+    """Peak memory."""
     seconds: float
-    """Since the training began, without the time between stops."""
+    """Seconds of training so far, without the time between stops."""
 
 
 class TrainingTask(Protocol[Result_co]):

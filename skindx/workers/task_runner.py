@@ -83,7 +83,7 @@ def open_runner(cluster: str | None, dataset: Path, workers: int = 0) -> Iterato
 
 
 _PACKAGES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "numba", "scrapy")
-"""With skindx itself they decide what is fetched, what is sound, and its hashes."""
+"""Packages that, with skindx, decide what is fetched, what is sound, and its hashes."""
 
 _ANSWER_S = 120.0
 
@@ -97,9 +97,9 @@ class NodeFacts:
 
     host: str
     read: str
-    """Content that it read from the dataset folder, "" if none."""
+    """Content of a file that it read from the dataset folder; "" if it read none."""
     versions: dict[str, str]
-    """By package, "" for one that is not installed."""
+    """Version by package; "" for a package that is not installed."""
 
 
 def check_workers(dataset: Path) -> int:

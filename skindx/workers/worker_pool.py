@@ -32,7 +32,7 @@ _MOST_REMEMBERED = 10_000
 """Questions that ended a worker: their digests are kept as long as the pool."""
 _RETRY_AFTER_S = 5
 _PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before the next start of a worker that ends again and again before it is ready."""
+"""Pauses in seconds before the next start of a worker that keeps ending before it is ready."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -22,7 +22,7 @@ _UNMATCHED = 1.2
 _LEAST_POINTS = 4
 _ROUNDS = 5
 _FEW, _LEAST_MATCHED = 8, 0.5
-"""From so many lesions that both photos should show, this share of them must have a partner."""
+"""Lesions expected in both photos, and the share that must have a partner if there are so many."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ The spread of the person's own lesions replaces it where it is larger."""
 _PRIOR_LESIONS = 8
 _LEAST_FOR_MIDDLE = 8
 _FALSE_SHARE = 0.05
-"""Of the lesions called grown or shrunk, expected to be unchanged (Benjamini and Hochberg 1995)."""
+"""False discovery rate of the lesions called grown or shrunk (Benjamini and Hochberg 1995)."""
 _SPREAD = 1.4826
 _TYPICAL_COLOUR, _LEAST_COLOUR, _COLOUR_SPREADS = 2.5, 6.0, 4.0
 
@@ -180,7 +180,7 @@ def colour_changes(before_N3: Floats, after_N3: Floats) -> tuple[Floats, Bools]:
 
 Kind = Literal["new", "grown", "changed", "vanished", "same", "not comparable"]
 KINDS: tuple[Kind, ...] = ("new", "grown", "changed", "vanished", "same", "not comparable")
-"""In the order in which a person should read them."""
+"""Kinds of change in the order in which a person should read them."""
 
 _NORMAL = 1.959964
 
@@ -200,11 +200,11 @@ class LesionChange:
     """Pixels of the shrunk photo before."""
     size_after: float
     growth: Interval | None = None
-    """With its 95 % interval; None: only one scan has the lesion."""
+    """Growth with its 95 % interval; None: only one scan shows the lesion."""
     p_value: float | None = None
-    """That it did not grow or shrink."""
+    """P-value of the hypothesis that its size did not change."""
     colour_change: float | None = None
-    """Distance in CIELAB, once what all lesions changed by is taken off."""
+    """Distance in CIELAB after the change that all lesions share is subtracted."""
     reasons: tuple[str, ...] = ()
 
 

@@ -281,7 +281,7 @@ _LEAST_IN_PLACE, _MOSTLY_IN_PLACE = 0.3, 0.7
 better registration is looked for."""
 _LEAST_LESIONS = 5
 ROOM = 0.75
-"""Of a lesion's size, from its middle to the photo's edge: a detector misses what the edge cuts."""
+"""Least distance to the photo's edge in sizes of a lesion: a detector misses what the edge cuts."""
 
 
 @dataclass(frozen=True)

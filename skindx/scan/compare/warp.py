@@ -188,7 +188,7 @@ _NEAR_PAIRS = 0.025
 """Share of the second photo's longer side within which lesions are in place."""
 _LEAST_LESIONS = 6
 _LEAST_SHARE = 0.5
-"""Of the lesions that both photos should show."""
+"""Least share of the lesions expected in both photos that must be in place."""
 _CHANCE = 1e-4
 
 

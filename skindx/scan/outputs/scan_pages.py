@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _MARGIN = 0.4
-"""Of the box's longer side, on each side of it."""
+"""Margin on each side of a box, as a share of its longer side."""
 _LEAST_PX = 64
 
 
@@ -60,7 +60,7 @@ PAGE = "scan.html"
 _OVERVIEW_PX, _CROP_PX = 2000, 224
 _OVERVIEW_QUALITY = 82
 _LABELS_ACROSS = 45
-"""Without a script a number is as high as the photo's longer side through this."""
+"""Ratio of the photo's longer side to the height of a lesion's number, without a script."""
 
 
 def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
@@ -254,7 +254,7 @@ _NOTICE_FILL = (255, 243, 214)
 _LINE, _RIM, _URGENT = (255, 255, 255), (10, 30, 60), (255, 154, 82)
 _CROP_ROOM_MM = 55
 _MOST_HEIGHT = 0.95
-"""Of a photo on paper, as a share of the page's width: it has room below the first paragraphs."""
+"""Height of a photo on paper as a share of the page's width: the first paragraphs need room."""
 _PAPER_LABELS_ACROSS = 50
 
 

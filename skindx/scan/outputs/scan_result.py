@@ -137,16 +137,16 @@ class ScanResult:
 
     photos: tuple[ScannedPhoto, ...]
     classes: tuple[SkinClass, ...]
-    """Of the bundle's taxonomy, in the order of the lesions' probabilities."""
+    """Classes of the bundle's taxonomy, in the order of the lesions' probabilities."""
     source: Source
-    """The bundle."""
+    """The bundle that made the result."""
     made_at: datetime
     recall: tuple[SizeRecall, ...] | None = None
-    """Of the detector on validation images, by size; None: unknown for this bundle."""
+    """The detector's recall on validation images, by lesion size; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
-    """What these validation images are."""
+    """Origin of these validation images."""
     miss_rate: float | None = None
-    """Of the threshold by which lesions are urgent; None: the bundle has none."""
+    """Miss rate of the threshold that calls lesions urgent; None: the bundle has no threshold."""
     sent_on: Share | None = None
     """Share of calibration images of other conditions that the threshold calls urgent."""
     problems: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ class PhotoSummary(Settings):
 
     name: str
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     width: int
     height: int
     """Pixels of the upright photo."""

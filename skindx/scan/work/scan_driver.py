@@ -161,7 +161,7 @@ def problems(folder: WorkFolder, undiagnosed: Sequence[ScanTask]) -> list[str]:
 
 TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN = "1-tiles", "2-tiles", "3-lesions", "4-lesions"
 _STAGES = (TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN)
-"""In the second and fourth the batches that were set aside are tried one by one."""
+"""Stages in order; "again" tries the batches that were set aside, one by one."""
 
 _BLOCK = (512, 512)
 """Cells of a map that are blended and stored together."""
@@ -192,12 +192,12 @@ class PreparedScan:
     plan: ScanPlan
     paths: tuple[Path, ...]
     labels: tuple[str, ...]
-    """Of the detector's boxes."""
+    """Names of the detector's classes of boxes."""
     where: Path | str
     lease_s: float
     progress: Progress
     most_pixels: int = MAX_PIXELS
-    """Of one photo."""
+    """Most pixels of one photo."""
     decoding: Decoding = SRGB
     """Colours that the bundle learned from."""
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 WORK = "_scan"
-"""Beside the results while a scan is at work; it holds pixels of the photos."""
+"""Folder beside the results while a scan runs; it holds pixels of the photos."""
 DATABASE = "leases.sqlite"
 PLAN, _BOXES = "plan.json", "boxes.json"
 _LONGEST_BOXES = 512 * MEGABYTE
@@ -52,7 +52,7 @@ class ScanPlan(Settings):
     """The scan's name among others of a database."""
     bundle: Path
     digest: str
-    """Of the bundle, which may be a copy at the same place on another machine."""
+    """Digest of the bundle, which may be a copy at the same path on another machine."""
     tile: int
     photos: tuple[str, ...]
     """SHA-256 of the files, in their order."""
@@ -248,7 +248,7 @@ def load_networks(
 
 
 PREFIX = "scan-"
-"""Of the names of all queues of scans."""
+"""Prefix of the names of all scan queues."""
 _POLL_S = (0.05, 1.0)
 """First and longest pause of a worker that finds nothing to do."""
 

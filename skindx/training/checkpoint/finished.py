@@ -130,7 +130,7 @@ def write_history(file: Path, history: Sequence[Mapping[str, Any]]) -> None:
 State = dict[str, Tensor]
 
 _LARGEST, _LEAST = 65_504.0, 2.0**-14
-"""Of half precision; smaller numbers lose digits."""
+"""Largest number of half precision, and the smallest one with all its digits."""
 
 
 def in_half_precision(state: Mapping[str, Tensor]) -> State:

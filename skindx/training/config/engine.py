@@ -90,7 +90,7 @@ class EngineSettings(Settings):
     parallel: AnyParallel = DataSettings()
     """What the ranks of schedule=data hold of the network, by its `kind`."""
     partitions: int | Literal["auto"] = "auto"
-    """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
+    """Parts of the training split for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
     """PostgreSQL URL of the database from which ranks take their work; none: a file in the run."""
     lease_s: float = Field(60, ge=1, le=1e6)
@@ -241,4 +241,4 @@ class CheckpointSettings(Settings):
 
 
 CHECKPOINTS = "checkpoints"
-"""In the run: a folder for each member that is in training."""
+"""Name of the run's folder with one folder for each member in training."""

@@ -12,7 +12,7 @@ from skindx.models.ood.ood_check import AnyDetector
 from skindx.models.ood.ood_detectors import DEFAULT
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-"""Of a member: it is the name of a folder as well, and those have 255 characters at most."""
+"""Pattern of a member's name, which also names a folder: at most 255 characters."""
 
 
 class Mean(Settings):

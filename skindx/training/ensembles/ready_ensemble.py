@@ -299,7 +299,7 @@ class ReadyEnsemble:
     """An ensemble before it is packed."""
 
     ensemble: Ensemble
-    """As it will be served."""
+    """The ensemble as it will be served."""
     members: Sequence[tuple[MemberSpec, State]]
     learned: Sequence[Record]
     """The images that at least one member trained on."""

@@ -21,7 +21,7 @@ _OF_MPI = (
     tuple(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""Of Open MPI, MVAPICH, and MPICH and Intel MPI: rank, ranks, and both on this node."""
+"""Variables of Open MPI, of MVAPICH, of MPICH and Intel MPI: rank, ranks, both on this node."""
 _SIZES_OF_MPI = [name for _, size, _, size_here in _OF_MPI for name in (size, size_here)]
 _FROM_ONE = {WORLD, "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS", *_SIZES_OF_MPI}
 _LARGEST = {RANK: 10**6, WORLD: 10**6, "MASTER_PORT": 65535}

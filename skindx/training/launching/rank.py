@@ -18,7 +18,7 @@ from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, WORKER, write_note
 
 _RANK = "skindx.training.jobs"
-"""By name: this module stands below it."""
+"""Module that a rank runs, by name: this lower layer must not import it."""
 
 AS_WORKER = "--worker="
 

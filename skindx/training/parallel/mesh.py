@@ -45,14 +45,14 @@ class Mesh:
     device: torch.device
     settings: EngineSettings
     beside: int = 1
-    """Trainings at work on this machine at the same time, this one counted."""
+    """Number of trainings that run on this machine at the same time, this one included."""
     tensor: ProcessGroup = ProcessGroup(0, 1)
     number: int = 0
-    """Of this group, where a training goes on in one group after the other; 0: there is one."""
+    """Number of this group, where one group trains after another; 0: there is only one."""
     started: int = 0
-    """Ranks that there may be, where some are lost; 0: those that there are."""
+    """Number of ranks at full strength, where some are lost; 0: the present number."""
     kept: dict[str, Any] | None = field(default=None, compare=False)
-    """What this process holds on to from group to group: images; none: there is one group."""
+    """State that this process keeps from group to group, such as images; None: only one group."""
 
     @property
     def is_main(self) -> bool:

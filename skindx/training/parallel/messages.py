@@ -18,7 +18,7 @@ from skindx.core.errors import JobError
 
 _LENGTH_BYTES = 8
 _KINDS = "biuf"
-"""Of NumPy's types: truth values and numbers."""
+"""Codes of NumPy's types for truth values and numbers."""
 _TYPES = {
     str(kind).removeprefix("torch."): kind
     for kind in (

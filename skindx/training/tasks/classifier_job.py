@@ -33,7 +33,7 @@ class MemberJob:
     settings: TrainSettings
     member: MemberSettings
     records: Sequence[Record]
-    """Of the whole dataset."""
+    """Records of the whole dataset."""
     classes: tuple[str, ...]
 
     @property

@@ -393,7 +393,7 @@ class DetectorJob:
     dataset: Path
     settings: TrainSettings
     records: Sequence[Record]
-    """Of the whole dataset."""
+    """Records of the whole dataset."""
     label: str = "the detector"
     key: str = CHECKPOINT
     """The name of its folder among the run's checkpoints."""

@@ -189,7 +189,7 @@ class HeadsJob:
     settings: TrainSettings
     members: tuple[MemberSettings, ...]
     records: Sequence[Record]
-    """Of the whole dataset."""
+    """Records of the whole dataset."""
     classes: tuple[str, ...]
 
     @property

@@ -31,7 +31,7 @@ class TrainingSet:
     """The training images of all ranks, as far as this rank reads them."""
 
     source: ImageSource
-    """By default `NodeMemory`: `Files` whose encoded bytes are kept after the first read."""
+    """The images: by default `NodeMemory`, which keeps encoded bytes after the first read."""
     labels_N: NDArray[np.int64]
     sharded: bool
     """This rank sees its own shard alone."""
