@@ -26,9 +26,9 @@ class Sending:
     tensors: int
     size_bytes: int
     ready_s: float
-    """Its last gradient is complete."""
+    """When its last gradient is complete."""
     begin_s: float
-    """The groups before it are through."""
+    """When the groups before it have been sent."""
     end_s: float
 
 

@@ -140,7 +140,7 @@ class Regroup:
 
 
 EVENTS = "elastic.jsonl"
-"""In the run: a row for each group, with who left, who came, and where it went on."""
+"""File of a run with one row a group: who left, who came, and where the group went on."""
 
 
 _STOPS_S = 5.0

@@ -38,10 +38,10 @@ from skindx_methods.elastic.sockets import (
 )
 
 BEAT_S = 0.2
-"""Between two heartbeats."""
+"""Seconds between two heartbeats."""
 
 JOIN_S = 30.0
-"""So long ranks wait for more of them, when they are too few or none has trained yet."""
+"""Seconds that ranks wait for more ranks when they are too few or none has trained yet."""
 
 STUCK_S = 8.0
 """A process whose training thread computes nothing in a broken group for so long ends, and can come

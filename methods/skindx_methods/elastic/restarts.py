@@ -50,12 +50,12 @@ def deciding(code: int, notes: list[Note]) -> list[Note]:
 
 
 _PAUSES_S = 1.0, 60.0
-"""Before a rank is started again: the first, and the longest, to which it doubles."""
+"""First pause in seconds before a rank is started again; it doubles up to the second value."""
 _AT_ONCE_S = 30.0
-"""A rank that lives shorter than this has died at once, and the pause doubles."""
+"""Lifetime in seconds below which a rank has died at once, and the pause doubles."""
 _REFUSED = 2
 _ASKED = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
-"""How a rank ends that was asked to before it listened."""
+"""Exit codes of a rank that was asked to stop before it listened for signals."""
 
 
 @dataclass

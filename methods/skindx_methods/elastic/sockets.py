@@ -27,7 +27,7 @@ class Card:
     life: int
     state: State
     number: int
-    """Of the group that it waits for, is in, or has left."""
+    """Number of the group that it waits for, is in, or has left."""
     beat: int
     host: str
     address: tuple[str, int]

@@ -34,9 +34,9 @@ class CollectedFactors:
         self.name, self.weight = name, cast(nn.Parameter, layer.weight)
         self.sending = False
         self.rows = 0
-        """Since `clear`."""
+        """Number of rows since `clear`."""
         self.dtype: torch.dtype | None = None
-        """Of what holds every output gradient since then; None: there was none."""
+        """Type that can hold every output gradient since then; None: there was none."""
         self._ready = ready
         self._inputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
@@ -327,7 +327,7 @@ class Factored(Exchange):
         ).cpu()
 
     def _take(self, rows: dict[str, tuple[int, torch.dtype]]) -> None:
-        """From the next forward pass on these layers send factors, and no others are watched."""
+        """Send factors of these layers from the next forward pass on, and watch no other layer."""
         self._rows = rows
         for layer in self._layers:
             layer.sending = layer.name in rows

@@ -26,7 +26,7 @@ Kind = Literal["train", "validate", "whole"]
 _KINDS: dict[str, Kind] = {"train": "train", "validate": "validate", "whole": "whole"}
 
 _VALIDATION_WEIGHT = 0.3
-"""Of a validation image over a training one, until both were measured: it has no backward pass."""
+"""Cost of a validation image relative to a training one, without backward, until it is measured."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Unit:
 
     member: str
     epoch: int
-    """From 0."""
+    """Epoch, counted from 0."""
     kind: Kind
     partition: int
 
@@ -105,13 +105,13 @@ def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskStat
 
 
 DATABASE = "leases.sqlite"
-"""The leases, among the run's checkpoints."""
+"""File of the leases, among the run's checkpoints."""
 
 NAME = "leases.name"
 """The queue's name in a database that several runs share; beside the leases."""
 
 HOPS = "hops.csv"
-"""In the run: which partitions each member visited in which order; its weights follow from it."""
+"""File of a run with the order in which each member visited partitions, which sets its weights."""
 
 
 def open_queue(run: Path, engine: EngineSettings) -> LeaseQueue:

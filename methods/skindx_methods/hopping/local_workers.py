@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _TERMINAL_S, _LINES_S = 1.0, 15.0
-"""Between two looks at the queue."""
+"""Seconds between two reads of the queue: on a terminal, and for plain lines."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ _POLL_S = 0.1
 _GRACE_S = 30.0
 _LAST_WORDS_S = 2.0
 _HUNG_S = 10.0
-"""A worker that has not ended so long after the last unit was done hangs."""
+"""Seconds after the last unit was done, after which a worker that has not ended hangs."""
 _MOST_DEATHS = 4
-"""In a row without a unit done: then the worker dies of something else than its units."""
+"""Deaths in a row without a finished unit, after which the units are not the cause."""
 
 
 class Manager:

@@ -163,14 +163,14 @@ class PartitionImages:
 
     dataset: Path
     records: Sequence[Record]
-    """Of the whole dataset."""
+    """Records of the whole dataset."""
     partitions: Partitions
     loader: LoaderSettings
     mesh: Mesh
     _sources: dict[tuple[int, int], ImageSource] = field(default_factory=dict, init=False)
-    """By partition and, for a cache on disk, side."""
+    """Sources by partition and, for a cache on disk, by side."""
     _squares: dict[int, tuple[str, ValidationSet]] = field(default_factory=dict, init=False)
-    """By partition: validation squares as the last member saw them."""
+    """Validation squares as the last member saw them, by partition."""
 
     def opener(self, number: int) -> OpenImages:
         """Return what opens a member's images in one partition."""

@@ -100,7 +100,7 @@ class EigenBases:
         self._shapes, self.sharing, self._mesh = shapes, sharing, mesh
         self.rank = mesh.data.rank
         self.eigen_of: dict[Key, Eigen] = {}
-        """Of the layers of this rank's row, those that could be decomposed."""
+        """Eigenvectors of those layers of this rank's row that could be decomposed."""
         self.plain: set[str] = {name for name, _ in shapes}
         """Layers without eigenvectors, on every rank alike."""
         timeout = timedelta(seconds=mesh.settings.timeout_s)
@@ -273,7 +273,7 @@ class LayerMatrices:
                 layers, torch.split(self.flat, sizes), shapes, strict=True
             )
         }
-        """Of each layer a view_SGA of the buffer."""
+        """A view_SGA of the buffer for each layer."""
 
     def read(self) -> None:
         """Take the gradients of the layers' weights and biases."""

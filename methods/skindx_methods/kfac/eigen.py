@@ -93,7 +93,7 @@ def precondition(
 NARROWEST = 512
 """A narrower factor is decomposed as a whole, which takes no longer."""
 _LARGEST_SHARE = 1 / 3
-"""Of the width; with more vectors, all of them come as fast."""
+"""Largest share of the width; with more vectors, a full decomposition is as fast."""
 _FIRST, _LEAST_MORE = 96, 32
 """Vectors to begin with, and the least that are sought beyond those found before."""
 _BEYOND = 0.5
@@ -194,7 +194,7 @@ class Basis:
     outside_SGH: Tensor
     scale_SHK: Tensor
     rest: float
-    """By what a gradient beside these eigenvectors is multiplied; 0: nothing is beside them."""
+    """Factor of the gradient outside these eigenvectors' span; 0: there is nothing outside."""
 
     def natural(self, gradient_SGA: Tensor, multiply: Multiply) -> Tensor:
         """Return the gradient times the inverse; `multiply` makes A B^T of A and B."""
@@ -267,7 +267,7 @@ class Small:
 
     names: tuple[str, ...]
     blocks: tuple[int, ...]
-    """Of each layer."""
+    """Number of blocks of each layer."""
     inverse_SAA: Tensor
 
     def natural(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from skindx.training.parallel.batch_norm import is_synchronised, statistics_over
 # M, N, K = sizes of a product
 
 LEAST = 2**20
-"""Below so many multiplications the call of oneDNN takes longer than it saves."""
+"""Number of multiplications below which calling oneDNN takes longer than it saves."""
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 """A and B -> A B^T."""
@@ -87,10 +87,10 @@ Sums = dict[str, Tensor]
 INSIDE, OUTSIDE = "inside", "outside"
 
 _CHUNK_BYTES = 64 * 2**20
-"""Patches of a convolution are spread out for so many images at once."""
+"""Memory for the patches of a convolution, which limits how many images are unfolded at once."""
 _LEAST_SHARE = 1 / 8
-"""Of the images whose rows are taken, however many rows they have (Martens and Grosse 2015, section
-8, where it is tau_1)."""
+"""Least share of the images whose rows are taken, however many rows they have (tau_1 in Martens and
+Grosse 2015, section 8)."""
 _SAVES_STATISTICS = ("NativeBatchNormBackward0", "CudnnBatchNormBackward0")
 """Backward passes of batch norm that hold the batch's mean and 1 / standard deviation, in single
 precision."""

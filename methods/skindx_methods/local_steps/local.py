@@ -12,13 +12,13 @@ from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
 from skindx.core.errors import UserError
 
 CHUNK = 512
-"""Elements from which the largest are selected together."""
+"""Elements of a chunk; the largest are selected within each chunk."""
 INDEX_BITS = 9
 """Bits of a place in a chunk."""
 HEAD_BYTES = 12
-"""Of a message: the elements of the network, its round, and which rank's message was unfit."""
+"""Size of a message's head: number of elements, round, and whose message was unfit."""
 AGREED_BYTES = 48
-"""What a rank tells the others of a round: skipped steps, a stop, a checkpoint."""
+"""Size of what a rank tells the others of a round: skipped steps, a stop, a checkpoint."""
 
 
 class LocalSettings(ExchangeSettings):

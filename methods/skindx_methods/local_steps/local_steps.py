@@ -45,11 +45,11 @@ class LocalSteps(Exchange):
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings
         self.taken, self._norm = 0, 0.0
-        """Steps of the round; the norm of this rank's gradient."""
+        """Steps taken in this round; the norm of this rank's gradient."""
         self.agreed = 1
-        """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
+        """Number of last steps over which all ranks now hold the same weights; 0: they do not."""
         self._rounds = 0
-        """Messages that were sent."""
+        """Number of messages sent."""
         self._sent: _Sent | None = None
         self._ahead_M: Tensor | None = None
         """What this rank's weights are to move by before they go on."""
@@ -355,11 +355,11 @@ class _Sent:
     """A message under way, or what has come of it."""
 
     steps: int
-    """Of its round."""
+    """Number of steps of its round."""
     begun_M: Tensor | None
     """This rank's weights when it was sent."""
     mean_M: Tensor | None = None
-    """Of all ranks' changes; their sum while it is under way."""
+    """Mean of all ranks' changes; their sum until the message is complete."""
     part_S: Tensor | None = None
     """This rank's change of its own part, until it has answered."""
     rows_PB: Tensor | None = None
@@ -370,4 +370,4 @@ class _Sent:
     """What this rank's residual took over from the mean of its part."""
     works: Sequence[dist.Work] = ()
     known: bool = False
-    """To all ranks, since they loaded it."""
+    """Whether all ranks know it, since they loaded it from a checkpoint."""

@@ -45,7 +45,7 @@ class RoundGuard(StepGuard):
         self._agree_s = agree_s
         self._steps, self._most_steps, self._agreed_at = 0, 1, time.monotonic()
         self.skipped = self.skipped_pictures = 0
-        """This rank's since ranks have agreed."""
+        """Steps and images that this rank skipped since the ranks last agreed."""
 
     @classmethod
     def for_training(cls, mesh: Mesh, settings: CheckpointSettings) -> Self:

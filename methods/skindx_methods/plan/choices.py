@@ -24,7 +24,7 @@ class Exchanging(Strategy):
 
     @property
     def lossy(self) -> bool:  # type: ignore[override]
-        """As its settings say."""
+        """Whether the settings say that the exchange changes the gradient."""
         return self.settings.lossy
 
     def schedule(self, load: Load, network: Network) -> StepSchedule:
@@ -78,7 +78,7 @@ class Choice:
 
     @property
     def ranks(self) -> int:
-        """Of all nodes."""
+        """Number of ranks on all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property

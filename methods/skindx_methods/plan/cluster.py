@@ -18,7 +18,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 
 MOST_RANKS = 100_000
-"""Of a cluster."""
+"""Most ranks of a cluster."""
 
 Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
@@ -44,7 +44,7 @@ class Link(Settings):
 
     @property
     def cost(self) -> Cost:
-        """As a line over bytes."""
+        """Time of a message as a line over its bytes."""
         return Cost(self.alpha_s, self.beta_s_per_byte)
 
 
@@ -83,7 +83,7 @@ class Collective(Settings):
 
     @property
     def curve(self) -> Curve:
-        """As seconds of bytes."""
+        """Time in seconds as a function of bytes."""
         return Curve(Cost(self.alpha_s, self.beta_s_per_byte), tuple(sorted(self.points)))
 
 
@@ -91,7 +91,7 @@ class Correction(Settings):
     """Measured over predicted time, as `skindx plan check --learn` found it."""
 
     factor: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
-    """Of the part's time."""
+    """Factor of the predicted time of one part of a step."""
     runs: int = Field(1, ge=1, le=10**9)
     spread: Spread = 0.05
 
@@ -113,7 +113,7 @@ class Cluster(Settings):
     host: Name = ""
     """Processor or GPU of a node."""
     memory_gb: Positive | None = None
-    """Of a node; of its GPU where a rank has one."""
+    """Memory of a node, or of its GPU where a rank has one."""
     price_per_node_hour: float | None = Field(None, ge=0, le=1e9)
     currency: str = Field("USD", max_length=20)
     watts_per_node: Positive | None = None

@@ -38,12 +38,12 @@ class Simulated:
 
 
 FARTHEST = 4.0
-"""Beyond so many times the largest batch that was measured, memory is not believed."""
+"""Ratio to the largest measured batch above which a memory estimate is not trusted."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one rank."""
+    """Memory of one rank."""
 
     peak_bytes: float
     spread: float
@@ -154,7 +154,7 @@ class Estimate:
 
     @property
     def images_per_s(self) -> float:
-        """Over all ranks."""
+        """Throughput of all ranks together."""
         return self.choice.batch / self.step_s
 
 
@@ -273,7 +273,7 @@ class PlanOutcome:
     choice: Choice
     members: tuple[MemberTime, ...]
     seconds: float
-    """Until the last member is trained; 0 where images are not known."""
+    """Time until the last member is trained; 0 where the number of images is not known."""
     nodes: int
     price_per_node_hour: float | None
     watts_per_node: float | None
@@ -283,7 +283,7 @@ class PlanOutcome:
 
     @property
     def first(self) -> Estimate:
-        """Of the first member."""
+        """Estimate of the first member."""
         return self.members[0].estimate
 
     @property
@@ -305,13 +305,13 @@ class PlanOutcome:
 
     @property
     def money(self) -> float | None:
-        """Price of the nodes for the whole."""
+        """Price of the nodes for the whole training."""
         price = self.price_per_node_hour
         return None if price is None else price * self.nodes * self.seconds / 3600
 
     @property
     def energy_kwh(self) -> float | None:
-        """Of the nodes, by their given watts: estimated."""
+        """Energy of the nodes, estimated from their given watts."""
         watts = self.watts_per_node
         return None if watts is None else watts * self.nodes * self.seconds / 3.6e6
 

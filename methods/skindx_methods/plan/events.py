@@ -204,7 +204,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """From the first forward to where the next one can begin."""
+        """Time from the first forward to the start of the next one."""
         return max(span.end_s for span in self.spans)
 
 

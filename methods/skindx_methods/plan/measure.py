@@ -33,7 +33,7 @@ from skindx_methods.plan.measured_steps import profile_member, variant_of
 from skindx_methods.plan.profiles import Profiles
 
 BUDGET_S = 20.0
-"""For the timed steps of all networks; starting, compiling and reading come on top."""
+"""Seconds for the timed steps of all networks; starting, compiling and reading are extra."""
 
 _LIMIT_S = 300.0
 

@@ -45,7 +45,7 @@ def ranks_that_pay(overhead_ratio: float, wanted: float) -> int:
 
 
 EFFICIENCY = 0.8
-"""Of the guideline that says how many ranks pay."""
+"""Efficiency in the guideline for how many ranks pay."""
 
 _ROUNDING = 1e-6
 """Choices whose times differ by less, relatively, are equally fast."""

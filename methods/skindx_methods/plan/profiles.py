@@ -37,15 +37,15 @@ class Profiles(Settings):
 
     format: Literal[1] = FORMAT
     version: Name = ""
-    """Of skindx that measured."""
+    """Version of skindx that measured."""
     source: Literal["measured", "given"] = "measured"
-    """Given: another program's times."""
+    """Origin of the times; given: they come from another program."""
     host: Name = ""
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: Images = 1
-    """Ranks of the node that computed at the same time."""
+    """Number of ranks of the node that computed at the same time."""
     cores: Images = 1
-    """Of one rank."""
+    """Cores of one rank."""
     dataset: Name = ""
     """Digest of the dataset's manifest."""
     images: Number = 0

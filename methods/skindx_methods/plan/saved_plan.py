@@ -21,11 +21,11 @@ from skindx_methods.plan.interval import half_width
 from skindx_methods.plan.plan import Plan
 
 Predictable = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
-"""Of many steps, whose times are bounded themselves."""
+"""Figure of many steps; the times of single steps have limits of their own."""
 
 FORMAT: Literal[1] = 1
 KEY = "plan"
-"""Of the prediction in the file; all other keys are settings of a training."""
+"""Key of the prediction in the file; all other keys are settings of a training."""
 
 HEAD = "# Made by `skindx plan make`; `skindx train DATA --config CONFIG --plan` takes it.\n"
 
@@ -36,7 +36,7 @@ class PredictedMember(Settings):
     name: Name
     step_s: float = Field(gt=0, le=MOST_S)
     half_width: float = Field(ge=0, le=1e6)
-    """Of the 90 % interval, over the prediction."""
+    """Half width of the 90 % interval, divided by the prediction."""
     parts: dict[Name, Predictable] = Field(max_length=64)
     images_per_s: Predictable
     epoch_s: Predictable
@@ -153,10 +153,10 @@ class Happened:
 
     name: str
     step_s: float
-    """Median over the epochs, of the steps alone."""
+    """Median over the epochs of a step's time, without what surrounds the steps."""
     images_per_s: float
     wait_s: float
-    """Of a step, waiting for images."""
+    """Seconds of a step in which it waits for images."""
     memory_bytes: float
     epochs: int
 
@@ -170,7 +170,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Of a step: happened over predicted, less one."""
+        """Relative error of a step's time: measured over predicted, minus 1."""
         return self.happened.step_s / self.predicted.step_s - 1
 
     @property

@@ -39,11 +39,11 @@ class SearchResult:
 
     chosen: PlanOutcome
     fastest: PlanOutcome
-    """Of those that could be chosen; within some hours the cheapest."""
+    """Fastest choice among the eligible ones; with a limit of hours, the cheapest."""
     given: PlanOutcome | None
     """The settings as they were given."""
     every: tuple[PlanOutcome, ...]
-    """All that were looked at and fit, the best first."""
+    """All choices that were evaluated and fit, the best first."""
     refused: int
     """How many do not fit the memory, and no smaller pieces do."""
 

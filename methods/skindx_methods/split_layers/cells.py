@@ -19,7 +19,7 @@ class CellBorder:
 
     name: str
     sent_bytes: int
-    """By each rank."""
+    """Bytes that each rank sends."""
     timed: Timed
 
 
@@ -73,7 +73,7 @@ class Chain:
     launches: tuple[Launch, ...]
     """Gradients, in the order in which they leave."""
     update_s: float
-    """Of the weights that a rank holds."""
+    """Time of the update of the weights that a rank holds."""
 
     @property
     def border_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Chain:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of the gradients that it sums with others."""
+        """Bytes of the gradients that it sums with other ranks."""
         return sum(launch.size_bytes for launch in self.launches)
 
     def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Chain":

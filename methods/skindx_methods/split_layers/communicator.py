@@ -30,7 +30,7 @@ class Communicator:
         """Talk to the ranks of `axis`."""
         self.rank, self.size, self.group = axis.rank, axis.size, axis.group
         self.bytes_sent = 0
-        """By split layers since the start: what checkpoints and evaluation gather is not in it."""
+        """Bytes that split layers sent since the start, without checkpoints and evaluation."""
         self.rows: Sizes = ()
         self.watch: Watch | None = None
 

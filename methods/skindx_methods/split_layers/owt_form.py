@@ -31,7 +31,7 @@ class Operator:
     splits: bool
     """It is a plain linear layer or convolution, whose output channels can be shared out."""
     forward_s: float
-    """At the profile's batch, on one rank."""
+    """Time at the profile's batch on one rank."""
     backward_s: float
     parameter_bytes: int
     weights: int
@@ -41,9 +41,9 @@ class Operator:
     input_bytes: float
     """0: not known."""
     output_bytes: float
-    """Of the layer itself."""
+    """Output of the layer itself."""
     passed_bytes: float
-    """Behind its activation and pooling: what the next operator gets."""
+    """Output after activation and pooling, which the next operator receives."""
 
 
 def operators_of(profile: Profile) -> tuple[Operator, ...]:
@@ -107,15 +107,15 @@ class Ground:
     profile: Profile
     network: Network
     images: int
-    """Of a rank in a piece."""
+    """Images that one rank processes in one piece of its batch."""
     factor: float = 1.0
-    """Of all computing, as it was learnt."""
+    """Learnt correction factor of all compute times."""
     pieces: int = 1
-    """Of a step."""
+    """Number of pieces of a step's batch."""
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """In forward order."""
+        """Operators in forward order."""
         return operators_of(self.profile)
 
     @property

@@ -21,7 +21,7 @@ PARTS = "parts"
 """What a split layer calls its parts: names of its weights -> `Part`."""
 
 Span = tuple[int, int]
-"""From, and to without."""
+"""Start, and end (exclusive)."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Part:
 
     links: Communicator
     shape: Size
-    """Of the whole weight."""
+    """Shape of the whole weight."""
     dim: int
     """The dimension that is split."""
     spans: tuple[tuple[Span, ...], ...]
-    """Sizes of the ranks' parts along it."""
+    """Spans of each rank's part along that dimension."""
 
     @classmethod
     def even(cls, links: Communicator, shape: Size) -> Self:

@@ -71,7 +71,7 @@ class SplitLayers(Method):
         """Take a network whose layers are split; it then calls this its method."""
         self._device = mesh.device
         self.links = next(iter(parts_of(net).values())).links
-        """Among ranks that hold different parts."""
+        """Communicator among the ranks that hold different parts."""
         self._copy: WholeCopy | None = None
         setattr(net, METHOD, self)
 
