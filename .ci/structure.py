@@ -1,4 +1,4 @@
-"""Checks how the code is laid out: sizes, budgets, unique class names. `python .ci/structure.py`.
+"""Checks how the code is laid out: sizes, budgets, class names, notes. `python .ci/structure.py`.
 
 It reports sizes, and fails only beyond a limit of `.ci/structure.toml`.
 A commit that needs more lines raises the budget of its package there, on purpose.
@@ -6,12 +6,14 @@ The processor time of each folder of tests in the last `make test` is compared w
 """
 
 import ast
+import re
 import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,10 +21,16 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = ROOT / ".ci/structure.toml"
 JUNIT = ROOT / "build/junit.xml"
-"""Written by `make test`."""
+"""File that `make test` writes."""
 PACKAGES = ("skindx", "methods/skindx_methods", "benchmarks/skindx_bench")
-"""Of the wheel, the kit of methods and the lab."""
+"""The wheel, the kit of methods and the lab."""
 NO_TEXT = frozenset((".npz", ".safetensors", ".png", ".jpg", ".ico"))
+PREPOSITION = re.compile(
+    r"`?(above|after|against|among|as|at|before|behind|below|beside|between|beyond|by|during|for|from"
+    r"|in|instead|into|like|of|on|over|per|since|than|through|to|under|until|with|within|without)"
+    r"(?=[\s`,:;])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ def problems(
     yield from _sizes([*wheel, *kit], limits["file"], limits["folder"])
     yield from _budgets(wheel, limits["budget"])
     yield from repeated_classes([*wheel, *kit])
+    yield from fragments([*wheel, *kit], limits["notes"]["begin_with_a_preposition"])
 
 
 def _totals(name: str, files: list[Module], limits: Mapping[str, int]) -> Iterator[str]:
@@ -197,6 +206,37 @@ def repeated_classes(files: Iterable[Module]) -> Iterator[str]:
     for name, where in sorted(places.items()):
         if len(where) > 1:
             yield f"class {name} is defined {len(where)} times ({', '.join(where)}); rename one."
+
+
+def fragments(files: Iterable[Module], most: int) -> Iterator[str]:
+    """Yield a sentence where more than `most` docstrings and notes begin with a preposition."""
+    found = [
+        f"{module.path}:{line}"
+        for module in files
+        for line, text in sorted(notes(module))
+        if PREPOSITION.match(text.lstrip())
+    ]
+    if len(found) > most:
+        places = ", ".join(found[:20]) + (", …" if len(found) > 20 else "")
+        yield (
+            f"{len(found)} docstrings and notes begin with a preposition; the limit is {most}."
+            f" Say first what the value is, as in `Seconds between two heartbeats`: {places}."
+        )
+
+
+def notes(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring, and of each string behind a field or constant."""
+    documented = (
+        ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
+        | ast.AnnAssign
+    )  # fmt: skip
+    for node in ast.walk(module.tree):
+        body = getattr(node, "body", None)
+        for above, one in pairwise([node, *body] if isinstance(body, list) else []):
+            if isinstance(above, documented) and isinstance(one, ast.Expr):
+                value = one.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield one.lineno, value.value
 
 
 def report(wheel: list[Module], kit: list[Module], lab: list[Module]) -> str:

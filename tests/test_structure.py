@@ -1,4 +1,4 @@
-"""The check of sizes, budgets and class names: planted cases, and this repository."""
+"""The check of sizes, budgets, class names and notes: planted cases, and this repository."""
 
 import importlib.util
 import re
@@ -30,6 +30,7 @@ LIMITS = {
     "file": {"lines": 20},
     "folder": {"files": 2},
     "budget": {".": 10, "data": 30},
+    "notes": {"begin_with_a_preposition": 1},
 }
 
 
@@ -62,10 +63,43 @@ def test_a_tree_within_its_limits_has_no_problem(structure, tmp_path):
             {"skindx/data/a.py": "class Row: ...\n", "skindx/data/b.py": "class Row: ...\n"},
             "class Row is defined 2 times (skindx/data/a.py:1, skindx/data/b.py:1)",
         ),
+        (
+            {"skindx/data/a.py": '"""Of rows."""\nBEAT_S = 1\n"""Between two beats."""\n'},
+            "2 docstrings and notes begin with a preposition; the limit is 1. ",
+        ),
     ],
 )
 def test_each_limit_is_named_once_exceeded(structure, tmp_path, texts, sentence):
     assert any(sentence in problem for problem in found(structure, tmp_path, texts))
+
+
+NOTED = '''"""Of the module."""
+class Box:
+    """A box."""
+    side: int
+    """In pixels."""
+    def area(self):
+        """Return the area.
+
+        With a unit."""
+        "of no field"
+        self.kept = 1
+        """`From` here on."""
+async def wait(): "At once."
+print()
+"""Between two statements: it documents nothing."""
+label = """of text"""
+'''
+
+
+def test_docstrings_and_field_notes_that_begin_with_a_preposition_are_found(structure):
+    module = structure.Module(Path("a.py"), NOTED)
+    lines = sorted(line for line, _ in structure.notes(module))
+    assert lines == [1, 3, 5, 7, 12, 13]
+    (sentence,) = structure.fragments([module], 3)
+    assert sentence.startswith("4 docstrings and notes begin with a preposition;")
+    assert sentence.endswith("a.py:1, a.py:5, a.py:12, a.py:13.")
+    assert list(structure.fragments([module], 4)) == []
 
 
 def test_every_text_of_a_package_counts(structure, tmp_path):

@@ -108,7 +108,7 @@ class DetectorSpec(Settings):
     confidence: float = Field(0.25, ge=0, lt=1)
     """Boxes with a lower score are not shown; an evaluation asks for all boxes."""
     overlap: float = Field(0.6, gt=0, lt=1)
-    """Largest overlap (IoU) at which both of two boxes of a class stay, not only the better one."""
+    """Overlap (IoU) above which only the better one of two boxes of a class stays."""
     labels: tuple[str, ...] = ("lesion",)
 
 

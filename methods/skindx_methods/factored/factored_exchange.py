@@ -145,7 +145,7 @@ class Factored(Exchange):
         self._dense = Fused(FusedSettings(tune=False, bucket_mb=settings.bucket_mb))
         self._layers: list[CollectedFactors] = []
         self._rows: dict[str, tuple[int, torch.dtype]] | None = None
-        """Of a rank at most, and their type, of layers that send factors; None: not agreed yet."""
+        """Most rows of a rank and their type, by layers that send factors; None: not agreed."""
         self._sending: list[CollectedFactors] = []
         self._works: list[dist.Work] = []
 

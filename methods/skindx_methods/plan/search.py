@@ -39,7 +39,7 @@ class SearchResult:
 
     chosen: PlanOutcome
     fastest: PlanOutcome
-    """Fastest choice among the eligible ones; with a limit of hours, the cheapest."""
+    """Fastest eligible choice; with a limit of hours, the cheapest one within it."""
     given: PlanOutcome | None
     """The settings as they were given."""
     every: tuple[PlanOutcome, ...]
