@@ -71,6 +71,7 @@ def test_each_pair_is_followed_to_the_stage_that_loses_it() -> None:
         voted_P=np.array([yes, no, no]),
         candidate_P=np.array([yes, yes, no]),
         acceptable_P=np.array([yes, yes, yes]),
+        aligned_P=np.array([yes, yes, yes]),
         joined_P=np.array([yes, yes, no]),
         joined_before_P=np.array([no, yes, no]),
         false=((0, 6), (1, 4)),
@@ -83,6 +84,8 @@ def test_each_pair_is_followed_to_the_stage_that_loses_it() -> None:
     assert values["recall_before"] == values["candidates_before"] == pytest.approx(1 / 3)
     assert values["recall_joined_before"] == pytest.approx(1 / 3)
     assert values["accepted_of_all"] == 1
+    assert values["lost_no_candidate"] == pytest.approx(1 / 3)
+    assert values["lost_no_points"] == values["lost_not_accepted"] == 0
     assert (values["recall_zoom_small"], values["recall_before_zoom_small"]) == (1, 1)
     assert (values["recall_zoom_large"], values["recall_before_zoom_large"]) == (1, 0)
     assert values["recall_zoom_middle"] == 0
