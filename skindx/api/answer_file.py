@@ -214,7 +214,7 @@ class AnswerCounts:
 
     @property
     def text(self) -> str:
-        """All of it in a sentence."""
+        """The counts in one sentence."""
         parts = [f"{self.kinds[kind]:,} {name}" for kind, name in KINDS.items()]
         gates = ", ".join(f"{gate} {count:,}" for gate, count in self.gates.most_common())
         unsure = f"; {self.abstained:,} of them not sure" if self.abstained else ""

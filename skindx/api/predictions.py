@@ -152,7 +152,7 @@ class _Read:
     sha256: str | None
     case: CheckedCase | UserError
     gate: str
-    """Which part refused it, where `case` is an error of no gate."""
+    """The gate that refused it; `case` stands for an error outside the gates."""
 
 
 def schema_of(predictor: "Predictor") -> "pa.Schema":

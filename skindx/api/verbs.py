@@ -150,7 +150,7 @@ class EvaluationReport:
 
     @property
     def auroc(self) -> "Interval":
-        """One class against the rest, averaged over classes."""
+        """AUROC of one class against the rest, averaged over classes."""
         return self.scores.ensemble.auroc
 
     @property

@@ -23,27 +23,27 @@ class ExchangeSettings(Settings):
     local_s_per_element: ClassVar[float] = 1e-9
     """Usual work of one core for an element of the gradient, where it was not measured."""
     local_as: ClassVar[str] = ""
-    """The kind whose measured work stands for it."""
+    """Kind whose measured local work is used for this kind."""
     local_code: ClassVar[str] = ""
-    """What does this work, as "module:function" of the gradients, where there is no exchange."""
+    """Function of the gradients that does this work without an exchange, as "module:function"."""
     collective: ClassVar[str] = ""
     """A collective of its own, as a cluster file names it; its code's `sum` is what is measured."""
     beside_parts: ClassVar[bool] = False
-    """Plans of layers that are split over ranks price it for what is not split."""
+    """Whether plans use it for the unsplit part of networks whose layers are split over ranks."""
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-    """Settings that a plan looks at."""
+    """Settings that a plan tries."""
     also: ClassVar[Mapping[str, str]] = {}
     """Further strategies of plans: name -> the `rule` that `schedule` is given."""
     engine: ClassVar[Mapping[str, Any]] = {"zero": 0}
     """Settings of the engine that a plan writes beside it."""
     guard: ClassVar[str] = ""
-    """What watches the steps of a training in place of `StepGuard`, as "module:Class"."""
+    """Class that guards the steps of a training in place of `StepGuard`, as "module:Class"."""
     together: ClassVar[bool] = True
-    """All ranks take each step together, with the same weights."""
+    """Whether all ranks take each step together, with the same weights."""
     shrinks: ClassVar[bool] = False
-    """It goes on among fewer or more ranks in the same process, also after a broken step."""
+    """Whether it continues with fewer or more ranks in one process, also after a broken step."""
     needs: ClassVar[str] = ""
-    """What `check_training` refuses, in a plan's words."""
+    """Requirements that `check_training` enforces, in a plan's words."""
 
     @property
     def by_engine(self) -> bool:

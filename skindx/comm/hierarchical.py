@@ -64,7 +64,7 @@ class HierarchicalSettings(BucketedSettings):
         return pipelined([inside, ring(network.between, network.nodes), inside], self.chunks)
 
     def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:
-        """Only where ranks share a node, and there are several."""
+        """Return whether ranks share a node and there are several nodes."""
         return nodes > 1 and per_node > 1
 
     @classmethod

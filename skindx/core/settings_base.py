@@ -285,7 +285,7 @@ class _WrittenFloat(float):
 
 
 class _WrittenInt(int):
-    """The same of whole numbers, such as 1_000."""
+    """A whole number that may be written otherwise than Python writes it, such as 1_000."""
 
     text: str
 

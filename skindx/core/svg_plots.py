@@ -21,7 +21,7 @@ INK, SOFT, LINE, BLUE, ON_BLUE, ORANGE, GREEN, VIOLET, GREY = _VARIABLES
 
 _FONT_PX = 12
 _DPI = 72
-"""One unit of the SVG is then one pixel of the page."""
+"""Resolution at which one unit of the SVG is one pixel of the page."""
 
 
 @dataclass(frozen=True)

@@ -146,13 +146,13 @@ class Answers:
     level: float | None = None
     """The share of images whose set should hold the true class."""
     urgent_level: float | None = None
-    """The same of urgent classes; None where they have no threshold of their own."""
+    """Target share for urgent classes; None where they have no threshold of their own."""
     fitted_types: tuple[int, ...] = ()
     """Skin types that have thresholds of their own."""
     urgent_risk: UrgentRiskRule | None = None
     """The thresholds of the urgent risk; None for a bundle without any."""
     soon_risk: UrgentRiskRule | None = None
-    """The same of urgent and soon classes together."""
+    """The thresholds of the risk of urgent and soon classes together."""
     miss_rate: float | None = None
     """The level of both risks that the next steps go by; None: their default."""
     steps: tuple[Urgency, ...] | None = None

@@ -190,7 +190,7 @@ class Breakdown:
     top1_test: GapTest | None = None
     """Whether top-1 depends on the value, beyond what the classes explain."""
     urgent_test: GapTest | None = None
-    """The same of misses of urgent images."""
+    """Whether misses of urgent images depend on the value, beyond what the classes explain."""
 
 
 def breakdowns(answers: Answers, *, draws: int) -> tuple[Breakdown, ...]:

@@ -47,7 +47,7 @@ FEWEST = 20
 
 Figures = dict[str, Interval]
 Called = dict[Question, tuple[Bools, Bools]]
-"""Which images a question calls so, and which are so."""
+"""Two masks a question: images that are called positive, and images that are positive."""
 
 TITLES: dict[str, tuple[str, Literal["percent", "decimal"]]] = {
     "auroc": ("AUROC, mean of classes", "decimal"),

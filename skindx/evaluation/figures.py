@@ -137,7 +137,7 @@ class Scores:
     brier: Interval
     selective_risk_area: Interval
     balanced_rule_top1: Interval | None = None
-    """None where the mix that the probabilities hold for is not known, as in older bundles."""
+    """Top-1 by the balanced rule; None where the bundle does not state its mix, as older ones."""
     balanced_rule_accuracy: Interval | None = None
     """Balanced accuracy by the balanced rule; None likewise."""
 

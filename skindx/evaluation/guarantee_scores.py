@@ -55,7 +55,7 @@ class SetScores:
     single: float
     """Share of images whose set names one class."""
     one_class: Interval
-    """The same with its interval."""
+    """Share of images whose set names one class, with its interval."""
     by_group: tuple[SetScore, ...]
     """Images of urgent classes, of the others, and of each skin type that the manifest knows."""
     urgent_missed: UrgentMisses | None
@@ -195,7 +195,7 @@ class StepCount:
     unknown: int
     routine: int
     rates: dict[str, Interval]
-    """The same as shares of the images."""
+    """Shares of the images by next step, with intervals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class MistakeStrip:
     title: str
     order: str
     count: int
-    """All such mistakes."""
+    """Number of all such mistakes, shown or not."""
     mistakes: tuple[Mistake, ...]
 
 

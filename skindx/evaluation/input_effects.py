@@ -72,7 +72,7 @@ class Assisted:
     changed: int
     level: float
     classes: tuple[AssistedClass, ...]
-    """Those of which the split has images."""
+    """Classes with images in the split."""
     without: float
     assisted: float
     difference: Interval

@@ -45,7 +45,7 @@ BOUND_FILE = Path(__file__).parent / "leak_bound.json"
 """What `skindx bench data leak` measured."""
 
 STRANGERS = ("linked to another group", "strangers linked")
-"""Its figures of images that share no picture with those of the fingerprints."""
+"""Keys of the measured figures of images that share no picture with the fingerprinted ones."""
 
 Kind = Literal["same bytes", "same pixels", "other encoding, size or turn", "part", "same group"]
 KINDS: dict[Kind, str] = {
@@ -56,12 +56,12 @@ KINDS: dict[Kind, str] = {
     "same group": "not recognised as copies, but both manifests name the same lesion or patient",
 }
 _IMAGE_NAME = re.compile("[0-9a-f]{64}")
-"""Such a group is named after its image, and means nothing elsewhere."""
+"""Name of a group that is only one image's digest, and means nothing in another dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeakSide:
-    """One of the two: what it is and how many of its images count."""
+    """One of the two compared sides, and how many of its images count."""
 
     name: str
     what: Literal["dataset", "bundle"]
@@ -95,7 +95,7 @@ class LeakCount:
 
 @dataclass(frozen=True)
 class LeakCertificate:
-    """All that was compared; an image may stand in pairs of several kinds."""
+    """Result of a comparison; an image may be in pairs of several kinds."""
 
     a: LeakSide
     b: LeakSide
@@ -106,9 +106,9 @@ class LeakCertificate:
     searched: int
     """Images that were compared with the fingerprints of the other side."""
     false_links: float
-    """So many of these may be linked by chance at most, at 95 % confidence."""
+    """Most links by chance among these, at 95 % confidence."""
     bound: Mapping[str, Any]
-    """The measurement that this is computed from."""
+    """Measurement from which this bound is computed."""
     not_compared: tuple[str, ...]
     date: str
     versions: Mapping[str, str]

@@ -59,9 +59,9 @@ class FigureGain:
 
     key: str
     choice: MemberChoice | None
-    """None without validation images."""
+    """Which member is the best on validation images, and how sure; None without such images."""
     gains: tuple[MemberGain, ...]
-    """One where the choice is sure; else one a member, in their order."""
+    """One gain over the best member where the choice is sure; else one for each member."""
 
     @property
     def over_better(self) -> MemberGain | None:

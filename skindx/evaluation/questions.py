@@ -68,7 +68,7 @@ class RiskBand:
     n: int
     groups: int
     said: float
-    """Their mean risk."""
+    """Mean risk of these images."""
     observed: Interval
 
 

@@ -220,7 +220,7 @@ class Evaluation:
     ensemble: Scores
     """Headline figures of the answers as they are served."""
     members: tuple[Scores, ...]
-    """The same of each member."""
+    """Headline figures of each member."""
     gains: tuple[FigureGain, ...]
     """What the ensemble gains over its members, a figure each; empty for one member."""
     classes: tuple[ClassScore, ...]
@@ -234,15 +234,15 @@ class Evaluation:
     risk_curve: tuple[RiskPoint, ...]
     """Error when only the more confident images are answered."""
     urgent: UrgentMisses | None
-    """None when no image is of an urgent class."""
+    """Missed urgent images; None when no image is of an urgent class."""
     cancers: tuple[CancerMisses, ...]
     """Melanoma, squamous and basal cell carcinoma missed by the likeliest class."""
     sets: SetScores | None
-    """None for a bundle without conformal sets."""
+    """Figures of the conformal sets; None for a bundle without such sets."""
     urgent_risk: UrgentRiskScores | None
-    """None for a bundle without a threshold of the urgent risk."""
+    """Figures of the urgent risk; None for a bundle without a threshold of it."""
     soon_risk: UrgentRiskScores | None
-    """The same of urgent and soon classes together."""
+    """Figures of the risk of urgent and soon classes together."""
     questions: tuple[QuestionScore, ...]
     """Both questions of urgency and melanoma, where there are images of both kinds."""
     breakdowns: tuple[Breakdown, ...]
@@ -250,9 +250,9 @@ class Evaluation:
     has_detector: bool
     """Whether the bundle finds boxes."""
     detector: DetectionScore | None
-    """None without a detector, or when no image has a drawn box."""
+    """Figures of the detector; None without a detector or without an image with a drawn box."""
     external: External | None
-    """None when the dataset has the bundle's classes."""
+    """Facts of a dataset with other classes; None when it has the bundle's classes."""
     assisted: Assisted | None = None
     """Effect of boxes; None for a bundle without a fusion weight."""
     seen: int = 0

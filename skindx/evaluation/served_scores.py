@@ -53,7 +53,7 @@ class ServedScore:
     steps: dict[str, int]
     """How many images got which next step, by STEPS; a refused image has none."""
     rates: dict[str, Interval]
-    """The same as shares."""
+    """Shares of these images by next step, with intervals."""
     abstained: int
     """Answered images without a condition that is named with confidence."""
     abstained_rate: Interval
@@ -80,7 +80,7 @@ class SpectrumScore:
     majority: Majority
     top1: Interval
     auroc: Interval
-    """One against the rest, averaged over the classes that these images show."""
+    """AUROC of one class against the rest, averaged over the classes that these images show."""
     urgent_auroc: Interval
     """AUROC of the urgent risk; NaN without images of both kinds."""
     urgent: UrgentMisses | None

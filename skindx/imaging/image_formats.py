@@ -150,7 +150,7 @@ _WHOLE_SPECTRUM = b"\x00\x3f\x00"
 """First and last coefficient, and bits of each, as a sequential scan has them."""
 # No repetition before a class: a long run of FF would be read anew from each of its bytes.
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
-"""One with a segment; the end's has none either, and nothing is read behind it."""
+"""Marker with a segment; that of the end has none, and nothing behind it is read."""
 _MARKER_IN_SCAN = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 _FILL = b"\xff"
 """May be repeated before a marker."""
@@ -175,7 +175,7 @@ class _Jpeg:
     """A JPEG taken apart."""
 
     head: bytes
-    """All up to the pixels of the last scan."""
+    """All bytes up to the pixels of the last scan."""
     pixels: bytes
     """Data of the last scan and all bytes up to the next marker."""
     ended: bool

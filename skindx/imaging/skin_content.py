@@ -58,10 +58,10 @@ EVEN = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How sure it is that an image shows no skin, and what it shows instead."""
+    """How likely an image shows no skin, and what it shows instead."""
 
     score: float
-    """0..1; from `LIMIT` on it looks like no skin."""
+    """Score 0..1; an image at `LIMIT` or above counts as showing no skin."""
     shows: Shows
 
 

@@ -90,7 +90,7 @@ class Conversion:
     """What a profile does to pixels."""
 
     convert: "Callable[[Any], Pixels] | None" = field(default=None)
-    """None: they are sRGB already, or the profile is ignored."""
+    """Conversion of pixels to sRGB; None: they are sRGB already, or the profile is ignored."""
     ignored: bool = False
 
 

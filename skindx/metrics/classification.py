@@ -66,7 +66,7 @@ class ReliabilityBin:
     confidence: float
     accuracy: float
     right: Interval
-    """The same share with its exact interval over groups."""
+    """Accuracy with its exact interval over groups."""
 
 
 def reliability_bins(
@@ -102,7 +102,7 @@ class RiskPoint:
     """Share of wrong answers among those given."""
     confidence: float
     wrong: Interval
-    """The same share with its pointwise interval over groups."""
+    """The risk with its pointwise interval over groups."""
 
 
 def risk_curve(

@@ -154,15 +154,15 @@ class LocalImages:
 
 @dataclass(frozen=True)
 class FittedRules:
-    """All of a bundle's answers that is fitted and no network."""
+    """Everything that is fitted in a bundle's answers, without the networks."""
 
     temperature: float
     log_shifts_C: Floats
     mix_C: Floats | None
     """Share of each class that the probabilities hold for; None: the bundle does not say."""
     biases_C: Floats | float = 0.0
-    """Those of the bundle's calibration by class, which adapting leaves as they are: what its
-    networks' loss did to the classes is the same elsewhere."""
+    """Biases of the bundle's calibration by class. Adapting keeps them: the effect of the networks'
+    loss on the classes is the same elsewhere."""
     crop_weight: float = 0.0
     conformal: Conformal | None = None
     whole_conformal: Conformal | None = None

@@ -88,7 +88,7 @@ class ClassCalibration(Settings):
 
     slope: float = Field(ge=COLDEST, le=HOTTEST, allow_inf_nan=False)
     biases: tuple[float, ...] = Field(min_length=2)
-    """Their mean is 0: probabilities do not see what is added to all."""
+    """Bias of each class; their mean is 0, as a common shift does not change probabilities."""
     few: tuple[int, ...] = ()
     """Classes with fewer than ten images to fit on, by their number: their bias stays 0."""
 
@@ -118,13 +118,13 @@ class CalibrationFit:
     """A calibration by class, and what it gains over a temperature on images of other folds."""
 
     fitted: ClassCalibration | None
-    """None: there is too little to fit biases on."""
+    """The fitted calibration; None: there are too few images to fit biases on."""
     gain: LossGain | None
     """Reduction of the log loss, cross-fitted over groups."""
     by_class_NC: Floats | None = None
     """Cross-fitted probabilities by the calibration, N x C."""
     plain_NC: Floats | None = None
-    """The same by a temperature alone."""
+    """Cross-fitted probabilities by a temperature alone, N x C."""
 
     @property
     def crossed_NC(self) -> Floats | None:  # noqa: N802

@@ -62,9 +62,9 @@ class Conformal(Settings):
     pictures: int = Field(ge=0)
     """Calibration images that the thresholds were fitted on."""
     thresholds: dict[str, float]
-    """Least probability of a class in a set, by group of images; `all` is any image's."""
+    """Least probability of a class in a set, by group of images; `all` applies to any image."""
     urgent: dict[str, float] = Field(default_factory=dict)
-    """The same of an urgent class, for the same groups; empty: they have none of their own."""
+    """Least probability of an urgent class, by the same groups; empty: no limits of its own."""
     urgent_columns: tuple[int, ...] = ()
     """Urgent classes, by their places in the taxonomy."""
     urgent_level: float | None = Field(None, gt=0, lt=1)

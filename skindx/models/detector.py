@@ -242,7 +242,7 @@ class SizeRecall(Settings):
     """Geometric mean of the box's sides, from here on and below `most_px`, in pixels of the square
     that the detector sees: a tile of a scan at full size shows lesions with as many."""
     most_px: float | None = Field(None, gt=0)
-    """None: any larger size."""
+    """Upper limit of the size; None: any larger size."""
     found: int = Field(ge=0)
     lesions: int = Field(ge=0)
 

@@ -40,7 +40,7 @@ class EmbeddingIndexSpec(Settings):
 
     pictures: int = Field(ge=0)
     shown: int = Field(ge=0)
-    """Those that have a small copy, since their licence allows showing it."""
+    """Number of images with a small copy, which their licence must allow."""
 
 
 @dataclass(frozen=True, slots=True)

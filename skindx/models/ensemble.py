@@ -62,11 +62,11 @@ class Member:
     preprocess: Preprocess
     temperature: float = 1.0
     views: Views = 1
-    """It sees each image so often, flipped and turned, and answers with the mean probability."""
+    """Number of flipped and turned views of an image, whose mean probability is the answer."""
     exported: Body | None = None
-    """The body in another runtime; none: eager."""
+    """The body in another runtime; None: the network's own, run by torch."""
     trunk: str = ""
-    """The same for members whose bodies are the same; empty: its body is its own."""
+    """Digest that members with equal bodies share; empty: its body is its own."""
 
     @property
     def body(self) -> Body:

@@ -59,12 +59,12 @@ _TENSORS = {
     "codes": ("U8", 2),
 }
 _PACKED = _TENSORS | {"points": ("U8", 1), "codes": ("U8", 1)}
-"""Their columns one after the other, by zlib; an older bundle has them plain."""
+"""Tensor of all columns one after the other, compressed by zlib; older bundles store them plain."""
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Those of N images."""
+    """Fingerprints of N images."""
 
     sha256s: tuple[str, ...]
     hashes_NW: NDArray[np.uint64]

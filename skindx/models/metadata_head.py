@@ -165,7 +165,7 @@ class MetadataSpec(Settings):
     """What a bundle does with the fields: the map where it gains, and what was measured of it."""
 
     head: MetadataHead | None = None
-    """None: the fields gain nothing, and no answer uses them."""
+    """The head that uses the fields; None: they gain nothing, and no answer uses them."""
     gain: LossGain
     rules: dict[str, AnswerRules] = Field(default_factory=dict)
     """Rules by the fields used, such as `age+site`; an answer with other fields uses none."""

@@ -75,7 +75,7 @@ class Tower:
     network: ClassifierSettings
     origin: TowerOrigin
     weights: Path | None
-    """None: random ones are wanted."""
+    """File of the weights; None: random weights are wanted."""
 
 
 def is_tower(model: str) -> bool:

@@ -87,7 +87,7 @@ class MonitorState:
     head: MonitorHead
     levels: DriftLevels
     detector: DriftDetector | None
-    """None before LEARNED photos, where the bundle has no reference."""
+    """The detector of drift; None before LEARNED photos if the bundle has no reference."""
     reference: Singles
     alarms: tuple[Alarm, ...]
     numbers_KN: Singles

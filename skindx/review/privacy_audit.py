@@ -428,7 +428,7 @@ def _examine(settings: PrivacySettings, requests: Connection) -> None:
 
 
 _detector: PrivacyDetector | None = None
-"""One a process: the models are loaded once."""
+"""Detector of this process, whose models are loaded once."""
 
 
 def _start(settings: PrivacySettings) -> None:

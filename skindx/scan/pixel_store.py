@@ -210,7 +210,7 @@ class Levels(Protocol):
 
     @property
     def sizes(self) -> Sequence[tuple[int, int]]:
-        """One for each level."""
+        """Width and height of each level."""
         ...
 
     def size(self, level: int = 0) -> tuple[int, int]:

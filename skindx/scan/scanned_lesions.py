@@ -147,7 +147,7 @@ _TYPICAL_SIZE, _TYPICAL_COLOUR, _TYPICAL_APPEARANCE = 0.3, 3.0, 0.3
 """Spreads of a person's lesions: of the logarithm of the size, of L, a and b, and of the distance
 between embeddings as a share of its median."""
 _LEAST_SHARE = 0.1
-"""No spread counts as less than this share of the typical one."""
+"""Least spread, as a share of the typical one."""
 STANDS_OUT = 3.0
 """Difference from which a page marks the lesion."""
 
@@ -165,7 +165,7 @@ class LesionDifference:
 
     @property
     def score(self) -> float:
-        """All three as one figure, their root mean square; above 3 it stands out."""
+        """Root mean square of all three; above 3 the lesion stands out."""
         return float(np.sqrt((self.appearance**2 + self.size**2 + self.colour**2) / 3))
 
     @property
@@ -247,7 +247,7 @@ class RankedLesion:
     difference: LesionDifference | None
     """Difference from the person's other lesions; None: there are too few of them."""
     diameter_mm: float | None
-    """None: the photo has no scale."""
+    """Diameter in millimetres; None: the photo has no scale."""
 
     @property
     def diameter_px(self) -> float:

@@ -49,12 +49,12 @@ _SOUNDS = (
 _ENDING = re.compile(r"(?<=\w{3})(?:(?<=om)ata|ides|ibus|uses|[aio]s|es|us|um|ae|en|[aeios])$")
 _COUNT = re.compile(r"(\d+k?)?")
 _SIZE = re.compile(r"\d[\W_]*mm")
-"""Not the abbreviation of malignant melanoma."""
+"""A size such as 5 mm, which is not the abbreviation of malignant melanoma."""
 _DOUBLED = re.compile(r"(\w)\1")
 _SHORTEST_WORD = 4
 """Shorter words may be abbreviations, in which each letter counts."""
 _LONG_WORD = 7
-"""So many letters has a word of an unknown language whose plural may end in -e, -n or -en."""
+"""Fewest letters of a word in an unknown language whose plural may end in -e, -n or -en."""
 
 _LATIN = (("a", "ae"), ("us", "i"), ("um", "a"), ("is", "es"), ("ma", "mata"), ("is", "ides"))
 _PLURALS = {

@@ -85,7 +85,7 @@ class Job(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The job's name in messages."""
 
     @property
     def key(self) -> str:

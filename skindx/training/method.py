@@ -37,11 +37,11 @@ class Method:
     """
 
     reduces = False
-    """It reduces gradients itself, and not DeepSpeed, which takes all weights for the same."""
+    """Whether it reduces gradients itself, since DeepSpeed takes all weights for the same."""
     changes_gradient = False
-    """`apply` changes the gradient, so that its norm is taken again."""
+    """Whether `apply` changes the gradient, so that its norm is computed again."""
     remembers = False
-    """It has a state of its own."""
+    """Whether it has a state of its own."""
 
     def __deepcopy__(self, memo: object) -> Self:
         """A copied network goes on with the same method."""
@@ -142,7 +142,7 @@ class RunMethod:
     """What a method may do to a run before its ranks train, and in their place."""
 
     checks_steps = False
-    """It checks the images of the smallest step itself, since it takes other steps."""
+    """Whether it checks the images of the smallest step itself, since its steps differ."""
 
     def __init__(self, settings: TrainSettings) -> None:
         """Take the settings of a run, which are checked as settings already."""

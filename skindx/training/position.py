@@ -148,21 +148,21 @@ class Position:
     """Where a training stands, and what it has counted: beside the engine all that changes."""
 
     epoch: int = 0
-    """Epochs that are done, validated and in the history."""
+    """Number of completed epochs, validated and in the history."""
     step: int = 0
-    """Steps of the current epoch that are done."""
+    """Number of completed steps of the current epoch."""
     loss_sum: float = 0.0
-    """This rank's loss over those steps."""
+    """Sum of this rank's loss over those steps."""
     agreed: bool = False
-    """All steps of the epoch are done and the ranks agree on its batch-norm statistics."""
+    """Whether the epoch's steps are done and the ranks agree on its batch-norm statistics."""
     skipped: int = 0
-    """Steps of the current epoch that were not taken, since the loss was not finite."""
+    """Number of skipped steps of the current epoch, whose loss was not finite."""
     skipped_pictures: int = 0
-    """Images of those steps, on all ranks."""
+    """Images of the skipped steps, on all ranks."""
     bad_run: int = 0
-    """Such steps in a row up to now."""
+    """Number of skipped steps in a row up to now."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One row for each epoch that is done."""
+    """One row for each completed epoch."""
 
     def row(self, images: int, loss_sum: float, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Return the history row of the current epoch, which shows so many `images`.

@@ -140,7 +140,7 @@ class Training(Generic[Result_co]):
     statistics: Buffers
     """The networks' buffers, so that a skipped step can be undone."""
     guard: StepGuard
-    """Its `check` returns a loss as a number, None where a rank's is not finite."""
+    """Guard whose `check` returns a loss as a number, and None where a rank's is not finite."""
     position: Position = field(default_factory=Position)
     waiting: Waiting = field(default_factory=Waiting)
     """How long this rank waited for images in the current epoch."""

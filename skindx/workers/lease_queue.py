@@ -240,15 +240,15 @@ class LeaseTask:
     """One piece of work as it is put into a queue."""
 
     key: str
-    """Its name, one of its kind in the queue."""
+    """Name of the task, unique in the queue."""
     alone: str | None = None
-    """Tasks of one name never run at the same time; none: this one runs beside any."""
+    """Name shared by tasks that never run at the same time; None: it runs beside any task."""
     place: int | None = None
-    """Only the worker that holds this place may take it; none: any worker."""
+    """Place of the only worker that may take it; None: any worker."""
     stage: int = 0
-    """It waits until all tasks of its group with a lower stage are done."""
+    """Stage of its group: it waits until all tasks of lower stages are done."""
     weight: float = 1.0
-    """How much work it is, in any unit that all tasks of the queue share."""
+    """Amount of work, in any unit that all tasks of the queue share."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class TaskState:
     """How long its answer took, from the taking on."""
     answer: Any
     ended: int | None
-    """Its place in the order in which tasks ended; exact within a group."""
+    """Position in the order in which tasks ended; exact within a group."""
 
 
 @dataclass(frozen=True)

@@ -210,9 +210,9 @@ class PoolSettings(Settings):
     waiting_mb: int = Field(512, ge=64, le=10**8)
     """Most 2^20 bytes of requests that wait for a worker: they are held in memory."""
     work_s: float = Field(60.0, gt=0, le=1e6)
-    """A worker that needs longer for a request is ended."""
+    """Seconds after which a worker that still works on a request is ended."""
     patience_s: float = Field(180.0, gt=0, le=1e6)
-    """No request waits longer for its answer, work included."""
+    """Longest wait of a request for its answer, in seconds, work included."""
 
 
 @dataclass(frozen=True)

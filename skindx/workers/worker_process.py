@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES = 4
 LONGEST_HEAD = 1 << 28
-"""More bytes than any head has, and less than four characters of text would name."""
+"""Limit above every real head, and below the length that four characters of text would encode."""
 _BLOB = "#"
 
 T = TypeVar("T")

@@ -55,7 +55,7 @@ class LeftError(StoppedError):
 
     @property
     def rank_code(self) -> int:
-        """The same: the others have not stopped."""
+        """Exit code of a rank: the same, since the other ranks have not stopped."""
         return self.code
 
 

@@ -107,7 +107,7 @@ class LayerFactors:
     """What a rank sends of one layer's gradient in a step."""
 
     tensor: int
-    """Its weight's place in backward order."""
+    """Position of its weight in backward order."""
     tensors: range
     """Places of the weight and its bias."""
     rows: int

@@ -41,7 +41,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """Its name in the queue."""
+        """Name of the unit in the queue."""
         return f"{self.member}/{self.epoch:04d}/{self.kind}/{self.partition}"
 
     @classmethod
@@ -52,7 +52,7 @@ class Unit:
 
     @property
     def words(self) -> str:
-        """Its name in messages."""
+        """Name of the unit in messages."""
         if self.kind == "whole":
             return "the detector" if self.member.startswith("_") else f"member {self.member}"
         does = "" if self.kind == "train" else "validation of "

@@ -43,7 +43,7 @@ class MemberProgress:
     done: int
     units: int
     where: str
-    """Its current work, and the worker that does it."""
+    """Current work of the member, and the worker that does it."""
     row: dict[str, float] | None
     """Figures of its last epoch that is over."""
     left_s: float | None

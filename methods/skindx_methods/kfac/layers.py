@@ -111,7 +111,7 @@ class Layer(ABC):
         self.multiply: Multiply = plain_nt
         """How its factors are made of rows: A B^T."""
         self.most_rows = 0
-        """So many rows (images x positions) are enough for a factor; 0: all are taken."""
+        """Rows (images x positions) that are enough for a factor; 0: all are taken."""
 
     @abstractmethod
     def _shapes(self) -> Mapping[str, tuple[int, int]]:

@@ -90,7 +90,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """Name of the choice in messages."""
         parts = [self.strategy.label]
         if self.accumulate > 1:
             parts.append(f"{self.accumulate} pieces")
@@ -140,13 +140,13 @@ class PlannedMember:
     """Training images; 0: not known, and only steps are priced."""
     validation: int = 0
     preconditioned: bool = False
-    """It has a `recipe.preconditioner`, which has no price."""
+    """Whether it has a `recipe.preconditioner`, which has no price."""
     whole_layers: bool = False
-    """Its settings need all of a layer on each rank."""
+    """Whether its settings need whole layers on each rank."""
     layer_norms: bool = False
-    """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
+    """Whether its optimizer uses the norms of layers, which ZeRO's flat pieces lack."""
     matrices: bool = False
-    """Its optimizer multiplies the gradient of each whole layer."""
+    """Whether its optimizer multiplies the gradient of each whole layer."""
     lockstep: str = ""
     """The setting for which ranks need each other in each step, if there is one."""
 

@@ -73,7 +73,7 @@ class Collective(Settings):
     own_share: float = Field(0.0, ge=0, le=1)
     """Share of beta in which the link is idle: ranks add and copy. Others may use it then."""
     together_spread: Spread = 0.0
-    """And how much less sure several at once are, whose sharing of the link is a model's."""
+    """Added relative deviation where several run at once, as their sharing is a model's."""
     cpu_s_per_byte: float = Field(0.0, ge=0, le=1)
     """Time of a rank's own cores that a byte takes."""
 
@@ -288,7 +288,7 @@ class ClusterNetwork:
 
     @property
     def cluster_spread(self) -> float:
-        """How sure the links are."""
+        """Standard deviation of the links' times over their mean."""
         links = self.cluster.links
         used = [links.between] if self.nodes > 1 else []
         used += [links.inside] if self.per_node > 1 else []

@@ -262,7 +262,7 @@ class MemberTime:
 
     @property
     def seconds(self) -> float:
-        """All its epochs."""
+        """Seconds of all its epochs."""
         return self.epochs * (self.epoch_s + self.validation_s)
 
 

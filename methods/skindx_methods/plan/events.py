@@ -45,7 +45,7 @@ class StepTask:
     latency_s: float = 0.0
     """Passes before the work and holds a slot, but is not slowed down by others."""
     not_before_s: float = 0.0
-    """It is not ready earlier, counted from the start."""
+    """Earliest start in seconds, counted from the start of the step."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Z90 = 1.645
 MODEL = 0.035
 """Standard deviation, over the mean, of what the model itself leaves out."""
 FOREIGN = 0.06
-"""And where the trace is another program's."""
+"""Standard deviation where the trace comes from another program."""
 UNSEEN = 0.25
 """Added for each factor e by which something lies beyond what was measured."""
 

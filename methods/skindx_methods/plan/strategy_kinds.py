@@ -60,21 +60,21 @@ class Zero(Strategy):
 
 
 class Zero1(Zero):
-    """The optimizer's state."""
+    """ZeRO stage 1 shares out the optimizer's state over ranks."""
 
     name: ClassVar[str] = "zero-1"
     zero: ClassVar[int] = 1
 
 
 class Zero2(Zero):
-    """And the gradients."""
+    """ZeRO stage 2 also shares out the gradients."""
 
     name: ClassVar[str] = "zero-2"
     zero: ClassVar[int] = 2
 
 
 class Zero3(Zero):
-    """And the weights."""
+    """ZeRO stage 3 also shares out the weights."""
 
     name: ClassVar[str] = "zero-3"
     zero: ClassVar[int] = 3

@@ -31,9 +31,9 @@ class Cell:
     forward_s: float
     backward_s: float
     weight_bytes: int
-    """That the rank holds and updates."""
+    """Bytes of the weights that the rank holds and updates."""
     gradient_bytes: int = 0
-    """That are summed with other ranks' gradients; 0 where no other rank has the same weights."""
+    """Bytes of gradients summed over ranks; 0 where no other rank has the same weights."""
     before_forward: tuple[CellBorder, ...] = ()
     after_forward: tuple[CellBorder, ...] = ()
     before_backward: tuple[CellBorder, ...] = ()

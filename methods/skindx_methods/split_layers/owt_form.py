@@ -20,7 +20,7 @@ from skindx_methods.split_layers.cells import Cell, CellBorder, chain_of
 # What a network's layers take on each rank where the wide linear ones are split over all ranks.
 
 _BY_CHANNEL = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormAct2d", "SyncBatchNorm")
-"""They work on each channel alone, and follow the layer before them."""
+"""Layers that treat each channel by itself; they are split like the layer before them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Operator:
 
     name: str
     splits: bool
-    """It is a plain linear layer or convolution, whose output channels can be shared out."""
+    """Whether it is a plain linear layer or convolution, whose output channels can be split."""
     forward_s: float
     """Time at the profile's batch on one rank."""
     backward_s: float
@@ -39,7 +39,7 @@ class Operator:
     outputs: int
     """Channels or features; 0: not known, and so it cannot be split."""
     input_bytes: float
-    """0: not known."""
+    """Size of its input; 0: not known."""
     output_bytes: float
     """Output of the layer itself."""
     passed_bytes: float

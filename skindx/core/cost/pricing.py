@@ -1,4 +1,4 @@
-"""What a way of training costs in a step: messages with their times, work of the cores, memory.
+"""Cost of a training strategy in one step: messages with their times, local work, memory.
 
 Another program simulates the step of a `StepSchedule`: `skindx plan` of the kit of methods.
 """
@@ -13,10 +13,10 @@ from skindx.core.cost.collectives import Cost, Curve
 from skindx.core.cost.profile import LocalWork, Profile, Trace
 
 Kind = Literal["all_reduce", "all_gather", "exchange", "hierarchical", "multicolor"]
-"""Collectives, as a cluster file names them; the last two are those of one exchange each."""
+"""Kinds of collective in a cluster file; each of the last two belongs to one exchange."""
 
 UNMEASURED_LOCAL = 0.5
-"""Standard deviation, over the mean, of local work that was not measured."""
+"""Standard deviation over the mean that is assumed for local work without a measurement."""
 
 _MERGE_S_PER_ELEMENT = 1e-8
 """Seconds to merge one element of a message from another rank."""
@@ -27,7 +27,7 @@ _GPU_FASTER = 30
 
 @dataclass(frozen=True)
 class Timed:
-    """A message on its way: seconds that pass, seconds of the link, seconds of a rank's cores."""
+    """Seconds of a message: its latency, the link's transfer, and work of a rank's cores."""
 
     latency_s: float
     wire_s: float
@@ -64,7 +64,7 @@ class Price:
         return self.curve.line
 
     def __call__(self, size_bytes: float) -> Timed:
-        """Return what so many bytes take."""
+        """Return the time of a collective of this size."""
         seconds = self.curve(size_bytes)
         alpha_s = min(seconds, self.line.alpha_s)
         idle_s = self.idle_share * (seconds - alpha_s)
@@ -125,7 +125,7 @@ class Flow(Protocol):
         """Bytes of gradients."""
 
     def slower(self, *, compute: float = 1.0, update: float = 1.0, wire: float = 1.0) -> Self:
-        """Return the flow that takes so many times as long."""
+        """Return the flow with its parts slowed down by these factors."""
 
     def run(self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Any) -> Any:
         """Return the step, as `events.simulate_step` does."""
@@ -133,16 +133,16 @@ class Flow(Protocol):
 
 @dataclass(frozen=True)
 class Message:
-    """A collective of a step, in plan order."""
+    """One collective of a step, in plan order."""
 
     tensors: int
-    """It may begin once so many tensors are complete, in backward order."""
+    """Number of tensors, in backward order, that must be complete before it may begin."""
     size_bytes: int
     timed: Timed
     before_s: float = 0.0
-    """Work of the rank's cores before it is sent."""
+    """Local work before it is sent."""
     after_s: float = 0.0
-    """And after it has come."""
+    """Local work after it has arrived."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ class StepSchedule:
     spreads: tuple[Message, ...] = ()
     """Collectives after the update, which gather the weights that each rank updated."""
     serial: bool = False
-    """One message at a time, whatever the backend could do."""
+    """Whether messages are sent one at a time, whatever the backend could do."""
     finish_s: float = 0.0
-    """Work after the last message."""
+    """Local work after the last message."""
     update_share: float = 1.0
     """Share of the weights that one rank updates, 0..1."""
     spread: float = 0.0
@@ -165,13 +165,13 @@ class StepSchedule:
     local_spread: float = 0.0
     """Standard deviation of the local work's time over its mean."""
     measured: bool = True
-    """The collective was measured on this cluster, among as many ranks."""
+    """Whether the collective was measured on this cluster, among as many ranks."""
     flow: Flow | None = None
-    """The whole step, where layers are shared out over ranks; all of the above is then in it."""
+    """The whole step where layers are split over ranks; it then includes all fields above."""
 
     @property
     def local_s(self) -> float:
-        """All work of the cores."""
+        """Total local work of the step."""
         return self.finish_s + sum(message.before_s + message.after_s for message in self.messages)
 
     @property
@@ -228,16 +228,16 @@ class Load:
 
 
 class Strategy(ABC):
-    """One way of training, as a plan compares it with others."""
+    """One training strategy that a plan compares with others."""
 
     name: ClassVar[str]
     lossy: bool = False
-    """It changes the gradient, and so the training."""
+    """Whether it changes the gradient, and with it the training."""
     zero: ClassVar[int] = 0
     parallel: ClassVar[bool] = False
-    """It shares out layers over ranks, and not their images alone."""
+    """Whether it splits layers over ranks, and not only their images."""
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-    """Options of the rows that a search looks at."""
+    """Options that a search tries, one row each."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """`options` are settings of the kind, without its name."""

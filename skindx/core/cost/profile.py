@@ -66,7 +66,7 @@ class ProfiledLayer(Settings):
     name: Name
     operator: Name = ""
     forward_s: Seconds | None
-    """Null: it was never timed."""
+    """Forward time; null: it was never measured."""
     backward_s: Seconds | None
     shapes: tuple[Shape, ...] = Field((), max_length=MOST_TENSORS)
     """Shapes of its parameters, in the order in which backward completes their gradients."""
@@ -145,7 +145,7 @@ class Profile(Settings):
     optimizer_bytes: Bytes = 0
     """Memory of the optimizer beside the weights."""
     checkpointing: AtBatch | None = None
-    """The same with activations computed again in backward."""
+    """The same step with activations recomputed in backward."""
     local: dict[str, LocalWork] = Field(default_factory=dict)
     """`exchange.kind` to its work."""
     rates: Rates | None = None

@@ -45,9 +45,9 @@ class MemberSpec(Settings):
     temperature: float = Field(1.0, gt=0)
     views: Views = 1
     tower: TowerOrigin | None = None
-    """Whose weights it started from, where they were a tower's."""
+    """The tower whose weights it started from; None where it did not start from a tower."""
     trunk: str = Field("", pattern="^([0-9a-f]{16})?$")
-    """Which file of the folder `trunks` holds the weights below its head; empty: its own does."""
+    """File of the folder `trunks` with the weights below its head; empty: its own file has them."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class BundleSpec(Settings):
     ood: OodSpec | None = None
     """Whether a photo is out of distribution; None without enough calibration images."""
     novelty: OodSpecV01 | None = None
-    """The same in bundles of version 0.1."""
+    """The out-of-distribution check of bundles of version 0.1."""
     adapted: Adaptation | None = Field(None, exclude_if=lambda adapted: adapted is None)
     """The local images that the bundle was adapted to; None: it was not adapted."""
     modality: ModalityCheck | None = Field(None, exclude_if=lambda check: check is None)
@@ -106,8 +106,8 @@ class BundleSpec(Settings):
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
     detector_images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
-    """Those that its detector learned from and was measured on, which another run may have had;
-    None for an older bundle."""
+    """Origin of the images that its detector learned from and was measured on, perhaps in another
+    run; None for an older bundle."""
     use: UseLimits | None = Field(None, exclude_if=lambda use: use is None)
     """What it may be used for and what it is not for; None: whoever trained it did not say."""
     decoding: Decoding = Field(AS_STORED, exclude_if=lambda decoding: decoding == AS_STORED)
@@ -274,7 +274,7 @@ METRICS, CARD, EVALUATED = "metrics.json", "MODEL_CARD.md", "evaluation.json"
 """What was measured, the model card, and what binds both to the index that they lie beside."""
 
 _LONGEST_INDEX = 32 * MEGABYTE
-"""It names each image that was taken down after it was learned from."""
+"""Most bytes of an index, which names each image that was taken down after training."""
 _MOST_FILES, _DEEPEST = 10_000, 6
 _FEWEST_DIGITS = 16
 

@@ -100,7 +100,7 @@ class UseLimits(Settings):
 
     @property
     def text(self) -> str:
-        """All of it in sentences, for a report."""
+        """The limits in sentences, for a report."""
         return f"{self.sentence} {self.licensed}"
 
 
@@ -110,10 +110,10 @@ _MOST_EXAMPLES, _MOST_BYTES, _THUMBNAIL_PX = 24, 2 * MEGABYTE, 128
 
 
 class Example(Settings):
-    """One photo of `examples.yaml`, a list of them."""
+    """One photo in the list of `examples.yaml`."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    """Its name in the folder."""
+    """File name in the folder."""
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     truth: Line
     """The true diagnosis: a key or name of the bundle's classes, or another condition's name."""

@@ -61,7 +61,7 @@ class KnnHead(HeadSettings):
 
     @property
     def solved(self) -> bool:
-        """Its weights are the training features."""
+        """Whether the weights are not trained but are the training features."""
         return True
 
 
@@ -77,7 +77,7 @@ class PrototypeHead(HeadSettings):
 
     @property
     def solved(self) -> bool:
-        """Its weights are the classes' mean features."""
+        """Whether the weights are not trained but are the classes' mean features."""
         return True
 
 

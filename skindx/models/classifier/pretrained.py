@@ -148,7 +148,7 @@ class Trunk:
     """16 hexadecimal digits of a SHA-256 over the architecture and all weights."""
     classifier: Classifier
     state: Mapping[str, Tensor]
-    """All tensors but the head's."""
+    """All tensors of the network except the head's."""
     head: str
     """The name of the head's place in the network."""
     dimensions: int

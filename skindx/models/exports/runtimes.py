@@ -228,7 +228,7 @@ class Gain(Settings):
     """Median of the ratios of interleaved rounds, one image on one thread."""
     low: float
     high: float
-    """Their 25th and 75th percentile."""
+    """25th and 75th percentile of these times."""
 
 
 class PairedAccuracy(Settings):

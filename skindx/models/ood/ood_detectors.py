@@ -42,7 +42,7 @@ _NORMAL = 1.4826
 """Standard deviations in a median absolute deviation, if values are normal."""
 _CHUNK = 8192
 FEWEST = 8
-"""So many training images are needed for one Gaussian at least."""
+"""Fewest training images for one Gaussian."""
 _FLOOR = 0.05
 
 

@@ -191,13 +191,13 @@ class LesionChange:
 
     kind: Kind
     before: dict[str, Any] | None
-    """Its row in the tables of the scan before; None: it is not there."""
+    """Row in the tables of the earlier scan; None: that scan does not have the lesion."""
     after: dict[str, Any] | None
     place_before: tuple[float, float]
-    """Its middle in the shrunk photo before, where it is or should be."""
+    """Centre of the lesion in the earlier shrunk photo, where it is or should be."""
     place_after: tuple[float, float]
     size_before: float
-    """Pixels of the shrunk photo before."""
+    """Diameter in pixels of the earlier shrunk photo."""
     size_after: float
     growth: Interval | None = None
     """Growth with its 95 % interval; None: only one scan shows the lesion."""

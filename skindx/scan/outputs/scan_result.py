@@ -37,12 +37,12 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Missed:
-    """What that means for a scan: of `detected` lesions of a size, so many more are there."""
+    """Estimate of how many lesions of a size were missed, beside the `detected` ones."""
 
     band: SizeRecall
     detected: int
     missed: Interval | None
-    """None: nothing bounds it."""
+    """Number of missed lesions; None: nothing bounds it."""
 
     @property
     def size(self) -> str:
@@ -247,7 +247,7 @@ class Summary(Settings):
     lesions: int
     photos: tuple[PhotoSummary, ...]
     recall: tuple[SizeRecall, ...] | None = None
-    """None: unknown for this bundle."""
+    """The detector's recall; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
     """What its images are; not stated in a scan of an older version."""
     threshold: str = ""

@@ -159,7 +159,7 @@ _HISTORY = "history.csv"
 _DETECTOR = FolderKind("a detector", INDEX, (MODEL_YAML, MODEL_WEIGHTS, _HISTORY))
 
 CHECKPOINT = "_detector"
-"""Its folder among the members' checkpoints, whose names begin otherwise."""
+"""Name of the detector's folder among the members' checkpoints, whose names begin otherwise."""
 
 
 def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:

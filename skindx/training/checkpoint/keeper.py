@@ -206,7 +206,7 @@ def refuse_mismatch(folder: Path, fingerprint: str) -> None:
 
 
 LEAVING_S = 10.0
-"""So long the main rank waits for the other ranks' parts after an error: one may be gone."""
+"""Seconds that the main rank waits after an error for other ranks' parts: one may be gone."""
 
 
 class Keeper:

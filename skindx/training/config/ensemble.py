@@ -82,13 +82,13 @@ class ReusedSettings(Settings):
     run: Path
     member: str = Field(pattern=NAME)
     name: str | None = Field(None, pattern=NAME)
-    """Its name here; none: the same."""
+    """Name of the member in this run; none: the same."""
     config: Path | None = None
     """The settings to train that run with, if it was not started yet."""
 
     @property
     def known_as(self) -> str:
-        """Its name in this run."""
+        """Name of the member in this run."""
         return self.name or self.member
 
 

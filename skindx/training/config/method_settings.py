@@ -35,11 +35,11 @@ class MemberSchedule:
     """All ranks train one member after the other, each rank a part of every batch."""
 
     together = True
-    """All ranks train one member; else each trains a member alone."""
+    """Whether all ranks train one member; otherwise each rank trains a member alone."""
     partitioned = False
-    """A member visits one partition of the training images after the other."""
+    """Whether a member visits one partition of the training images after the other."""
     run_method = ""
-    """A `RunMethod` that starts workers in place of ranks."""
+    """Name of the `RunMethod` that starts workers in place of ranks; empty: none."""
 
     def check_engine(self, engine: Any) -> None:
         """Raise ValueError for settings of the engine that do not go with this schedule."""

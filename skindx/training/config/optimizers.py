@@ -32,17 +32,17 @@ class OptimizerKind:
     builds: ClassVar[str]
     """Code that makes it of a recipe: (groups, recipe, rate) -> class and options."""
     moments: ClassVar[int]
-    """Copies of the weights that it keeps."""
+    """Number of copies of the weights that it keeps."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Settings of a recipe that others do not read."""
+    """Settings of a recipe that only this optimizer reads."""
     layerwise: ClassVar[bool] = False
-    """It adapts its rate to the norm of each layer."""
+    """Whether it adapts its rate to the norm of each layer."""
     linear_rate: ClassVar[bool] = False
-    """A step is as long as its gradient, so that rates scale with the batch, not with its root."""
+    """Whether rates scale with the batch and not its root, as steps are as long as gradients."""
     preconditioned: ClassVar[bool] = True
-    """It can take a gradient that was changed after its reduction."""
+    """Whether it can take a gradient that was changed after its reduction."""
     matrices: ClassVar[bool] = False
-    """It multiplies each layer's gradient as one matrix, but for the last layer's."""
+    """Whether it multiplies each layer's gradient, except the last, as one matrix."""
 
     @classmethod
     def options_of(cls, shape: Sequence[int], *, last: bool) -> dict[str, Any]:

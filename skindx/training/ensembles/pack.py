@@ -98,9 +98,9 @@ class EnsemblePart:
     member: MemberSettings
     finished: FinishedMember
     exact: bool
-    """Its stored log-probabilities are those that it serves."""
+    """Whether its stored log-probabilities are those that it serves."""
     trained: State | None = None
-    """Its weights before they were rounded to half precision; None: they were not, or came so."""
+    """Weights before they were rounded to half precision; None: they were not rounded here."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A launcher and its ranks: passes a stop on, says who died, leaves no process.
+"""A launcher and its ranks: forwards a stop, reports dead ranks, terminates the rest.
 
 A rank is asked to stop by SIGTERM, SIGINT, a file, or the end of the process that started it. Each
 rank notes its own end: one that was killed is known by its missing note.
@@ -120,10 +120,10 @@ class Stop(Protocol):
 
     @property
     def requested(self) -> bool:
-        """It is to save and stop."""
+        """Whether the training is to save and stop."""
 
     def done(self) -> None:
-        """All is saved: further signals are ignored."""
+        """Note that all is saved, so that further signals are ignored."""
 
 
 class StopRequest:
@@ -137,7 +137,7 @@ class StopRequest:
         """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
         self.requested, self.why = False, ""
         self.reasons: list[str] = []
-        """All that asked; `why` came first."""
+        """Everything that asked for a stop; `why` came first."""
         self._grace_s, self._notes = grace_s, notes
         self._requested_at = 0.0
         self._done = False
@@ -173,7 +173,7 @@ class StopRequest:
             self._requested_at, self.requested = time.monotonic(), True
 
     def done(self) -> None:
-        """All is saved: further signals are ignored."""
+        """Note that all is saved, so that further signals are ignored."""
         self._done = True
 
     def _listen(self) -> None:

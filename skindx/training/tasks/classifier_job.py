@@ -50,7 +50,7 @@ class MemberJob:
 
     @cached_property
     def data(self) -> TrainingData:
-        """Its training and validation images."""
+        """Training and validation images of the member."""
         train, val = partition(self.records, self.member.fold, self.settings.folds)
         return TrainingData(self.dataset, train, val, self.classes)
 
