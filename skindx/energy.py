@@ -193,7 +193,7 @@ _EVERY_S = 10.0
 """RAPL's counters start again at zero every few minutes under load: read them more often."""
 
 _LEAST_S = 1.0
-"""A counter that has not moved in so long does not count: an idle processor draws watts."""
+"""Seconds after which an unmoved counter does not count: even an idle processor draws watts."""
 
 
 class EnergyMeter:
@@ -311,7 +311,7 @@ ENERGY = "energy.json"
 
 @contextmanager
 def energy_reported(verb: str, folder: Path, meter: EnergyMeter | None = None) -> Iterator[None]:
-    """Measure what stands in the block; append it to FOLDER/energy.json and print a sentence.
+    """Measure the energy of the block, append it to FOLDER/energy.json, and print a sentence.
 
     A block that fails is recorded as well, where the folder exists: its joules are spent. One that
     is refused (UserError) is not. Of several ranks that another launcher started the first alone

@@ -192,7 +192,7 @@ KINDS = {
 
 @dataclass
 class AnswerCounts:
-    """How many answers are of which kind."""
+    """Number of answers of each kind."""
 
     kinds: Counter[str]
     gates: Counter[str]

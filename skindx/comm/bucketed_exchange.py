@@ -32,7 +32,7 @@ class Background:
         self._failed = False
 
     def do(self, call: Callable[[], None]) -> None:
-        """Begin with `call` when those before it are done."""
+        """Run `call` after all earlier calls have ended."""
         if self._thread is None:
             call()
         else:
@@ -48,7 +48,7 @@ class Background:
             raise
 
     def wait(self) -> None:
-        """Wait for all of them; what one raised is raised here."""
+        """Wait for all calls; an error that one raised is raised here."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.result()
@@ -109,7 +109,7 @@ class Hierarchical(BucketedExchange):
         self.settings = settings
 
     def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
-        """Find out who is on which node, and make a process group of each and of their firsts."""
+        """Find the ranks of each node; make a process group per node, and one of first ranks."""
         super().attach(fabric, gradients, steps_per_epoch)
         nodes = nodes_of(self._places(), fabric.world)
         groups = [fabric.subgroup(ranks) for ranks in nodes]

@@ -38,5 +38,5 @@ class DenseSettings(ExchangeSettings):
         return load.size_bytes if network.ranks > 1 else 0
 
     def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:
-        """There is none simpler."""
+        """Return True, as no kind is simpler."""
         return True

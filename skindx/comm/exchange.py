@@ -107,7 +107,7 @@ class Exchange(ABC):
         return {}
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
+        """Restore the states of all ranks, in rank order; their number may have been another."""
         return
 
     def close(self) -> None:

@@ -44,5 +44,5 @@ class MulticolorSettings(BucketedSettings):
 
     @classmethod
     def probed(cls, nodes: int, per_node: int) -> Self | None:
-        """Return it for more ranks than two, which a ring serves as well."""
+        """Return settings for more than two ranks; two are served as well by a ring."""
         return cls() if nodes * per_node > 2 else None

@@ -110,7 +110,7 @@ class Tuner:
         return next(self._work, False)
 
     def _tune(self) -> Generator[bool, None, None]:
-        """Stop after each step, True; what stands between two of these happens between steps."""
+        """Yield True after each step; the code between two yields runs between two steps."""
         recorders = yield from self._record(self._fused.settings.profile_steps)
         self._recorder = None
         trace = self._trace(recorders)

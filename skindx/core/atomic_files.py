@@ -43,16 +43,16 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """One kind of folder that a verb writes: what may stand in its place before."""
+    """One kind of folder that a verb writes, and what it may replace."""
 
     what: str
     """The kind's name with its article, as messages print it, for example "an evaluation"."""
     mark: str = ""
-    """The file by which an earlier one is known, moved in last; "": none is ever replaced."""
+    """File by which an earlier such folder is recognised, moved in last; "": it replaces none."""
     contents: tuple[str, ...] = ()
-    """Patterns of what else it may hold at its top."""
+    """Patterns of the other entries that it may hold at its top."""
     before: tuple[str, ...] = ()
-    """Names of what is written there before the whole is, such as a training's history."""
+    """Names of entries that are written before the whole is, such as a training's history."""
 
     def check(self, path: Path) -> None:
         """Raise UserError unless a folder is absent, empty, or an earlier one of this kind alone.
@@ -86,7 +86,7 @@ class FolderKind:
 
 
 _OF_REFUSED = {"energy.json"}
-"""What a command that was refused leaves: its joules."""
+"""Names of files that a refused command may leave: its record of energy."""
 _CLUTTER = re.compile(
     r"\._.*|\.DS_Store|\.(apdisk|localized|directory|fseventsd|Spotlight-V100|TemporaryItems)"
     r"|\.Trashes|\.Trash-\d+|__MACOSX|Icon\r|(ehthumbs|ehthumbs_vista|thumbs)\.db|desktop\.ini"
@@ -94,7 +94,7 @@ _CLUTTER = re.compile(
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}$")
-"""What a file's name ends in until it is whole: a kill leaves it."""
+"""Ending of a file's name until the file is whole; a killed process leaves such files."""
 _OF_THE_DISK = "lost+found"
 _INSIDE = re.compile(r"\.skindx-[0-9a-f]{8}.*")
 """Names of unfinished parts within a folder that cannot be replaced as a whole."""

@@ -171,7 +171,7 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
 
 
 _FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
-"""The key by which each is known."""
+"""Key that shows which kind of file the settings come from, and the file's name in messages."""
 _LIST = "it must be a list: [a, b], or lines that begin with `- `"
 _MAPPING = "it must hold `key: value` lines"
 _SENTENCES = {

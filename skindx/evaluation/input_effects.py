@@ -201,7 +201,7 @@ _FIGURES = ("top1", "balanced_accuracy", "auroc", "brier")
 
 @dataclass(frozen=True, slots=True)
 class KnownFigure:
-    """One headline figure by the photos alone, and with what is known."""
+    """A headline figure by the photos alone, and with the known fields."""
 
     without: Interval
     known: Interval
@@ -215,11 +215,11 @@ class KnownFacts:
 
     pictures: int
     told: int
-    """How many have an answer with at least one field."""
+    """Number of images with an answer that uses at least one field."""
     changed: int
     """How many of these get another class because of the fields."""
     log_loss: Interval
-    """How much lower the log loss is with what is known."""
+    """Reduction of the log loss by the known fields."""
     figures: dict[str, KnownFigure]
 
 

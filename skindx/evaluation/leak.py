@@ -226,7 +226,7 @@ def _certificate(a: _Input, b: _Input, progress: Progress) -> LeakCertificate:
 
 
 def most_false(images: int, fingerprints: int, bound: Mapping[str, Any]) -> float:
-    """Return how many of `images` may be linked by chance with so many fingerprints, at most.
+    """Return how many of `images` may be linked by chance with this many fingerprints, at most.
 
     The upper end of the measured 95 % intervals, for pairs in proportion.
     """

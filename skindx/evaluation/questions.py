@@ -32,7 +32,7 @@ from skindx.models.urgent_risk import (
 # N = images, C = classes
 
 TARGET_MISSED, TARGET_OVER_TRIAGE = 0.05, 0.40
-"""What a user asks of an urgent risk: the target that the report holds it against."""
+"""Target of an urgent risk in the report: shares of missed images and of over-triage."""
 
 BAND = (0.05, 0.2)
 SPECIFICITIES = (0.6, 0.8, 0.9, 0.95)

@@ -49,7 +49,7 @@ dermatoscope's rim and no skin."""
 
 
 def cut_by(pixels_HW3: NDArray[np.uint8], seen: Edges, boxes: Sequence[Edges] = ()) -> Cut:
-    """Return by what the lesion of a photo is cut; its best box decides, where there is one.
+    """Return what cuts off a photo's lesion; its best box decides, where there is one.
 
     `seen` is the part that the networks see; it and the boxes, best first, are in shares of the
     photo's width and height.

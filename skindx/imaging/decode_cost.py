@@ -62,7 +62,7 @@ class DecodeCost:
     more_bytes: int = 0
     """Memory that does not depend on the number of pixels."""
     scaled: bool = False
-    """The result has fewer pixels, as many as `more_bytes` says."""
+    """Whether it is decoded at a smaller scale; `more_bytes` then counts its pixels."""
 
     def check(self, max_pixels: int) -> None:
         """Raise DamagedImage for more than `max_pixels` allow.

@@ -63,7 +63,7 @@ _BEGINNINGS = (b"\xff\xd8\xff", b"\xff\x4f\xff\x51")
 _ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
 """A segment of Adobe's, but for its last byte: 0 for RGB, 1 for YCbCr."""
 _FILL = re.compile(rb"\xff+")
-"""What may be repeated before a marker."""
+"""Bytes that may be repeated before a marker."""
 _PIXELS = {0xD9, 0xDA, 0x90}
 """Markers that begin the pixels of a JPEG and of a JPEG 2000, or end one."""
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}

@@ -153,11 +153,11 @@ _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
 """Marker with a segment; that of the end has none, and nothing behind it is read."""
 _MARKER_IN_SCAN = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 _FILL = b"\xff"
-"""May be repeated before a marker."""
+"""Byte that may be repeated before a marker."""
 MOST_SEGMENTS = 10_000
 """Most segments of a JPEG; cameras write dozens. One takes 4 bytes and a step in Python."""
 _BEHIND_PIXELS = (_END[1], 0xD8, None)
-"""The end, the start of another image, or nothing."""
+"""Markers behind the last scan: the end, the start of another image, or none."""
 
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 _TRAILER = re.compile(rb"\x00\x00.{0,6}[ -~]{4}", re.DOTALL)
@@ -165,9 +165,9 @@ _TRAILER = re.compile(rb"\x00\x00.{0,6}[ -~]{4}", re.DOTALL)
 kind)."""
 _TRAILER_BYTES = 12
 _LEAST_PADDING = 3
-"""Equal bytes: two may well be the last ones of a plain image."""
+"""Fewest equal bytes that count as padding: two may be the last ones of a plain image."""
 _HELD = 8
-"""Bytes that libjpeg reads ahead of the bits that it needs, at most."""
+"""Most bytes that libjpeg reads ahead of the bits that it needs."""
 
 
 @dataclass
@@ -179,7 +179,7 @@ class _Jpeg:
     pixels: bytes
     """Data of the last scan and all bytes up to the next marker."""
     ended: bool
-    """The next marker is that of the end."""
+    """Whether the next marker is that of the end."""
 
 
 def read_jpeg(jpeg: bytes, read: Callable[[bytes], T]) -> T:

@@ -38,16 +38,16 @@ MOST_ROUGH, MOST_COLOUR_ROUGH = 0.3, 0.12
 """Roughness of brightness and of colour from which an image counts as noise."""
 
 PEEK = 48
-"""Pixels of the shorter side that the first look leaves, at least."""
+"""Least pixels of the shorter side in the first look."""
 PLAIN_SKIN, PLAIN_FLAT, PLAIN_ROUGH, PLAIN_COLOUR_ROUGH = 0.3, 0.05, 0.1, 0.09
-"""What an image has more of (the first) and less of (the others) that is plainly skin."""
+"""Least value (first) and largest values (others) of an image that is plainly skin."""
 
 BLACK, WHITE = 12, 243
-"""A pixel whose channels are all darker, or all brighter, may be a rim or burnt out."""
+"""Levels: a pixel with all channels darker, or all brighter, may be a rim or burnt out."""
 STRIP = 32
 """Pixels of the 160: wide enough for a word, narrow enough for 4 degrees."""
 STROKE = 7
-"""Pixels; what is wider than this is no stroke."""
+"""Largest width of a stroke in pixels."""
 CONTRAST = 12
 """Levels by which a stroke is darker than the ground around it, at the least."""
 FEWEST_ROWS, LEAST_INK, LEAST_KEPT = 6, 0.04, 0.2

@@ -232,7 +232,7 @@ def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
 EDGES_PX = (10.0, 20.0, 40.0, 80.0, 160.0)
 """Where bands of sizes begin; a scan leaves out what is smaller than the first."""
 OVERLAP = 0.5
-"""The IoU from which a box detects a lesion, as in the usual recall."""
+"""Least IoU with which a box detects a lesion, as in the usual recall."""
 
 
 class SizeRecall(Settings):

@@ -29,7 +29,7 @@ from skindx.models.combination import EQUAL, Combination, apply_temperature, com
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 
 Memo = dict[Any, Any]
-"""What members of one trunk, or of one preprocessing, made of the same images."""
+"""Results that members of one trunk, or of one preprocessing, share for the same images."""
 
 Body = Callable[[Tensor], Tensor]
 """Squares B x S x S x 3 uint8 in, a network's last map out: eager, or what it was exported to."""

@@ -37,7 +37,7 @@ FIELDS: tuple[MetadataField, ...] = get_args(MetadataField)
 MOST_URGENT_LOSS = 0.01
 """The interval of the change in the urgent risk's AUROC may not reach below minus this."""
 SEX_SHIFT = 0.05
-"""The most that sex alone may move any probability, in an answer with whatever else."""
+"""Most change of any probability by sex alone, in an answer with any other fields."""
 _FEWEST, _FEWEST_AT_SITE = 100, 20
 """Fewest images with a known field, and fewest at a site, from which a field is learned."""
 _STRENGTHS = (30.0, 10.0, 3.0, 1.0)

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 KEPT = 5_000
-"""Photos whose numbers are in the file: what the charts show."""
+"""Photos whose numbers the file keeps; the charts show them."""
 LEARNED = 500
-"""Photos that are the reference where the bundle has none."""
+"""Number of photos that become the reference where the bundle has none."""
 LEAST, MOST = 200, 2_000
-"""Reference images."""
+"""Fewest and most reference images."""
 _WAIT_S = 30
 _FORMAT = 1
 
@@ -93,7 +93,7 @@ class MonitorState:
     numbers_KN: Singles
     """Streams, then classes, of the photos that are kept, oldest first."""
     day: str
-    """The last photo's."""
+    """Day of the last photo."""
 
 
 class MonitorFile:
@@ -396,9 +396,9 @@ class Chart:
     line: str
     """Points of an SVG polyline, 0..300 across and 0..60 down; the middle is the reference."""
     last: float
-    """The last mean."""
+    """Last of the means."""
     level: float
-    """The higher of both levels over their thresholds."""
+    """Level over threshold of the test for a rise or a fall, whichever is higher."""
     alarm: bool
 
 

@@ -218,11 +218,11 @@ FEATURES = {"last": last_layer, "all": all_layers}
 
 
 FEWEST = 40
-"""Images from which on it can be said what is usual."""
+"""Fewest images that show what is usual."""
 
 
 THRESHOLD = 3.0
-"""Robust standard deviations above the median image, from which on a person looks."""
+"""Robust standard deviations above the median image from which a person must look."""
 
 
 def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[int, int]:

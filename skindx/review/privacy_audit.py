@@ -237,7 +237,7 @@ def _require_models() -> None:
 
 
 JOURNAL = "audit.jsonl"
-"""Journal, one line an image: a killed audit goes on where it was."""
+"""Journal with one line an image, from which a killed audit continues."""
 
 _FEW = 16
 """Number of images up to which starting other processes takes longer than the audit itself."""

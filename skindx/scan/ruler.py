@@ -38,7 +38,7 @@ _NOISE = 0.15
 _LONGEST = 3.0
 """Medians: a line that is longer runs into something else."""
 _CLEARLY = 6.0
-"""Difference of the criterion from which one hierarchy is strongly preferred."""
+"""Difference of the criterion above which one hierarchy is strongly preferred."""
 _LEAST_STEP = 0.4
 """Periods by which ticks are longer than those of the next level, at least."""
 

@@ -58,7 +58,7 @@ networks that see the central square of it do not see so much of the lesion."""
 
 
 def cut_by(box: tuple[float, float, float, float], width: int, height: int) -> Cut:
-    """Return by what a lesion is cut; its crop holds all of it but where the photo ends."""
+    """Return what cuts off a lesion; its crop holds all of it except where the photo ends."""
     x1, y1, x2, y2 = box
     near, ends = AT_EDGE * max(x2 - x1, y2 - y1), min(x1, y1, width - x2, height - y2)
     return "edge" if ends <= near else ""

@@ -49,8 +49,8 @@ class ScanSettings(Settings):
     margin: float = Field(1.5, ge=1, le=4)
     """Side of the crop that the ensemble sees, over the longer side of the box."""
     batch: int = Field(8, ge=1, le=256)
-    """Tiles, or lesions, that go through the networks at once; a task of the queue holds so many
-    or a multiple."""
+    """Number of tiles, or lesions, that go through the networks at once; a task of the queue holds
+    as many or a multiple."""
     miss_rate: float | None = Field(None, gt=0, lt=1)
     """Level of the bundle's urgent risk that decides what is urgent; none: the default."""
     score_map: bool = False

@@ -50,7 +50,7 @@ _MISSPELT = ("melanoma", "carcinoma", "lymphoma", "sarcoma", "metastasis", "mali
 _ALIKE = 0.85
 """Least similarity of a misspelt word (Ratcliff and Obershelp); melasma has 0.80 to melanoma."""
 _GROWTH = re.compile(r"tumou?r|neoplas")
-"""A cancer unless the name holds the word benign."""
+"""Words for growths, which count as a cancer unless the name holds the word benign."""
 _BENIGN = re.compile(r"benign|gutartig|beni[ng]")
 _EMERGENCY = re.compile(
     r"ne[ck]ro(ti[sz]|ly|sis|se)|anthrax|mil[tz]brand|calciphyla|fas[cz]i+ti|fasciite|stevens"
@@ -62,7 +62,7 @@ _EMERGENCY = re.compile(
 )
 _SHORT_CANCER = re.compile("mel|mm|c?scc|bcc|akiec|lmm|alm|ssm|mcc|ctcl|dfsp|nmsc|iec|mal|mis")
 _SHORT_EMERGENCY = re.compile("sjs|ten|dress|ssss|zona|burns?")
-"""Abbreviations: whole words alone."""
+"""Abbreviations of emergencies, matched as whole words only."""
 _NAMELESS = re.compile(
     r"true|t|yes|y|positive?|pos|cases?|patients?|abnormal|suspicious|suspect|affected|diseased?|sick"
     r"|wahr|ja|j|positiv|fall|faelle|krank|auffallig|vrai|oui|o|positif|cas|malade"
@@ -74,7 +74,7 @@ _NOTHING = re.compile(
     r"|gesund|unauffallig|faux|non|negatif|sain|falso|negativo|sano|-|beni[gn]n?[aeo]?|ben|b"
     r"|gutartig|non?[ _-]?(cancer(ous)?|malignant)"
 )
-"""The other of two classes, of which one says that something was found."""
+"""Labels of the other class, where one of two classes says that something was found."""
 _KIND = re.compile(r"mali[gn]n?[aeo]?(nt)?|mal|m|p|bos(e?)artig|boesartig|cancer(ous)?|krebs")
 """Classes that say that a cancer was found, and not which."""
 _HOLDER = re.compile(

@@ -30,9 +30,9 @@ _SIGN = re.compile(r"[&+/;]")
 _AND = re.compile(
     r"[&+/;]|(?<![^\W_])(?:and|or|vs|versus|und|oder|et|ou|y|o)(?![^\W_])", re.IGNORECASE
 )
-"""What stands between two names."""
+"""Separators between two names."""
 _BOTH = "ampersand"
-"""The word for it in a set of words: a name of two diseases is no name of their common words."""
+"""Word for a separator in a set of words: a name of two diseases names none of them."""
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})
 _SOUNDS = (

@@ -136,7 +136,7 @@ def check(
 
 
 def _ranks_everywhere(engine: EngineSettings, workers: int) -> int:
-    """Return the ranks of all machines, of which this one has so many `workers`."""
+    """Return the ranks of all machines, if this one has `workers` of them."""
     if "RANK" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     return ranks_on_hosts(engine, engine.hostfile) if engine.hostfile else workers

@@ -87,7 +87,7 @@ What it raises ends the training.
 
 
 class Callbacks(Protocol):
-    """What is called as a training goes on, to show and to record it."""
+    """Functions that are called during a training, to show and to record it."""
 
     def start(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Training begins, or goes on after the epochs of `history`."""

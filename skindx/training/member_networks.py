@@ -92,7 +92,7 @@ def _member(name: str, file: Path) -> MemberSettings:
 
 
 LIMIT_S = 300.0
-"""A network that computes so long is not refused for it: only what fails is."""
+"""Seconds of computing after which a network passes: only a failure is refused."""
 
 _tried: set[str] = set()
 """Networks that passed in this process, as JSON."""

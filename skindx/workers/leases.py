@@ -84,7 +84,7 @@ class Leases:
     """The calls of a queue's workers. Each is one transaction, and safe to repeat."""
 
     def __init__(self, queue: LeaseQueue, lease_s: float) -> None:
-        """A worker that is silent for `lease_s` is taken for dead."""
+        """Take queue and lease; a worker that is silent for `lease_s` counts as dead."""
         self.queue, self.lease_s = queue, lease_s
         self._engine = queue.engine
 
@@ -100,7 +100,7 @@ class Leases:
 
     @repeated
     def beat(self, worker: str) -> bool:
-        """Stay alive; False: this worker was taken for dead, and holds nothing any more."""
+        """Renew the lease; False: this worker was taken for dead and holds nothing any more."""
         with self._transaction() as connection:
             return bool(
                 connection.execute(
@@ -112,13 +112,13 @@ class Leases:
 
     @repeated
     def leave(self, worker: str) -> None:
-        """Hand everything back: nothing of it counts as a loss."""
+        """Give all tasks and places back; none counts as a loss."""
         with self._transaction() as connection:
             self._drop(connection, [worker], losses=0)
 
     @repeated
     def lose(self, worker: str) -> None:
-        """Say that a worker is dead, for one who saw it end; the same as waiting for its lease."""
+        """Report a worker whose end was seen as dead, without waiting for its lease to expire."""
         with self._transaction() as connection:
             self._drop(connection, [worker], losses=1)
 

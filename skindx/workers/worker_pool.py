@@ -200,7 +200,7 @@ async def started(
 
 
 class PoolSettings(Settings):
-    """How many work, how many may wait, and for how long."""
+    """Limits of a pool: requests at work, requests that wait, and times."""
 
     workers: int = Field(default_factory=cpu_count, ge=1, le=256)
     batch: int = Field(4, ge=1, le=64)
@@ -217,7 +217,7 @@ class PoolSettings(Settings):
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """How the pool is at this moment."""
+    """State of the pool at this moment."""
 
     workers: int
     ready: int

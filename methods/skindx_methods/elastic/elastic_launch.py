@@ -1,4 +1,4 @@
-"""A run that goes on when ranks are lost: its checks, its launcher, and what its ranks do."""
+"""A run that continues when ranks are lost: its checks, its launcher, and the ranks' work."""
 
 import os
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ class LeftError(StoppedError):
 # Process groups that follow one another in one process, and the way out of a broken one.
 
 _MEET_S = 15.0
-"""Ranks that are in a group have so long to reach each other."""
+"""Seconds in which the ranks of a group must reach each other."""
 
 
 class Regroup:
@@ -144,7 +144,7 @@ EVENTS = "elastic.jsonl"
 
 
 _STOPS_S = 5.0
-"""A rank that is asked to stop while it waits for others saves alone after this time."""
+"""Seconds after which a rank that must stop while it waits for others saves alone."""
 
 _MOST_FAILURES = 20
 

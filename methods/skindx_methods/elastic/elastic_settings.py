@@ -22,7 +22,7 @@ class ElasticSettings(RankGroupSettings):
     min_ranks: int = Field(1, ge=1, le=4096)
     """Fewer ranks stop at a checkpoint."""
     silent_s: float = Field(4.0, ge=1, le=3600)
-    """A rank whose heartbeats stay away for so long is left behind; one that ended is at once."""
+    """Seconds without a heartbeat after which a rank is left behind; one that ended is at once."""
 
     def check_engine(self, engine: Any) -> None:
         """Raise ValueError for what cannot go on with other ranks than it began with."""

@@ -38,7 +38,7 @@ Counts = dict[str, dict[str, int]]
 """What the furthest rank has counted in parts that each holds alone: part -> key -> number."""
 
 _QUIT_S = 0.2
-"""A checkpoint that is being written when a rank is lost waits so long for the others' parts."""
+"""Seconds that an unfinished checkpoint waits for the others' parts when a rank is lost."""
 
 
 class RegroupError(Exception):

@@ -23,7 +23,7 @@ FILE = "secret"
 _BYTES = 32
 _FORM = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}\n")
 _WRITTEN_S = 10.0
-"""A rank that makes the file has so long to fill it."""
+"""Seconds that the rank which makes the file has to fill it."""
 _STRANGER = "a process in the group does not know the secret of the run"
 
 
@@ -67,7 +67,7 @@ class RunSecret:
         return cls(text.strip())
 
     def seal(self, name: str, text: str) -> str:
-        """Return what stands in the store under a name."""
+        """Return the value in the store under a name."""
         return f"{self._code(name, text.encode())} {text}"
 
     def opened(self, name: str, sealed: str | bytes) -> str:

@@ -33,7 +33,7 @@ class Partitions:
     owner: dict[str, int]
     """Path of an image -> its partition."""
     learned: tuple[str, ...] = ("train",)
-    """Splits from which some member learns."""
+    """Splits that at least one member learns from."""
 
     @classmethod
     def of(cls, records: Sequence[Record], settings: TrainSettings, count: int) -> "Partitions":

@@ -188,7 +188,7 @@ numbers of that ratio, in single precision."""
 
 @dataclass(frozen=True)
 class Basis:
-    """A large layer's eigenvectors, and by what the gradient between them is multiplied."""
+    """A large layer's eigenvectors, and the factors of the gradient between them."""
 
     inside_SAK: Tensor
     outside_SGH: Tensor

@@ -75,7 +75,7 @@ class KfacSettings(PreconditionerSettings):
         return self
 
     def damping_at(self, epoch: int) -> float:
-        """Return the damping when so many epochs are done."""
+        """Return the damping after this many epochs."""
         fallen: float = self.damping_factor ** sum(epoch >= done for done in self.damping_epochs)
         return self.damping * fallen
 

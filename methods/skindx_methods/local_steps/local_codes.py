@@ -98,7 +98,7 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Undo `pack` of so many numbers."""
+    """Undo `pack` for this many numbers."""
     if 8 % bits == 0:
         shifts = torch.arange(0, 8, bits, device=packed.device, dtype=torch.uint8)
         numbers: Tensor = ((packed.view(-1, 1) >> shifts) & (2**bits - 1)).view(-1)[:count].long()

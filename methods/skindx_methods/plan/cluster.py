@@ -121,7 +121,7 @@ class Cluster(Settings):
     """What a training adds to each collective: copies between device and host, and the wait for
     the slowest rank."""
     corrections: dict[Name, Correction] = Field(default_factory=dict, max_length=64)
-    """Part of a step (compute, communicate) to what was learnt from runs."""
+    """Correction learnt from runs for each part of a step (compute, communicate)."""
     fastest_beta_s_per_byte: PerByte | None = None
     """The fastest link that was measured: what is ten times as fast is not believed."""
 

@@ -29,7 +29,7 @@ _GONE = (
     *("scaled_to", "device_spread", "copy_s", "forward_spread", "backward_spread"),
     *("memory_bytes_s", "eigen_s", "layer_s"),
 )
-"""Keys of traces of earlier versions, which no plan was made of."""
+"""Keys of traces of earlier versions that no plan has used."""
 
 
 class Profiles(Settings):

@@ -92,7 +92,7 @@ def _joined(first: Operator, second: Operator) -> Operator:
 
 
 def _chained(result: Sequence[Operator]) -> Iterator[Operator]:
-    """Fill in what goes in by what came out before."""
+    """Set each operator's missing input size to the output size of the one before."""
     for number, operator in enumerate(result):
         if operator.input_bytes or not number:
             yield operator

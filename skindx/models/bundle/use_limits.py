@@ -1,4 +1,4 @@
-"""What a reader is told of a bundle: its limits, and examples to try it with.
+"""A bundle's limits as a reader sees them, and examples to try it with.
 
 The limits stand in its index: what it may be used for, what it learned from and what it is not
 for. The examples are photos of known diseases in the folder `examples` beside that of the bundle.

@@ -81,7 +81,7 @@ def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:
 
 
 _FEWEST = 16
-"""Input channels from which the kernel works on whole blocks."""
+"""Fewest input channels with which the kernel works on whole blocks."""
 
 
 def avoid_strided_pointwise_fault(net: nn.Module) -> None:

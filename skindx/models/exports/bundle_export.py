@@ -65,7 +65,7 @@ from skindx.models.exports.runtimes import (
 )
 
 _SAMPLES = 64
-"""Training images from which int8 learns the ranges of its activations."""
+"""Number of training images from which int8 learns the ranges of its activations."""
 
 
 def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) -> ExportSpec:

@@ -55,7 +55,7 @@ class OodSpec(Settings):
 
 
 def rate_of(images: int) -> float:
-    """Return the rate that so many calibration images can hold: 1 %, or what one of them is."""
+    """Return the rate that this many calibration images allow: 1 %, or the share of one of them."""
     return max(RATE, 1 / (images + 1))
 
 

@@ -144,7 +144,7 @@ class OodDetectorSettings(Settings):
 
 
 SIDE = 128
-"""Each photo is reduced to a square of so many pixels: bands then mean the same in all photos."""
+"""Side in pixels to which each photo is reduced, so that bands mean the same in all photos."""
 LEVELS = 4
 
 _VIEW = Preprocess(size=SIDE)

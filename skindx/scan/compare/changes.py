@@ -14,7 +14,7 @@ from skindx.scan.pixel_store import Bools, Floats, Ints
 # L = lesions before, K = lesions after, N = pairs
 
 _ERRORS, _SIZES = 3.0, 0.5
-"""A lesion may be so many standard deviations and so much of its size from where it should be."""
+"""Largest distance of a lesion from its expected place: standard deviations, and own sizes."""
 _LOG_SIZE = 0.8
 """Difference of the logarithms of sizes that counts as much as the farthest distance."""
 _UNMATCHED = 1.2
@@ -158,7 +158,7 @@ def two_sided(z_N: Floats) -> Floats:
 
 
 def discoveries(p_N: Floats) -> Bools:
-    """Return which p-values are small for so many lesions."""
+    """Return which p-values are small enough for this number of lesions."""
     from scipy.stats import false_discovery_control
 
     return np.asarray(false_discovery_control(p_N) <= _FALSE_SHARE)

@@ -270,7 +270,7 @@ def _matched(
 # N = places, M = matches, 2 = x, y
 
 _LONG_SIDE = 1600.0
-"""Lengths below are pixels of a photo whose longer side has so many."""
+"""Longer side of a photo, in pixels, to which the lengths below refer."""
 _FAR, _NEAR = 90.0, 10.0
 """Most distance of a match from the plane, and from what its neighbours say."""
 _LEAST_COVERED = 0.08
@@ -292,7 +292,7 @@ class Registration:
     points: int
     """Places of the skin that both photos show."""
     by_lesions: bool
-    """The lesions alone were laid on each other: the skin shows nothing else in common."""
+    """Whether only the lesions were matched, since the skin shows nothing else in common."""
 
     def covers(self, view: ScanView, places_N2: Floats, size_N: Floats) -> Bools:
         """Return which places of the photo before are in the photo after, with their lesions."""

@@ -1,4 +1,4 @@
-"""Connects a training with its checkpoints: what is saved, when, and where it goes on.
+"""Connect a training with its checkpoints: what is saved, when, and where to continue.
 
 What each rank holds alone is restored on the same number of ranks to the bit, and by a rule of its
 own on another number.
@@ -170,7 +170,7 @@ class Remembered:
 
 
 class Resuming:
-    """Saves a training in `folder`, goes on from there, and stops it when asked to."""
+    """Saves a training in `folder`, continues it from there, and stops it on request."""
 
     def __init__(
         self, folder: Path, fingerprint: str, settings: CheckpointSettings, stop: Stop

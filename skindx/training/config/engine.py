@@ -77,7 +77,7 @@ class EngineSettings(Settings):
     compile: bool = False
     """Train through torch.compile; evaluation stays eager."""
     timeout_s: float = Field(600, gt=0, le=1e6)
-    """A collective that waits longer means that a rank is gone: the job ends."""
+    """Seconds after which a waiting collective means that a rank is gone, and the job ends."""
     elastic: AnyRankGroup = None
     """Go on when ranks are lost, with schedule=data and parallel.kind=data; none: the job ends."""
     schedule: ScheduleName = "data"
@@ -98,7 +98,7 @@ class EngineSettings(Settings):
 
     @property
     def schedule_kind(self) -> MemberSchedule:
-        """What `schedule` stands for."""
+        """The schedule that `schedule` names."""
         kind: type[MemberSchedule] = SCHEDULES.load(self.schedule)
         return kind()
 
@@ -195,7 +195,7 @@ def read_extra_of(settings: EngineSettings) -> dict[str, Any]:
 
 
 def fingerprint_fields(settings: EngineSettings) -> dict[str, Any]:
-    """Return what of the JSON decides the weights: all of it, where there is one."""
+    """Return the part of the JSON that decides the weights: all of it, where there is one."""
     return {"deepspeed": read_extra_of(settings)} if settings.deepspeed else {}
 
 
@@ -230,12 +230,12 @@ class CheckpointSettings(Settings):
     every_minutes: float | None = Field(10.0, gt=0, le=1e6)
     """Time between checkpoints; null: only after epochs."""
     every_steps: int | None = Field(None, ge=1, le=10**9)
-    """Save every so many steps as well."""
+    """Steps between checkpoints; null: steps do not count."""
     keep: int = Field(2, ge=1, le=10_000)
     """Checkpoints that stay: the newest, and those to fall back on when it is damaged."""
     grace_s: float = Field(25.0, gt=0, le=1e6)
-    """SIGTERM: the ranks have so long to save and end. `torchrun`, DeepSpeed's launcher and Slurm
-    kill after 30 s."""
+    """Seconds that the ranks have to save and end after SIGTERM. `torchrun`, DeepSpeed's launcher
+    and Slurm kill after 30 s."""
     bad_steps: int = Field(5, ge=0, le=10**9)
     """Most steps in a row without a finite loss, which are skipped; one more ends the training."""
 

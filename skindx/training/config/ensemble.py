@@ -1,4 +1,4 @@
-"""What stands in a bundle: combiners, members of other runs, the detector."""
+"""Settings of a bundle's parts: combiners, members of other runs, the detector."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self

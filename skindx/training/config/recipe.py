@@ -79,7 +79,7 @@ class Mix(Settings):
     cutmix_share: float = Field(0.5, ge=0, le=1)
     """How often it is by cutmix where both are on."""
     clean_epochs: int = Field(0, ge=0, le=10**6)
-    """Nothing is mixed in so many last epochs."""
+    """Number of last epochs in which nothing is mixed in."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -115,7 +115,7 @@ class Recipe(Settings):
     base_batch: int | None = Field(None, ge=1, le=10**7)
     """Batch for which the learning rates are meant; scaled to `batch`. null: not scaled."""
     accumulate: int = Field(1, ge=1, le=10**6)
-    """Cut each rank's part of a step into so many pieces: less memory, the same gradient.
+    """Number of pieces of each rank's part of a step: more need less memory, for the same gradient.
 
     Only batch norm sees a difference, which takes its statistics from one piece.
     """

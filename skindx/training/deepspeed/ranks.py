@@ -287,7 +287,7 @@ _PROBE = (
     "print(f'skindx {skindx.__version__} with torch {version(\"torch\")}', *gone, sep='|')"
 )
 _REACH_S, _NODES_S = 10, 120
-"""A node has so long to answer ssh, and all have so long to say what they are."""
+"""Seconds in which one node must answer ssh, and in which all must report their facts."""
 
 
 def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:

@@ -197,7 +197,7 @@ def _port(environment: Mapping[str, str]) -> int:
 
 
 _FIND_S = 5.0
-"""A name server that does not answer is asked again for so long."""
+"""Seconds for which a name server that does not answer is asked again."""
 
 
 def check_address(host: str) -> None:

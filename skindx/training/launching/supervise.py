@@ -79,7 +79,7 @@ This reaches a rank through any number of launchers, even when those were killed
 """
 
 ECHO_S = 2.0
-"""A launcher repeats a signal that its ranks got too: within so long it is the same one."""
+"""Seconds within which a launcher's repeat of a signal that its ranks got too is the same one."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -222,7 +222,7 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 _POLL_S = 0.1
 
 _SPARE_S = 5.0
-"""Ranks end themselves after the grace time; so much later they are killed."""
+"""Seconds after the grace time, in which ranks end themselves, until they are killed."""
 
 
 Deciding = Callable[[int, list[Note]], list[Note]]

@@ -133,7 +133,7 @@ class _Reader:
 # network takes twice as long.
 
 PIECE = 2**14
-"""Numbers at once: half of those from which torch copies with OpenMP."""
+"""Numbers in one piece: half of the number from which torch copies with OpenMP."""
 
 # P = ranks, N = numbers
 

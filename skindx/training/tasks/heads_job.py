@@ -44,7 +44,7 @@ PAPER = (
 Halves = NDArray[np.float16]
 
 _VERSION = 1
-"""Raise it when the same trunk gives other features, or the file is laid out otherwise."""
+"""Version of the features; raise it when a trunk gives others, or the file's layout changes."""
 _HEAD = 4096
 """Bytes before the first row: JSON, then spaces."""
 
