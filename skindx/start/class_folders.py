@@ -18,7 +18,7 @@ FOLDERS = "folders"
 _PARTS = re.compile(
     r"(?:.*[\W_])?(?:part|train|training|test|testing|val|valid|validation|images?|imgs?|pictures?"
     r"|photos?|masks?|splits?|folds?|batch|data|dataset|set|sets|new|old|original|augmented|raw"
-    r"|folder|labels?)(?:[\W_].*|[\W_]*\\d*)?",
+    r"|folder|dirs?|directory|labels?)(?:[\W_].*|[\W_]*\d*)?",
     re.IGNORECASE | re.DOTALL,
 )
 _NUMBERED = re.compile(r"[A-Za-z]{0,4}[\W_]?\d+")

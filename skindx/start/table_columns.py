@@ -55,9 +55,11 @@ _HOLDS: Mapping[str, Callable[[str], object]] = {
 }
 _HISTOLOGY = re.compile("histo|biops")
 _WRONG = re.compile(r"wrong|mislabel|incorrect|falsch|discard|reject|exclude[d]?$", re.IGNORECASE)
+_NO_PHOTO = re.compile("mask|segment|contour|thumb", re.IGNORECASE)
 _SURE = 0.8
 """Share of cells that fit what a column's name says."""
 _MOST_CLASSES = 300
+_MOSTLY, _DOUBTFUL = 0.7, 2.0
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{2}")
 
 
@@ -118,7 +120,15 @@ class ColumnLook:
         """Tell whether it names images: its cells are files, and numbers alone only by its name."""
         if self.places.there < 3 or self.places.share < 0.5:
             return False
-        return not self.numbers or (self.kind == "image" and len(self.counts) == len(self.said))
+        if not self.numbers:
+            return not _NO_PHOTO.search(self.name)
+        written = not any("{:" in pattern for pattern in self.places.patterns)
+        named = self.kind == "image" or (written and self.places.share >= _SURE)
+        return named and len(self.counts) == len(self.said)
+
+    @property
+    def is_benign_or_not(self) -> bool:
+        return set(map(folded_name, self.counts)) <= {"benign", "malignant", "indeterminate"}
 
     @property
     def is_id(self) -> bool:
@@ -198,6 +208,13 @@ class TableLook:
                 return [one.name for one in chosen]
         return []
 
+    @cached_property
+    def some_classes(self) -> list[str]:
+        """The columns of 0 and 1 named as conditions, of which lines may have none."""
+        chosen = [one for one in self.columns if one.said and one.numbers and match(one.name)]
+        chosen = [one for one in chosen if set(map(number_of, one.said)) <= {0.0, 1.0}]
+        return [] if self.classes else [one.name for one in chosen]
+
     def numbered(self, kind: str) -> list[str]:
         """Return the columns of a hierarchy (diagnosis_1, diagnosis_2 ...), the deepest first."""
         found: dict[str, list[tuple[int, str]]] = {}
@@ -223,10 +240,12 @@ class TableLook:
             named = {"label": 3.0, "": 0.0}.get(one.kind, -3.0)
             if not named and set(_words(one.name)) & set(_NAMES["label"].split()):
                 named = 1.5
-            if _plain(one.name) in ("target", "malignant", "y"):
+            if _plain(one.name) in ("target", "malignant", "y") or one.is_benign_or_not:
                 named = 1.0
             plain = 0.0 if one.numbers or one.truths else 0.5
             score = named + 3 * one.conditions + plain
+            if len(one.said) < _MOSTLY * len(one.cells):
+                score = min(score, _DOUBTFUL)  # a label that most images lack
             if score >= 1 or (one.numbers and named > 0):
                 scored.append((score, one))
         return sorted(scored, key=lambda pair: -pair[0])

@@ -10,6 +10,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import folded_name
 from skindx.data.layouts.folder_contents import FolderContents
 from skindx.data.layouts.image_places import ImageIndex
+from skindx.data.sources.columns import modality_of
 from skindx.data.tables.cells import split_of
 from skindx.start.proposal import Proposal, Wishes
 from skindx.start.table_columns import WHAT, ColumnLook, TableLook
@@ -174,10 +175,8 @@ def _sources(draft: _Draft, contents: FolderContents, wishes: Wishes) -> list[di
     label = pieces.get("columns", {}).get("label", "")
     columns: dict[str, Any] = dict(pieces.pop("columns", {}))
     columns |= _facts(draft, label, wishes, pieces)
-    images = [one for one in draft.first.images if one.kind in ("image", "") and "path" in one.name]
-    several = len(images) > 1 and "image" not in wishes.columns and len(images) == len(
-        draft.first.images
-    )  # fmt: skip
+    images = _several(draft.first) if "image" not in wishes.columns else []
+    several = len(images) > 1
     sources = []
     for look in draft.tables:
         source: dict[str, Any] = {"kind": "files", "path": str(look.head.path)}
@@ -193,7 +192,7 @@ def _sources(draft: _Draft, contents: FolderContents, wishes: Wishes) -> list[di
             )
         source |= places.settings(contents.root, look.head.path)
         if several:
-            source["images"] = [{"file": one.name} for one in images]
+            source["images"] = [_image_column(one) for one in images]
             columns.pop("file", None)
         else:
             columns["file"] = image.name
@@ -210,6 +209,22 @@ def _sources(draft: _Draft, contents: FolderContents, wishes: Wishes) -> list[di
     return sources
 
 
+def _several(look: TableLook) -> list[ColumnLook]:
+    """Return the columns of a row that name different images of it; one alone is not several."""
+    chosen: list[ColumnLook] = []
+    for one in look.images:
+        if all(not set(one.said) & set(other.said) for other in chosen):
+            chosen.append(one)
+    places = [look.head.columns.index(one.name) for one in chosen]
+    return [one for _, one in sorted(zip(places, chosen, strict=True), key=lambda pair: pair[0])]
+
+
+def _image_column(column: ColumnLook) -> dict[str, str]:
+    kind = modality_of(column.name)
+    kind = kind or ("dermoscopic" if column.name.casefold().startswith("derm") else "")
+    return {"file": column.name} | ({"modality": kind} if kind else {})
+
+
 def _joined(look: TableLook, key: str, to: str) -> dict[str, Any]:
     join = {"path": str(look.head.path), "key": key}
     if folded_name(key) != folded_name(to):
@@ -224,39 +239,78 @@ def _split_of_path(path: Path, root: Path) -> str:
 
 def _label(draft: _Draft, wishes: Wishes) -> dict[str, Any]:
     """Return the pieces of a recipe that give the label. Raises UserError where it is not sure."""
-    wished = wishes.columns.get("label")
-    labels = {"labels": dict(wishes.classes)} if wishes.classes else {}
-    if wished:
+    scored = sorted((pair for look in draft.looks for pair in look.labels), key=lambda p: -p[0])
+    best = scored[0][0] if scored else 0.0
+    rival = scored[1][0] if len(scored) > 1 else 0.0
+    sure = best >= _LEAST and best - rival >= _LEAD
+    pieces: dict[str, Any] = {}
+    if wished := wishes.columns.get("label"):
         column = draft.column(wished)
         if column is None:
             raise UserError(f"no table of images has a column {wished!r}; correct --column label.")
-        return _checked_label(draft, column, wishes) | labels
-    scored = sorted((pair for look in draft.looks for pair in look.labels), key=lambda p: -p[0])
-    best = scored[0][0] if scored else 0.0
-    for look in draft.looks:
-        if look.classes and best < _NAMED:
-            draft.lines.append(f"One column for each class: {', '.join(look.classes)}.")
-            return {"one_hot": look.classes} | labels
-        if look.levels and best < _NAMED:
-            draft.lines.append(f"The label is the deepest of {', '.join(look.levels)}.")
-            return {"levels": look.levels} | labels
-    rival = scored[1][0] if len(scored) > 1 else 0.0
-    if best >= _LEAST and best - rival >= _LEAD:
-        return _checked_label(draft, scored[0][1], wishes) | labels
-    if len(scored) == 1 and scored[0][1].truths:
-        return _checked_label(draft, scored[0][1], wishes) | labels
+    elif best < _NAMED and (pieces := _of_several(draft, wishes)):
+        column = None
+    elif sure or (len(scored) == 1 and scored[0][1].truths):
+        column = scored[0][1]
+    else:
+        column = _asked_label(draft, scored, wishes)
+    if column:
+        pieces = _checked_label(draft, column, wishes)
+    return pieces | ({"labels": dict(wishes.classes)} if wishes.classes else {})
+
+
+def _asked_label(
+    draft: _Draft, scored: Sequence[tuple[float, ColumnLook]], wishes: Wishes
+) -> ColumnLook:
+    """Return the column that a person says. Raises UserError where nobody can be asked."""
     shown = [_shown(column) for _, column in scored[:_MOST_SHOWN]]
     names = [column.name for _, column in scored[:_MOST_SHOWN]]
     table = draft.first.head
-    said = (
-        f"may be {'; or '.join(shown)}" if shown else f"is none of {', '.join(table.columns[:20])}"
-    )
+    if not shown:
+        said = f"is none of {', '.join(table.columns[:20])}, by their names and values"
+    else:
+        said = f"may be {'; or '.join(shown)}"
     answer = wishes.ask("--column label", f"The label of {table.path.name} {said}. Column", names)
-    if answer:
-        return _checked_label(draft, draft.column(answer) or scored[0][1], wishes) | labels
+    if answer and (column := draft.column(answer)):
+        return column
     raise UserError(
         f"which column of {table.path} is the label? It {said}; say it with --column label=NAME."
     )
+
+
+def _of_several(draft: _Draft, wishes: Wishes) -> dict[str, Any]:
+    """Return the pieces where several columns together are the label; none where they are not."""
+    for look in draft.looks:
+        if look.classes:
+            draft.lines.append(f"One column for each class: {', '.join(look.classes)}.")
+            return {"one_hot": look.classes}
+        if look.levels:
+            draft.lines.append(f"The label is the deepest of {', '.join(look.levels)}.")
+            return {"levels": look.levels}
+    rest = next((look for look in draft.looks if look.some_classes), None)
+    return _with_rest(draft, rest, wishes) if rest else {}
+
+
+def _with_rest(draft: _Draft, look: TableLook, wishes: Wishes) -> dict[str, Any]:
+    """Return the pieces for columns of 0 and 1 of which a line may have none."""
+    names = look.some_classes
+    rest = wishes.classes.get("none", "")
+    shown = " and ".join(map(repr, names[:4]))
+    question = f"What are the lines of {look.head.path.name} that have none of {shown}"
+    rest = rest or wishes.ask("--class none", question, ())
+    if not rest:
+        raise UserError(
+            f"{look.head.path} has 0 and 1 in {shown}, and lines of which none is 1; say what "
+            "these are: --class none=NAME."
+        )
+    draft.lines.append(f"The label is that of {shown} which is 1, or else {rest}.")
+    image = _image(draft.first, wishes).name
+    means: dict[str, Any] = {name: {"1": name, "0": None} for name in names}
+    return {
+        "combine": {"rest": [image]},
+        "values": means | {"rest": {"*": rest}},
+        "levels": [*names, "rest"],
+    }
 
 
 def _shown(column: ColumnLook) -> str:
@@ -301,11 +355,12 @@ def _facts(draft: _Draft, label: str, wishes: Wishes, pieces: dict[str, Any]) ->
             columns[kind] = found[0].name
             taken.add(found[0].name)
             if kind == "confirmed" and found[0].truths:
-                pieces["values"] = {found[0].name: {"true": "histopathology", "false": None}}
+                histology = {found[0].name: {"true": "histopathology", "false": None}}
+                pieces["values"] = pieces.get("values", {}) | histology
     if "site" not in columns:
         numbered = next(filter(None, (look.numbered("site") for look in draft.looks)), [])
         if numbered:
-            pieces["combine"] = {"site": numbered}
+            pieces["combine"] = pieces.get("combine", {}) | {"site": numbered}
             columns["site"] = "site"
     columns["group"] = _groups(draft, wishes, taken)
     facts = ", ".join(f"{kind} ({name})" for kind, name in columns.items() if kind != "group")

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from skindx.core.errors import UserError
 from skindx.core.text import folded_name
-from skindx.data.tables.archives import DAMAGED, ENDINGS, ArchiveFiles, may_be_archive
+from skindx.data.tables.archives import DAMAGED, ENDINGS, ArchiveFiles
 from skindx.data.tables.cells import cell
 from skindx.data.tables.fields import TableFields
 from skindx.data.tables.reader import UNREADABLE, is_table, read_table
@@ -100,10 +100,10 @@ class FolderContents:
         return contents
 
     def _add(self, folder: str, name: str, path: str) -> None:
-        ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 of 400,000 names
+        ending = "." + name.rpartition(".")[2].lower()
         if ending in IMAGE_ENDINGS:
             self.images.setdefault(folder, []).append(name)
-        elif may_be_archive(Path(name)) or (ending in _ARCHIVES and "." in name):
+        elif ending in _ARCHIVES and "." in name:
             self.archives.append(path)
         else:
             self.others.append(path)

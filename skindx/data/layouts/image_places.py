@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ _NO_PHOTOS = re.compile(
     re.IGNORECASE,
 )
 """Folders, and endings of names, of what belongs to images and is none."""
-_MOST_PLACES = 40
+_MOST_PLACES, _FEW_FOLDERS = 40, 30
 _SHORTEST = 3
 """Characters of a cell that are looked for within the names of folders."""
 _HEAD = 3000
@@ -54,21 +55,38 @@ class ImageIndex:
     """The images of a folder by name, and by name without the ending."""
 
     def __init__(self, contents: FolderContents) -> None:
-        self._folders: dict[str, set[str]] = {}
-        self._by_name: dict[str, list[str]] = defaultdict(list)
-        self._by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        self._widths: Counter[int] = Counter()
+        self._folders: dict[str, set[str]] = {
+            folder: set(names)
+            for folder, names in (*contents.images.items(), *contents.packed.items())
+            if not holds_no_photos(folder)
+        }
+        self._by_name: dict[str, list[str]] | None = None
+        """Where there are many folders: name, and name without its ending -> folders."""
+
+    @cached_property
+    def _endings(self) -> frozenset[str]:
+        names = (name for names in self._folders.values() for name in names)
+        return frozenset(dot + ending for _, dot, ending in (one.rpartition(".") for one in names))
+
+    @cached_property
+    def _widths(self) -> frozenset[int]:
         """Lengths of names that are numbers."""
-        for folder, names in (*contents.images.items(), *contents.packed.items()):
-            if holds_no_photos(folder):
-                continue
-            self._folders[folder] = set(names)
-            for name in names:
-                stem, dot, ending = name.rpartition(".")
-                self._by_name[name].append(folder)
-                self._by_stem[stem].append((folder, dot + ending))
-                if stem.isdecimal():
-                    self._widths[len(stem)] += 1
+        names = (name for names in self._folders.values() for name in names)
+        stems = (name.rpartition(".")[0] for name in names)
+        return frozenset(len(stem) for stem in stems if stem.isdecimal())
+
+    def _places_of(self, stem: str, endings: Iterable[str]) -> list[tuple[str, str]]:
+        """Return (folder, ending) of each file of a name."""
+        folders: Iterable[str] = self._folders
+        if len(self._folders) > _FEW_FOLDERS:
+            if self._by_name is None:
+                self._by_name = defaultdict(list)
+                for folder, names in self._folders.items():
+                    for name in names:
+                        self._by_name[name].append(folder)
+            known = self._by_name
+            return [(at, end) for end in endings for at in known.get(stem + end, ())]
+        return [(at, end) for at in folders for end in endings if stem + end in self._folders[at]]
 
     def places(self, cells: Iterable[str]) -> ImagePlaces:
         """Look up cells that may name images."""
@@ -90,13 +108,13 @@ class ImageIndex:
         above, slash, name = plain.rpartition("/")
         if slash:
             return self._of_path(above, name)
-        found = {_with_hole(folder, "{}", plain) for folder in self._by_name.get(plain, ())}
+        found = {_with_hole(folder, "{}", plain) for folder, _ in self._places_of(plain, ("",))}
         if not found:
-            stems = self._by_stem.get(plain, ())
+            stems = self._places_of(plain, self._endings)
             found = {_with_hole(folder, f"{{}}{ending}", plain) for folder, ending in stems}
         if not found and plain.isdecimal():
             for width in self._widths:
-                stems = self._by_stem.get(plain.zfill(width), ())
+                stems = self._places_of(plain.zfill(width), self._endings)
                 found |= {_joined(folder, f"{{:0{width}}}{ending}") for folder, ending in stems}
         return {one for one in found if "{:" not in one or re.search(r"\{:0\d\}", one)}
 
@@ -108,8 +126,8 @@ class ImageIndex:
                 if name in names:
                     found.add(f"{prefix}{{}}")
                     continue
-                for there, ending in self._by_stem.get(name, ()):
-                    if there == folder:
+                for ending in self._endings:
+                    if name + ending in names:
                         found.add(f"{prefix}{{}}{ending}")
         return found
 

@@ -4,7 +4,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
 from skindx.core.text import folded_name
-from skindx.data.layouts.folder_contents import FolderContents, TableHead
+from skindx.data.layouts.folder_contents import IMAGE_ENDINGS, FolderContents, TableHead
 
 LAYOUTS = Path(__file__).parent
 """The folder of the layouts' files, one a dataset."""
@@ -67,6 +67,12 @@ class KnownLayout(Settings):
     columns differ from one such dataset to another, and are looked at."""
 
     @property
+    def sure(self) -> bool:
+        """Tell whether more than names such as */1.jpg speaks for it: they may be in any folder."""
+        whole = [mark for mark in self.marks.values() if not mark.path.startswith("*")]
+        return bool(whole or self.sidecar)
+
+    @property
     def counts(self) -> str:
         """The numbers of the public set, in words."""
         kinds = {"images": self.images, "patients": self.patients, "lesions": self.lesions}
@@ -91,9 +97,8 @@ class LayoutMatch:
 
     @property
     def sure(self) -> bool:
-        """Tell whether more than names such as */1.jpg speaks for it: they may be in any folder."""
-        whole = [mark for mark in self.layout.marks.values() if not mark.path.startswith("*")]
-        return bool(whole or self.layout.sidecar)
+        """Tell whether more than names of files that may be in any folder speaks for it."""
+        return self.layout.sure
 
     def recipe(self) -> dict[str, Any]:
         """Return the recipe with the paths of this folder; optional parts that lack are left out.
@@ -174,11 +179,15 @@ def recognised(contents: FolderContents) -> list[LayoutMatch]:
 
     A layout of which another one explains all marks and more is left out.
     """
-    found = [
-        match
-        for name, layout in known_layouts().items()
-        if (match := _match(name, layout, contents))
-    ]
+    layouts = known_layouts()
+    found: list[LayoutMatch] = []
+    for sure in (True, False):  # what may be in any folder is looked for in 400,000 names last
+        if not found:
+            found = [
+                match
+                for name, layout in layouts.items()
+                if layout.sure == sure and (match := _match(name, layout, contents))
+            ]
     found.sort(key=lambda match: -match.weight)
     kept: list[LayoutMatch] = []
     for match in found:
@@ -226,7 +235,7 @@ def _is(head: TableHead, mark: LayoutMark, root: Path) -> bool:
 
 def _one_of(tables: Sequence[TableHead], layout: KnownLayout) -> TableHead | None:
     """Return the table of a mark. Raises UserError where several different ones could be meant."""
-    if len({_said(table) for table in tables}) > 1:
+    if len(tables) > 1 and len({_said(table) for table in tables}) > 1:
         names = " and ".join(str(table.path) for table in tables[:3])
         raise UserError(
             f"{names} both have the columns of {layout.title} and say other things; give a folder "
@@ -262,6 +271,9 @@ def _paths(contents: FolderContents, pattern: str) -> Iterator[str]:
     for path in (*contents.folders, *contents.others, *contents.archives):
         if fits(path.rpartition("/")[2]):
             yield path
+    ending = PurePosixPath(name).suffix
+    if "*" not in (ending or name) and ending not in IMAGE_ENDINGS:
+        return  # it names no image
     for folder, names in contents.images.items():
         yield from (f"{folder}/{one}" if folder else one for one in filter(fits, names))
 
