@@ -26,7 +26,7 @@ from skindx.data.tables.shape import shaped_lines
 
 LARGE_BYTES = 32 << 20
 """A larger table is read in part."""
-_PART = 20_000
+_PART = 8_000
 """Lines of a large table that are read."""
 _FACTS = {"age": "age", "sex": "sex", "site": "site", "skin_type": "skin type"}
 _FACTS |= {"confirmed_by": "how the label was confirmed"}
