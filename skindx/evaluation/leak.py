@@ -40,9 +40,9 @@ from skindx.models.fingerprints import Fingerprints, described
 JSON, PAGE, PAIRS = "leak.json", "leak.html", "pairs.csv"
 _CERTIFICATE = FolderKind("a certificate of leakage", JSON, (PAGE, PAIRS))
 _SHOWN = 100
-"""Pairs on the page; the CSV has all."""
+"""Most pairs on the page; the CSV has all."""
 BOUND_FILE = Path(__file__).parent / "leak_bound.json"
-"""What `skindx bench data leak` measured."""
+"""File with what `skindx bench data leak` measured."""
 
 STRANGERS = ("linked to another group", "strangers linked")
 """Keys of the measured figures of images that share no picture with the fingerprinted ones."""
@@ -80,7 +80,7 @@ class LeakPair:
     b_sha256: str
     b_path: str
     distance: int
-    """Bits of 255; -1 where they were not compared."""
+    """Number of differing bits of 255; -1 where they were not compared."""
 
 
 @dataclass(frozen=True, slots=True)

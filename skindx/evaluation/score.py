@@ -209,11 +209,11 @@ class Evaluation:
     majority: Majority
     """The commonest class, which a predictor that looks at nothing would name."""
     pictures: int
-    """Images."""
+    """Number of images."""
     groups: int
-    """Patients, lesions or sets of copies, over which intervals are taken."""
+    """Number of patients, lesions or sets of copies, over which intervals are taken."""
     draws: int
-    """Bootstrap draws of an interval."""
+    """Number of bootstrap draws of an interval."""
     level: float
     """Level of the intervals, 0.95."""
     k: int

@@ -102,7 +102,7 @@ _PATIENCE_S = 60.0
 
 
 class DetectorSpec(Settings):
-    """How a trained detector is asked: square side in pixels, thresholds, names of its classes."""
+    """Input and limits of a trained detector: square side in pixels, thresholds, class names."""
 
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
     confidence: float = Field(0.25, ge=0, lt=1)

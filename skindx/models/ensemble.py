@@ -41,7 +41,7 @@ class EnsembleOutput:
 
     probabilities_NC: NDArray[np.float64]
     member_MNC: NDArray[np.float64]
-    """Each member's, calibrated as the ensemble is."""
+    """Probabilities of each member, calibrated as the ensemble is."""
     embeddings_ND: NDArray[np.float32]
     """Pooled features of all trunks side by side, of length 1 in all."""
     maps: tuple[Tensor, ...]
@@ -394,11 +394,10 @@ class Prediction:
     member_probabilities_MC: NDArray[np.float64]
     boxes: tuple[Box, ...] | None = None
     whole_C: NDArray[np.float64] | None = None
-    """The ensemble's probabilities by the whole image alone, where a box was looked at beside."""
+    """Probabilities by the whole image alone, where a crop was used as well."""
     ood: OodResult | None = None
     """The out-of-distribution check; None where there is none, or where it was not asked."""
     known_C: NDArray[np.float64] | None = None
-    """The ensemble's with age, sex and place, where an evaluation knows and uses some."""
+    """Probabilities with age, sex and place, where an evaluation knows and uses some."""
     other_modality: bool | None = None
-    """Whether it is refused as dermoscopic or clinical, as the bundle's images are not; None as
-    above."""
+    """Whether it is refused as of the other kind, dermoscopic or clinical; None as above."""

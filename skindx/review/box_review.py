@@ -26,7 +26,7 @@ from skindx.data.manifest import Record, read_manifest
 LESION = "lesion"
 
 _WAIT_S = 0.5
-"""Longer than a boxes import takes to end, far shorter than a person's patience."""
+"""Seconds to wait for the dataset: more than a boxes import takes, less than a person waits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

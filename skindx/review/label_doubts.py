@@ -97,7 +97,7 @@ NAMES = (
     *("neighbours", "neighbours margin", "training margin", "frequency", "uncertainty"),
     *("against its class", "group agrees", "group is larger"),
 )
-"""What the columns of the evidence are."""
+"""Names of the columns of the evidence."""
 
 _NEIGHBOURS, _SHARPNESS, _BLOCK = 12, 0.05, 2048
 _EPOCHS, _RATE = 60, 20.0

@@ -39,7 +39,7 @@ from skindx.workers.worker_process import SandboxLimits
 MAX_PIXELS = 2_000_000_000
 MAX_BYTES = 4 << 30
 MAX_SIDE = 150_000
-"""Pixels: rows are decoded whole, some of them at a time."""
+"""Most pixels of a side: rows are decoded whole, some of them at a time."""
 MIN_SIDE = 256
 """Least pixels of the shorter side; a smaller photo needs no search."""
 MAX_RATIO = 20

@@ -34,13 +34,13 @@ _HIERARCHIES: dict[Division, tuple[tuple[int, ...], ...]] = {
     "none": ((1,), (5, 1), (2, 1)),
 }
 _NOISE = 0.15
-"""Periods: lengths are not measured better than this."""
+"""Least error of a measured length, in periods."""
 _LONGEST = 3.0
-"""Medians: a line that is longer runs into something else."""
+"""Longest tick in medians: a longer line runs into something else."""
 _CLEARLY = 6.0
 """Difference of the criterion above which one hierarchy is strongly preferred."""
 _LEAST_STEP = 0.4
-"""Periods by which ticks are longer than those of the next level, at least."""
+"""Least difference in length to the ticks of the next level, in periods."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _levels(off_T: Ints, steps: tuple[int, ...]) -> Ints:
 # T = ticks
 
 _TRIED = 5
-"""Places at each scale."""
+"""Number of places tried at each scale."""
 _NORMAL = 1.96
 _INSTEAD = "measure it and give --scale MM_PER_PIXEL"
 

@@ -37,7 +37,7 @@ class ScannedLesion:
     box: Box
     """Box in pixels of the upright photo; its score is the detector's confidence."""
     probabilities_C: Floats
-    """Calibrated, in the order of the bundle's taxonomy."""
+    """Calibrated probability of each class, in the order of the bundle's taxonomy."""
     urgent_risk: float | None
     """Probability of all urgent classes together, 0..1; None: the bundle has no urgent class."""
     urgent: bool | None
@@ -47,7 +47,7 @@ class ScannedLesion:
     ood_p_value: float | None
     """P-value of the out-of-distribution check, 0..1, small for an unusual crop; None: no check."""
     embedding_D: NDArray[np.float32]
-    """Unit length; of the ensemble's networks, as in the index of similar images."""
+    """Embedding of unit length by the ensemble's networks, as in the index of similar images."""
     colour_lab: tuple[float, float, float]
     """Median CIELAB colour inside the box minus that of the skin around it."""
 
@@ -82,7 +82,7 @@ class ScannedPhoto:
     lesions: tuple[ScannedLesion, ...]
     """Lesions in no particular order; ranking is a separate step."""
     mm_per_pixel: float | None = None
-    """Given by the user or confirmed from a ruler; None: sizes are in pixels."""
+    """Scale given by the user or confirmed from a ruler; None: sizes are in pixels."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class LesionDifference:
 
     appearance: float
     size: float
-    """Negative: smaller than the others."""
+    """Difference in size; negative: smaller than the others."""
     colour: float
     compared_with: int
     """How many lesions it was compared with."""
@@ -329,9 +329,9 @@ def _comparable_sizes(
 
 
 LEAST_SIDE = 32
-"""Pixels of a crop: around a smaller lesion more skin is shown."""
+"""Least pixels of a crop's side: around a smaller lesion more skin is shown."""
 _RING = 1.15
-"""The skin around a lesion begins at this multiple of its box."""
+"""Multiple of a lesion's box beyond which the skin around it begins."""
 
 
 def lesion_crop(store: PixelStore, box: Box, margin: float, needed: int) -> tuple[Pixels, Box]:

@@ -25,7 +25,7 @@ own: noise stays far below one, edges of things below the other."""
 _APART = 1.55
 """Times the frequency, up and down."""
 _LEAST_CONTRAST = 1.5
-"""Standard deviation of a window, in grey levels."""
+"""Least standard deviation of a window, in grey levels."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _backward(training: Training[Any], batch: Batch) -> float | None:
 
 
 def average_agreed(training: Training[Any], agreed: int, ahead: int = 0) -> None:
-    """Take the weights that all ranks hold in, once for each step that led to them.
+    """Add the weights that all ranks hold to the average, once for each step that led to them.
 
     So it is the same on all ranks, and decays by steps. The last one is `ahead` of the position.
     """

@@ -66,7 +66,7 @@ class Method:
     # A step.
 
     def forward(self, images: int) -> None:
-        """A forward pass of so many of this rank's images begins, in training."""
+        """Note that a forward pass of this many of this rank's images begins, in training."""
 
     def backward(self, scale: float) -> None:
         """A backward pass begins, from the sum of the images' losses times `scale`."""
@@ -92,7 +92,7 @@ class Method:
         """The step is not taken; what it brought is dropped."""
 
     def watch(self, around: Watch | None, module: nn.Module) -> None:
-        """Let something stand round all that the method waits for; None: nothing any more."""
+        """Wrap whatever the method waits for in a context manager; None: in none."""
 
     # State: whole, so that it fits any number of ranks.
 

@@ -63,11 +63,11 @@ class TrainingTask(Protocol[Result_co]):
 
     @property
     def seed(self) -> int:
-        """Decides everything that is drawn."""
+        """Seed of everything that is drawn."""
 
     @property
     def epochs(self) -> int:
-        """How many there will be at most."""
+        """Largest number of epochs."""
 
     @property
     def images(self) -> int:
@@ -153,7 +153,7 @@ class Training(Generic[Result_co]):
 
     @property
     def epochs(self) -> int:
-        """How many there will be at most."""
+        """Largest number of epochs."""
         return self.task.epochs
 
     def evaluated(self) -> nn.Module:

@@ -86,7 +86,7 @@ BUNDLE = FolderKind("a bundle", INDEX, (
     TAXONOMY, METRICS, CARD, EVALUATED, TRUNKS, SEEN, "*.safetensors", "members", "detector",
     "gallery", "ood", EXPORTS,
 ))  # fmt: skip
-"""A folder that is one may be replaced by another."""
+"""Kind of a bundle's folder, which another bundle may replace."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Bundle:
         return Fingerprints.load(self.path) if FINGERPRINTS in self.spec.files else None
 
     def lacking(self) -> list[str]:
-        """Return what this version puts into each bundle and an older one lacks, in words.
+        """Return in words what bundles of this version have and this older one lacks.
 
         Images are needed to make it, so it comes with the next packing.
         """
@@ -419,7 +419,7 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
 
 
 def mix_of(bundle: Bundle) -> dict[str, int] | None:
-    """Return how many calibration images each class has, by its key; None: the bundle has no word.
+    """Return how many calibration images each class has, by its key; None: it does not say.
 
     Probabilities hold for this mix: where another one is seen, a rare disease is rarer, or more
     common, than they say. Bundles of older versions name the counts in their out-of-distribution

@@ -99,10 +99,10 @@ class BundleSpec(Settings):
     adapted: Adaptation | None = Field(None, exclude_if=lambda adapted: adapted is None)
     """The local images that the bundle was adapted to; None: it was not adapted."""
     modality: ModalityCheck | None = Field(None, exclude_if=lambda check: check is None)
-    """Whether a photo is dermoscopic or clinical, as the images are not that it learned from; None
-    for an older bundle, and where these are mixed, unknown or too few."""
+    """Check that refuses dermoscopic photos for a clinical bundle, and the reverse; None for an
+    older bundle, and where its images are mixed, unknown or too few."""
     embeddings: EmbeddingsSpec | None = Field(None, exclude_if=lambda spec: spec is None)
-    """What its heads read where it lacks the tower below them; None: it has its networks whole."""
+    """Embeddings that its heads read in place of their tower; None: its networks are whole."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
     detector_images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)

@@ -228,7 +228,7 @@ class Gain(Settings):
     """Median of the ratios of interleaved rounds, one image on one thread."""
     low: float
     high: float
-    """25th and 75th percentile of these times."""
+    """25th and 75th percentile of these ratios."""
 
 
 class PairedAccuracy(Settings):

@@ -177,7 +177,7 @@ def _spread(off_M2: Floats) -> float:
 
 _NEIGHBOURS = 5
 _MOST_LESIONS = 150
-"""The largest ones of a photo."""
+"""Most lesions of a photo that are used, the largest ones."""
 _SIZE_AGREES = 0.6
 """Difference of logarithms: between sizes, once the proposed scale is taken off."""
 _MOST_LOG_SCALE = np.log(3)

@@ -249,7 +249,7 @@ class Summary(Settings):
     recall: tuple[SizeRecall, ...] | None = None
     """The detector's recall; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
-    """What its images are; not stated in a scan of an older version."""
+    """Origin of its images; not stated in a scan of an older version."""
     threshold: str = ""
     """What the threshold of urgent promises, with both of its errors; empty in older scans."""
     no_urgent_risk: str = ""

@@ -329,7 +329,7 @@ class Keeper:
         self._outcome = (at, problem)
 
     def settle(self, *, leaving: bool = False, wait_s: float = LEAVING_S) -> None:
-        """Wait until nothing is being written; one who is `leaving` waits not long for others."""
+        """Wait until nothing is being written; one that is `leaving` waits briefly for others."""
         if self._thread:
             if leaving:
                 self._deadline = min(self._deadline, time.monotonic() + wait_s)

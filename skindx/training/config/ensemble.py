@@ -130,7 +130,7 @@ class DetectorSettings(Settings):
     learning_rate: float = Field(0.001, gt=0, le=1e6)
     weight_decay: float = Field(0.0005, ge=0, le=1e3)
     warmup_epochs: float = Field(1.0, ge=0, le=1e6)
-    """The rate climbs linearly for so long, then falls along a cosine to zero."""
+    """Epochs in which the rate rises linearly; then it falls along a cosine to zero."""
     augment: BoxAugment = BoxAugment()
     stop_map50: float = Field(1.0, gt=0, le=1)
     """Stop as soon as mAP50 on the validation split reaches this."""

@@ -154,7 +154,7 @@ RATE_SCHEDULES = Family(
 
 
 class RateSchedule(Settings):
-    """How the learning rate of a training goes on after its warm-up."""
+    """Course of the learning rate after its warm-up."""
 
     kind: str
 

@@ -18,7 +18,7 @@ class ParallelSettings(Settings):
     kind: str
 
     splits: ClassVar[bool] = True
-    """Ranks hold parts of layers, or some of the layers."""
+    """Whether ranks hold parts of layers, or only some of the layers."""
     price: ClassVar[type[Strategy] | None] = None
     """What a plan compares it by; none: it has no price."""
     changes_network: ClassVar[str] = ""

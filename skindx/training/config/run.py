@@ -101,8 +101,7 @@ class MemberSettings(ClassifierSettings):
     """frozen: only the head learns, on features that are computed once for all members of a
     trunk; `views` are then seen in training too."""
     tower: TowerOrigin | None = None
-    """Whose weights `weights` are, where they are a tower's; written with what its name stands
-    for."""
+    """Tower that `weights` come from, if any; written with what its name stands for."""
     seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
     """Recipe of this member; null: that of the run."""

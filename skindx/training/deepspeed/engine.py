@@ -335,7 +335,7 @@ class Engine:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
 
     def watch(self, around: Watch | None) -> None:
-        """Let something stand round all that this rank waits for; None: nothing any more."""
+        """Wrap whatever this rank waits for in a context manager; None: in none."""
         self.method.watch(around, self.module)
         if self._sync:
             self._sync.watch = around

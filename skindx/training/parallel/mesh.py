@@ -20,7 +20,7 @@ from skindx.training.parallel.messages import broadcast_object, gather_objects
 Value = TypeVar("Value")
 
 Watch = Callable[[str], AbstractContextManager[None]]
-"""Stands round what a rank waits for, by its name; for a timeline."""
+"""Context manager around what a rank waits for, by its name; for a timeline."""
 
 
 @dataclass(frozen=True)
