@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "scale": Subject("data.scale", "Joining hashes and searching copies in large pools."),
         "screen": Subject("data.screen", "Checking files by the strict decoder, beside others."),
         "second-photos": Subject("data.second_photos", "Recall of second photos of a lesion."),
+        "tables": Subject("data.tables", "Builds by a table, a wide table, shards with images."),
         "threshold": Subject("data.threshold", "What a threshold of the hashes costs and saves."),
     },
     "train": {

@@ -26,6 +26,7 @@ from skindx.data.tables.arrays import SUFFIXES as ARRAYS
 from skindx.data.tables.arrays import ArrayFile
 
 _ENDING = re.compile(r"\.(zip|tar|tar\.gz|tgz|npz|h5|hdf5)$", re.IGNORECASE)
+_WITHIN = re.compile(r"\.(zip|tar|tar\.gz|tgz|npz|h5|hdf5)/", re.IGNORECASE)
 ENDINGS = (
     "",
     *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
@@ -111,18 +112,24 @@ class ArchiveFiles:
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
         self._opened: dict[str, _Opened] = {}
+        self._missing: set[str] = set()
         self._stack = ExitStack()
         weakref.finalize(self, self._stack.close)
 
     def find(self, path: str) -> Callable[[], IO[bytes]] | None:
         """Return what opens a member; None where no archive has it. Raises UserError."""
+        if not _WITHIN.search(path):
+            return None
         parts = path.split("/")
         names = [at for at, part in enumerate(parts, 1) if _ENDING.search(part)]
         for at in names if "\0" not in path else ():
+            if "/".join(parts[:at]) in self._missing:
+                continue
             archive = Path(os.path.realpath(self._root / "/".join(parts[:at])))
             if self._root in archive.parents and archive.is_file():
                 opened = self._open("/".join(parts[:at]), partial(_plainly, archive))
                 return self._member(opened, "/".join(parts[:at]), parts[at:], 1)
+            self._missing.add("/".join(parts[:at]))
         return None
 
     def images(self, folder: str) -> Iterator[str]:
