@@ -29,6 +29,7 @@ from skindx.core.progress import Progress, silent
 from skindx.core.text import counted
 from skindx.data.layout import MANIFEST, stored_file
 from skindx.data.manifest import Record, read_manifest
+from skindx.data.tables.cells import no_formula
 from skindx.evaluation.evaluation_report import render
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import decode_limited
@@ -151,7 +152,10 @@ def leak(
         write_csv(
             folder / PAIRS,
             LeakPair.__slots__,
-            ([getattr(pair, name) for name in LeakPair.__slots__] for pair in certificate.pairs),
+            (
+                [no_formula(getattr(pair, name)) for name in LeakPair.__slots__]
+                for pair in certificate.pairs
+            ),
         )
         write_text(folder / PAGE, render_page(certificate))
     return certificate

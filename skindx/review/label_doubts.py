@@ -21,6 +21,7 @@ from skindx.core.machine import require_extra
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.embedding_files import Embeddings
 from skindx.data.manifest import Record
+from skindx.data.tables.cells import no_formula
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -384,5 +385,6 @@ TABLE = "label_review.csv"
 def write_review(dataset: Path, review: LabelReview) -> None:
     """Write the table and the flags of reason `label` into the dataset folder."""
     names = [field.name for field in dataclasses.fields(Doubt)]
-    write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
+    rows = (map(no_formula, dataclasses.astuple(doubt)) for doubt in review.doubts)
+    write_csv(dataset / TABLE, names, rows)
     write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])

@@ -52,7 +52,9 @@ def test_nothing_else_in_the_wheel_reads_tables() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
+)
 @pytest.mark.parametrize("sign", [",", ";", "\t", "|"])
 def test_text_is_read_as_any_program_saves_it(tmp_path: Path, encoding: str, sign: str) -> None:
     rows = [["Label", "site"], ["Nävus", 'zwei\nZeilen, "so"'], ["mélanome", "dos; bas"]]
@@ -101,6 +103,9 @@ def test_what_a_csv_writer_wrote_comes_back(
         ("label,label,age\nx,y,1\n", "column 'label' twice"),
         ('label,age\n"x,1\ny,2\n', "cannot be read as a table"),
         ('label,age\n"x"y,1\n', "cannot be read as a table"),
+        ("label,age,Label\nx,1,x\nx,1,y\n", "line 3, says 'x' and 'y' in two columns 'label'"),
+        ("label,age\nne\0vus,1\n", "it has NUL bytes"),
+        ("", "no column 'label'; it has no columns"),
     ],
 )
 def test_lines_that_do_not_fit_are_refused(tmp_path: Path, text: str, why: str) -> None:
@@ -249,6 +254,12 @@ def test_a_file_with_two_labels_has_none(folder: Path) -> None:
     assert any("2 lines repeated" in note for note in source.preview().notes)
 
 
+def test_two_spellings_of_one_file_are_one(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"names a\.jpg 2 times.*'x' and 'y'"):
+        files(folder, "file,label\na.jpg,x\n./a.jpg,y\n").lines()
+    assert len(files(folder, "file,label\na.jpg,x\n./a.jpg,x\n").lines()) == 1
+
+
 def test_lines_left_out_are_issues(folder: Path) -> None:
     text = "file,label\na.jpg,nevus\nb.jpg\nc.jpg,nevus,x\n"
     source = files(folder, text, on_conflict="list")
@@ -291,11 +302,25 @@ def test_two_diagnoses_of_one_accession_number(tmp_path: Path) -> None:
 
 
 def test_words_of_several_languages() -> None:
-    for text, number in (("3.0", 3), ("FST III", 3), ("Type IV", 4), ("12", None), ("34", None)):
+    for text, number in (
+        ("3.0", 3),
+        ("FST III", 3),
+        ("Fitz. 3", 3),
+        ("Type IV", 4),
+        ("12", None),
+        ("34", None),
+    ):
         assert skin_type(text) == number
     for text, name in (("w", "female"), ("Mujer", "female"), ("homme", "male"), ("uomo", "male")):
         assert sex(text) == name
-    for text, known in (("True", True), ("1.0", True), ("ja", True), ("nein", False), ("?", None)):
+    for text, known in (
+        ("True", True),
+        ("1.0", True),
+        ("ja", True),
+        ("Sí", True),
+        ("nein", False),
+        ("?", None),
+    ):
         assert truth(text) is known
     assert as_matched("0.0") == as_matched("0") == as_matched(0)
     assert as_matched("7") == as_matched(7.0) != as_matched("007")

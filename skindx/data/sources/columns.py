@@ -43,7 +43,7 @@ _CONFIRMED = {
 CONFIRMATIONS = tuple(dict.fromkeys(_CONFIRMED.values()))
 
 _TYPE = re.compile(
-    r"(?!-)(?:fst|fitzpatrick|fototipo|phototype?|hauttyp|skin|type?|[ _-])*"
+    r"(?!-)(?:fst|fitzpatrick|fitz\.?|fototipo|phototype?|hauttyp|skin|type?|[ _-])*"
     r"([1-6]|[IV]+)(?:[.,]0+)?",
     re.IGNORECASE,
 )
@@ -124,8 +124,8 @@ class Columns(Settings):
         for field, column in self._named():
             if column not in names and not self.may_lack(field):
                 raise UserError(
-                    f"{path} has no column {column!r}; it has {', '.join(names)}: "
-                    f"correct columns.{field}."
+                    f"{path} has no column {column!r}; it has "
+                    f"{', '.join(names) or 'no columns'}: correct columns.{field}."
                 )
 
     def known(self, line: Mapping[str, Any], **defaults: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
+import posixpath
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -301,6 +302,7 @@ class FilesSource(TableShape, TableOfFiles):
         self._places.clear()
         self._listed.clear()
         self._table = None
+        self._archives().missing.clear()
         if self.or_paths and not is_there(self.table):
             places = ", ".join(map(str, (self.path, *self.or_paths)))
             raise UserError(f"there is no table at any of {places}; download it, or correct path.")
@@ -360,15 +362,15 @@ class FilesSource(TableShape, TableOfFiles):
                 'person; name the column in columns.group, or write group: "".'
             )
         taken = [line for line in lines if LEFT_OUT not in line]
-        counts = Counter(cell(line.get(file)) for line in taken)
+        counts = Counter(_plain_path(line.get(file)) for line in taken)
         several: dict[str, list[dict[str, Any]]] = {
             name: [] for name, count in counts.items() if count > 1 and name
         }
         for line in taken:
-            if (name := cell(line.get(file))) in several:
+            if (name := _plain_path(line.get(file))) in several:
                 several[name].append(line)
         for name, same in several.items():
-            if torn := _differing(same):
+            if torn := _differing(same, file):
                 if self.on_conflict != "list":
                     raise UserError(
                         f"{self.table} names {name} {len(same)} times, with other values ({torn}); "
@@ -410,7 +412,7 @@ class FilesSource(TableShape, TableOfFiles):
         return self._found(line) or filled(name, file)
 
 
-def _differing(same: Sequence[dict[str, Any]]) -> str:
+def _differing(same: Sequence[dict[str, Any]], file: str) -> str:
     """Say in what lines of one file differ; a placeholder differs from nothing.
 
     Of lines that agree the first then says what only another one knew.
@@ -418,7 +420,7 @@ def _differing(same: Sequence[dict[str, Any]]) -> str:
     first = same[0]
     for other in same[1:]:
         for column, value in other.items():
-            if column in (LEFT_OUT, SHOWN_AS):
+            if column in (LEFT_OUT, SHOWN_AS, file):
                 continue
             if column == ROWS:
                 first[ROWS] = "\nrow=".join(filter(None, (first.get(ROWS), value)))
@@ -427,6 +429,12 @@ def _differing(same: Sequence[dict[str, Any]]) -> str:
             elif not is_placeholder(cell(value)) and not same_value(first[column], value):
                 return f"{column}: {cell(first[column])[:60]!r} and {cell(value)[:60]!r}"
     return ""
+
+
+def _plain_path(value: object) -> str:
+    """Return a cell's path as it is compared: a.jpg and ./a.jpg are one file."""
+    text = cell(value).replace("\\", "/")
+    return posixpath.normpath(text) if "/" in text else text
 
 
 def _is_there(path: Path) -> bool:

@@ -112,7 +112,8 @@ class ArchiveFiles:
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
         self._opened: dict[str, _Opened] = {}
-        self._missing: set[str] = set()
+        self.missing: set[str] = set()
+        """Archives that were not there; who looks again empties it."""
         self._stack = ExitStack()
         weakref.finalize(self, self._stack.close)
 
@@ -123,13 +124,13 @@ class ArchiveFiles:
         parts = path.split("/")
         names = [at for at, part in enumerate(parts, 1) if _ENDING.search(part)]
         for at in names if "\0" not in path else ():
-            if "/".join(parts[:at]) in self._missing:
+            if "/".join(parts[:at]) in self.missing:
                 continue
             archive = Path(os.path.realpath(self._root / "/".join(parts[:at])))
             if self._root in archive.parents and archive.is_file():
                 opened = self._open("/".join(parts[:at]), partial(_plainly, archive))
                 return self._member(opened, "/".join(parts[:at]), parts[at:], 1)
-            self._missing.add("/".join(parts[:at]))
+            self.missing.add("/".join(parts[:at]))
         return None
 
     def images(self, folder: str) -> Iterator[str]:

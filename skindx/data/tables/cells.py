@@ -12,7 +12,7 @@ LONGEST = 10_000
 """Characters of an untrusted text; no name or licence is longer."""
 
 _TRUTHS = {
-    True: "true t yes y 1 ja wahr oui vrai si verdadero sim sì vero x",
+    True: "true t yes y 1 ja wahr oui vrai si sí verdadero sim sì vero x",
     False: "false f no n 0 nein falsch non faux falso nao não",
 }
 _SPLITS: dict[Split, str] = {

@@ -99,6 +99,10 @@ class _Reading:
         for place, name in enumerate(known):
             if name in wanted and first.setdefault(name, place) != place:
                 self._double[place] = first[name]
+        for place, name in enumerate(known):
+            meant = alike.get(folded_name(name), name)
+            if name not in first and meant in first and meant not in self.columns.also:
+                self._double[place] = first[meant]  # such as Label beside label: each row decides
         for name in wanted:
             if known.count(name) > 1 and not self.lists:
                 raise UserError(

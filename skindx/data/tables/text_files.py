@@ -27,6 +27,8 @@ def encoding_of(path: Path) -> str:
     """
     with path.open("rb") as file:
         head = file.read(4096)
+        if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+            return "utf-32"
         if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
         zeros = [head[at::2].count(0) for at in (0, 1)]
@@ -37,6 +39,11 @@ def encoding_of(path: Path) -> str:
         try:
             while chunk := file.read(_CHUNK):
                 decoder.decode(chunk)
+                if b"\0" in chunk:
+                    raise UserError(
+                        f"{path} cannot be read as a table (it has NUL bytes, so it is no text or "
+                        "is damaged); save it again."
+                    )
             decoder.decode(b"", final=True)
             return "utf-8-sig"
         except UnicodeDecodeError:
