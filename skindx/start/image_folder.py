@@ -76,7 +76,7 @@ class ImageFolder:
     """Images with a face among `SEEN` of the sample; None: not looked for."""
     seen: int = 0
     mean_bytes: float = 0.0
-    """Of a file of the sample."""
+    """The mean size of a file of the sample."""
     proposal: Proposal | None = None
     """What a recipe may say of it; None: each folder is a class."""
     look: SourcesLook | None = None

@@ -14,7 +14,7 @@ from skindx.data.tables.cells import cell
 from skindx.data.tables.reader import read_table
 
 _LARGE_BYTES = 32 << 20
-"""Of a table; of a larger one only the first lines are read."""
+"""A larger table is looked up by its first lines alone."""
 
 
 def nobody(option: str, question: str, choices: Sequence[str]) -> str:
@@ -48,7 +48,7 @@ class Proposal:
     """What was taken and why, in sentences."""
     layout: KnownLayout | None = None
     name: str = ""
-    """Of the layout."""
+    """The layout's name."""
 
     @property
     def plain(self) -> bool:

@@ -45,7 +45,7 @@ class SourcesLook:
     facts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     share: float = 1.0
-    """Of the lines, how many were read."""
+    """The share of the lines that were read."""
 
     def lines(self) -> list[str]:
         """Return groups, facts and what is odd, in sentences."""

@@ -40,11 +40,11 @@ class KnownLayout(Settings):
     about: str = Field(min_length=1)
     """One sentence: what it holds."""
     images: int | None = Field(None, ge=1)
-    """Of the public set, as are patients and lesions; null: unknown or any number."""
+    """Images of the public set; null: unknown or any number."""
     patients: int | None = Field(None, ge=1)
     lesions: int | None = Field(None, ge=1)
     licence: str = "unknown"
-    """Of the images; `unknown` where nobody states one."""
+    """The licence of the images; `unknown` where nobody states one."""
     citation: str = ""
     download: str = Field(min_length=1)
     """What to download, and where it is found."""
