@@ -387,7 +387,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no plain file; it is not what it should be.")  # a pipe hangs
+        raise UserError(f"{path} is no plain file; make it again.")  # a pipe would hang
     with pq.ParquetFile(path) as file:
         table = file.read(columns=columns)
     table.validate(full=True)  # that its text is UTF-8, too

@@ -93,7 +93,7 @@ def open_plain(path: Path, most: int) -> int:
         problem = f"has {facts.st_size} bytes, and at most {most} are read"
     if problem:
         os.close(descriptor)
-        raise UserError(f"{path} {problem}; it is not what it should be, do not use it.")
+        raise UserError(f"{path} {problem}; it is not the file that is expected, do not use it.")
     return descriptor
 
 
@@ -102,7 +102,7 @@ def read_plain(path: Path, most: int = MEGABYTE) -> bytes:
     with open(open_plain(path, most), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise UserError(f"{path} has more than {most} bytes; it is not what it should be.")
+        raise UserError(f"{path} has more than {most} bytes; do not use it.")
     return content
 
 
@@ -118,7 +118,7 @@ def parse_json(
             parse_float=_finite if finite else None,
         )
     except RecursionError:
-        raise UserError(f"{origin} is nested too deeply; it is not what it should be.") from None
+        raise UserError(f"{origin} is nested too deeply; do not use it.") from None
     except ValueError as error:
         raise UserError(f"{origin} is not valid JSON ({error}); make it again.") from None
     if not isinstance(value, dict):

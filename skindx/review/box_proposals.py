@@ -120,7 +120,7 @@ def activation_box(
 
 
 _FLOOR = 0.05
-"""A person throws a wrong box away faster than he draws a missing one."""
+"""Least confidence of a proposal: a wrong box is deleted faster than a missing one is drawn."""
 _BATCH = 16
 
 Progress = Callable[[int, int], None]

@@ -234,8 +234,8 @@ def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[
     known_N, vectors_ND = embeddings.of(sha256s)
     if len(known_N) < FEWEST:
         raise UserError(
-            f"{len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, and "
-            f"what is usual can be said from {FEWEST} on; make it again with `skindx dedup embed`."
+            f"{len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, and the "
+            f"audit needs at least {FEWEST}; make them again with `skindx dedup embed`."
         )
     flags = [
         Flag(

@@ -371,7 +371,7 @@ def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.
 def _labels(records: Sequence[Record]) -> tuple[list[str], Ints]:
     classes, labels_N = np.unique([record.label for record in records], return_inverse=True)
     if len(classes) < 2:
-        raise UserError(f"labels need two classes to be doubted, and there is {len(classes)}.")
+        raise UserError(f"a label review needs at least two classes; there is {len(classes)}.")
     return classes.tolist(), labels_N
 
 

@@ -61,7 +61,7 @@ def run_scan(
     given = _given(mm_per_pixel, len(photos))
     if workers == 0 and queue is None:
         raise UserError(
-            "without workers here others must do the work, and they need a database to meet in; "
+            "with --workers 0 other machines do the work, and they take it from a database; "
             "give --queue URL, or --workers 1."
         )
     count = min(cpu_count(), MOST_WORKERS) if workers is None else workers

@@ -164,8 +164,8 @@ class Bundle:
         towers = {member.trunk for member in self.spec.members}
         if not self.spec.embeddings and (len(towers) > 1 or "" in towers):
             raise UserError(
-                f"bundle {self.path} is not of heads on one frozen tower, so embeddings do not "
-                "take the place of its networks; evaluate it with `skindx evaluate`."
+                f"bundle {self.path} has more than heads on one frozen tower, so embeddings "
+                "cannot replace its networks; evaluate it with `skindx evaluate`."
             )
         members = [
             embedded_member(

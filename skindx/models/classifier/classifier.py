@@ -255,7 +255,7 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
         check_finite(fitting, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"weights {path} are no numbers, of a training that diverged ({error}); give weights "
+            f"weights {path} are not finite, of a training that diverged ({error}); give weights "
             "from before that."
         ) from None
     classifier.net.load_state_dict(fitting, strict=False)

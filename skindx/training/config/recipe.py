@@ -282,7 +282,7 @@ def check_head(head: Head, trunk: str) -> None:
     """Raise ValueError for a head that its trunk cannot have."""
     if head.solved and trunk != "frozen":
         name = "head.solver=exact" if isinstance(head, LinearHead) else f"head={head.kind}"
-        raise ValueError(f"{name} stands on fixed features; set trunk=frozen")
+        raise ValueError(f"{name} needs features that stay the same; set trunk=frozen")
 
 
 def check_frozen_recipe(name: str, recipe: Recipe) -> None:

@@ -108,8 +108,8 @@ class FeatureFiles:
     def _halved(self, pooled_BD: NDArray[np.float32]) -> Halves:
         if not np.isfinite(pooled_BD).all() or np.abs(pooled_BD).max(initial=0) > 65000:
             raise UserError(
-                f"trunk {self.trunk.key} gives features that are no numbers, or beyond half "
-                "precision; its weights are damaged or not of this network: copy them again."
+                f"trunk {self.trunk.key} gives features that are not finite or exceed half "
+                "precision; its weights are damaged or of another network: copy them again."
             )
         return pooled_BD.astype(np.float16)
 
