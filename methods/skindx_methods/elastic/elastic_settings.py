@@ -8,7 +8,7 @@ from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.training.config.method_settings import RankGroupSettings
 
 ELASTIC = "SKINDX_ELASTIC"
-"""Set for ranks whose launcher hosts a store and starts each again that dies."""
+"""Variable of ranks whose launcher hosts a store and starts dead ranks again."""
 
 
 class ElasticSettings(RankGroupSettings):
@@ -20,7 +20,7 @@ class ElasticSettings(RankGroupSettings):
     run_method: ClassVar[str] = "skindx_methods.elastic.elastic_launch:ElasticRun"
 
     min_ranks: int = Field(1, ge=1, le=4096)
-    """Fewer ranks stop at a checkpoint."""
+    """Fewest ranks that go on; fewer stop at a checkpoint."""
     silent_s: float = Field(4.0, ge=1, le=3600)
     """Seconds without a heartbeat after which a rank is left behind; one that ended is at once."""
 

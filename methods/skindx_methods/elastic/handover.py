@@ -77,10 +77,10 @@ class Held:
     holding: Holding | None = None
     resumed: Resumed
     stepped_at = noticed_at = 0.0
-    """When the last step was done, and the group lost a rank; 0: not."""
+    """Times of the last step and of noticing that a rank is lost; 0: not yet."""
     longest_step_s = 3.0
     failures = 0
-    """Groups without a step that were lost, one after the other."""
+    """Number of groups in a row that were lost without a step."""
 
     def __init__(self) -> None:
         self.left: dict[str, str] = {}

@@ -48,7 +48,7 @@ STUCK_S = 8.0
 back: gloo (torch 2.15) may miss the end of a connection into which it just sends (`waitSend`)."""
 
 _COMPUTES_S = 0.05
-"""Less processor time than this between two such moments is nothing."""
+"""Processor seconds between two such moments below which a thread computes nothing."""
 
 _POLL_S = 0.02
 _STORE_ERRORS = (dist.DistError, RuntimeError)
@@ -60,13 +60,13 @@ class Group:
 
     number: int
     members: tuple[tuple[int, int], ...]
-    """(slot, life)."""
+    """Pairs (slot, life) of the ranks."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Slot of each rank that was in the group before, and why it is not any more."""
     came: tuple[int, ...] = ()
     """Slots that were not in the group before."""
     stop: str = ""
-    """Why these ranks only save and stop."""
+    """Reason why these ranks only save and stop."""
 
 
 class CutOffError(Exception):

@@ -65,7 +65,7 @@ class _Slot:
     started: float
     pause_s: float = 0.0
     again: float | None = None
-    """When it is started again; none: its process runs, infinity: it is not."""
+    """Time when it is started again; None: its process runs; infinity: never."""
 
 
 class ElasticRanks:

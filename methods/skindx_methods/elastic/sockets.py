@@ -31,9 +31,9 @@ class Card:
     beat: int
     host: str
     address: tuple[str, int]
-    """Where its process listens: who is refused there knows that it has ended."""
+    """Address at which its process listens: a refused call shows that it has ended."""
     why: str = ""
-    """Why it has left."""
+    """Reason why it has left."""
 
 
 def family(address: tuple[str, int]) -> socket.AddressFamily:

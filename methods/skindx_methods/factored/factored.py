@@ -12,7 +12,7 @@ from skindx.core.cost.pricing import Load, Message, Network, StepSchedule
 from skindx.core.cost.profile import Profile
 
 _SAVES = 2
-"""How many times fewer bytes factors must be than the gradient: each rank multiplies them."""
+"""Least ratio of the gradient's bytes to those of the factors, which each rank multiplies."""
 
 
 class FactoredSettings(ExchangeSettings):
@@ -86,7 +86,7 @@ class FactoredSettings(ExchangeSettings):
         return sum(network.ranks * layer.size_bytes for layer in factors)
 
     def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:
-        """Some layer's factors are fewer bytes than its gradient."""
+        """Return whether some layer's factors are fewer bytes than its gradient."""
         ranks = nodes * per_node
         return any(factors_of(profile, images, ranks) for profile, images in networks)
 
@@ -109,7 +109,7 @@ class LayerFactors:
     tensor: int
     """Position of its weight in backward order."""
     tensors: range
-    """Places of the weight and its bias."""
+    """Positions of the weight and its bias."""
     rows: int
     inside: int
     outside: int
@@ -117,7 +117,7 @@ class LayerFactors:
 
     @property
     def size_bytes(self) -> int:
-        """Inputs and output gradients of this rank."""
+        """Bytes of this rank's inputs and output gradients."""
         return self.rows * (self.inside + self.outside) * self.bytes_each
 
 

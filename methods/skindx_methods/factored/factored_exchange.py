@@ -373,7 +373,7 @@ class Factored(Exchange):
 
 
 def machine_fingerprint(*more: str) -> str:
-    """Return what stands for this machine, in hexadecimal: what was timed holds where it is equal.
+    """Return a hash of this machine in hexadecimal; timings hold where it is equal.
 
     It changes with the processor, the cores that this process may use, torch, and with `more`.
     """

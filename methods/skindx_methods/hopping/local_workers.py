@@ -45,9 +45,9 @@ class MemberProgress:
     where: str
     """Current work of the member, and the worker that does it."""
     row: dict[str, float] | None
-    """Figures of its last epoch that is over."""
+    """Figures of its last completed epoch."""
     left_s: float | None
-    """Work that is left, in seconds of one worker; none: nothing was measured yet."""
+    """Remaining work in seconds of one worker; None: nothing was measured yet."""
 
 
 def progress_of(

@@ -135,7 +135,7 @@ class LeasedStop:
         return self._stop.requested
 
     def done(self) -> None:
-        """All is saved."""
+        """Note that all is saved."""
         self._stop.done()
 
 

@@ -13,7 +13,7 @@ from skindx_methods.kfac.layers import LEAST, Multiply, plain_nt
 # S = blocks, W = width of a factor, G = outputs, A = inputs
 
 _MORE = (10.0, 100.0, 1000.0)
-"""Times the damping that is added to a factor which is not positive."""
+"""Factor of the damping that is added to a factor matrix which is not positive."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Eigen:
     """A stack of symmetric matrices as vectors diag(values) vectors^T, in single precision."""
 
     values_SW: Tensor
-    """Ascending."""
+    """Eigenvalues in ascending order."""
     vectors_SWW: Tensor
 
     @property
     def complete(self) -> bool:
-        """False where only the largest were sought; zeros stand in for the others."""
+        """Whether all were sought; else only the largest, and zeros stand for the others."""
         return bool(self.vectors_SWW[:, :, 0].any())
 
 
@@ -222,7 +222,7 @@ class Basis:
 
     @cached_property
     def _matrices(self) -> tuple[Tensor, ...]:
-        """Those of the first block, each way round."""
+        """Matrices of the first block, each as it is and transposed."""
         inside_AK, outside_GH = self.inside_SAK[0], self.outside_SGH[0]
         return inside_AK, inside_AK.mT, outside_GH, outside_GH.mT, self.scale_SHK[0]
 

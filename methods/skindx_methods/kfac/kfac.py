@@ -58,7 +58,7 @@ class Collector:
         self.sums: dict[str, Sums] = {}
         """Statistics of the step so far, by layer."""
         self.images = 0
-        """How many images brought it."""
+        """Number of images behind these statistics."""
         self._handles: list[RemovableHandle] = []
         # Registered now, to run before the hooks of an engine that wraps the module later.
         self._done = module.register_forward_hook(self._forward_done)
@@ -269,7 +269,7 @@ class Kfac(Method):
         for layer in self.layers:
             layer.most_rows = settings.factor_rows
         self.steps = 0
-        """Steps that were taken."""
+        """Number of steps taken."""
         self.factors = Factors(self.layers, mesh.data.size, mesh.device)
         shapes = {layer.name: layer.shapes for layer in self.layers}
         sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
@@ -285,7 +285,7 @@ class Kfac(Method):
 
     @property
     def damping(self) -> float:
-        """That of the current step."""
+        """Damping of the current step."""
         return self._settings.damping_at(self.steps // self._steps_per_epoch)
 
     def forward(self, images: int) -> None:

@@ -95,7 +95,7 @@ _SAVES_STATISTICS = ("NativeBatchNormBackward0", "CudnnBatchNormBackward0")
 """Backward passes of batch norm that hold the batch's mean and 1 / standard deviation, in single
 precision."""
 _TILE = 512
-"""Factors up to this width are one product."""
+"""Largest width of a factor that is computed as one product."""
 
 
 class Layer(ABC):
@@ -166,7 +166,7 @@ class Linear(Layer):
     """
 
     def _shapes(self) -> Mapping[str, tuple[int, int]]:
-        """One block."""
+        """Return one block for each factor."""
         outputs, inputs = self.parts()[0].shape
         return {INSIDE: (1, inputs + self._biased), OUTSIDE: (1, outputs)}
 
@@ -194,7 +194,7 @@ class Conv(Layer):
     """
 
     def _shapes(self) -> Mapping[str, tuple[int, int]]:
-        """One block a group."""
+        """Return one block for each group."""
         weight, _ = self.parts()
         groups = self._conv.groups
         inside = weight[0].numel() + self._biased
@@ -276,7 +276,7 @@ class BatchNorm(Layer):
     """
 
     def _shapes(self) -> Mapping[str, tuple[int, int]]:
-        """One block a channel; G is 1."""
+        """Return one block for each channel; G is 1."""
         return {INSIDE: (len(self.parts()[0]), 1 + self._biased)}
 
     def observe(

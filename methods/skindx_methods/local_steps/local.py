@@ -14,7 +14,7 @@ from skindx.core.errors import UserError
 CHUNK = 512
 """Elements of a chunk; the largest are selected within each chunk."""
 INDEX_BITS = 9
-"""Bits of a place in a chunk."""
+"""Number of bits of a position in a chunk."""
 HEAD_BYTES = 12
 """Size of a message's head: number of elements, round, and whose message was unfit."""
 AGREED_BYTES = 48
@@ -63,7 +63,7 @@ class LocalSettings(ExchangeSettings):
 
     @property
     def lossy(self) -> bool:
-        """Ranks train apart."""
+        """Return True, as ranks train apart."""
         return True
 
     def check_training(self, *, whole_layers: bool, preconditioned: bool) -> None:
@@ -135,12 +135,12 @@ class LocalSettings(ExchangeSettings):
 
     @property
     def whole(self) -> bool:
-        """Everything is sent as it is: ranks sum it."""
+        """Whether everything is sent as it is, so that ranks sum it."""
         return self.density == 1 and self.bits == 32
 
     @property
     def sent(self) -> int:
-        """Elements of a chunk that are sent."""
+        """Number of elements of a chunk that are sent."""
         return math.ceil(self.density * CHUNK)
 
     def part_elements(self, elements: int, ranks: int) -> int:

@@ -10,7 +10,7 @@ from skindx_methods.local_steps.local import CHUNK, INDEX_BITS, LocalSettings
 # M = elements of a change, C = chunks, N = elements of a chunk, K = those that are sent
 
 _LLOYD = 4
-"""Rounds of Lloyd's algorithm."""
+"""Number of rounds of Lloyd's algorithm."""
 _TINY = torch.finfo(torch.float32).tiny
 
 

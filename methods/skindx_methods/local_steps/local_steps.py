@@ -20,7 +20,7 @@ from skindx_methods.local_steps.local_codes import decode, encode
 # message
 
 TAKEN = "taken"
-"""What the state of an exchange calls its steps of a round."""
+"""Key of the steps of a round in an exchange's state."""
 _TOLD = 8
 """Bytes of a head before the number of an unfit message."""
 OUTER = "outer step"
@@ -109,7 +109,7 @@ class LocalSteps(Exchange):
 
     @property
     def is_sync_step(self) -> bool:
-        """The step ends a round, or the overlap with the one before."""
+        """Whether the step ends a round, or the overlap with the one before."""
         taken, overlap = self.taken + 1, self.settings.overlap
         return taken >= self.settings.steps or (self._sent is not None and taken >= overlap)
 
@@ -133,7 +133,7 @@ class LocalSteps(Exchange):
 
     @property
     def rounds(self) -> int:
-        """How many rounds have ended."""
+        """Number of rounds that have ended."""
         return self._rounds - (self._sent is not None)
 
     def break_off(self) -> None:

@@ -10,7 +10,7 @@ from skindx.core.cost.profile import Profile
 from skindx_methods.plan.events import step_s
 
 _ALIKE = 0.005
-"""Steps that differ by less, relatively, are alike."""
+"""Relative difference below which the times of two steps count as equal."""
 
 
 class Exchanging(Strategy):
@@ -157,6 +157,6 @@ class Workload:
 
     members: tuple[PlannedMember, ...]
     weak: bool = False
-    """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
+    """Whether each rank has `batch` images, whatever the number of ranks; else all share them."""
     unpriced: tuple[str, ...] = ()
-    """Further work of a training, in sentences."""
+    """Work of a training that has no price, in sentences."""

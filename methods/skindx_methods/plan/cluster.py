@@ -75,7 +75,7 @@ class Collective(Settings):
     together_spread: Spread = 0.0
     """Added relative deviation where several run at once, as their sharing is a model's."""
     cpu_s_per_byte: float = Field(0.0, ge=0, le=1)
-    """Time of a rank's own cores that a byte takes."""
+    """Seconds of a rank's own cores for each byte."""
 
     @property
     def ranks(self) -> int:
@@ -123,7 +123,7 @@ class Cluster(Settings):
     corrections: dict[Name, Correction] = Field(default_factory=dict, max_length=64)
     """Correction learnt from runs for each part of a step (compute, communicate)."""
     fastest_beta_s_per_byte: PerByte | None = None
-    """The fastest link that was measured: what is ten times as fast is not believed."""
+    """Fastest measured link; a link that is ten times as fast is not believed."""
 
     @model_validator(mode="after")
     def _something_known(self) -> Self:
@@ -145,7 +145,7 @@ class Cluster(Settings):
 
     @property
     def slots(self) -> int:
-        """Collectives of a rank that are under way at once."""
+        """Number of collectives that one rank can run at the same time."""
         return self.at_once or (2 if self.backend == "gloo" else 1)
 
     def write(self, path: Path) -> None:

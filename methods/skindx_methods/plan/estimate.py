@@ -15,7 +15,7 @@ from skindx_methods.plan.profiles import Profiles, compute_s, compute_scale, tra
 
 @dataclass(frozen=True)
 class Simulated:
-    """A step, and all that it was simulated of."""
+    """A step, and everything that it was simulated from."""
 
     trace: Trace
     schedule: StepSchedule
@@ -50,7 +50,7 @@ class Memory:
     """Standard deviation over the mean."""
     measured: bool
     extrapolated: float
-    """How many times the largest batch that was measured."""
+    """Ratio of its batch to the largest one that was measured."""
 
 
 def memory_of(

@@ -29,7 +29,7 @@ class Resource:
     name: str
     slots: int = 1
     shared: bool = False
-    """The tasks at work share its speed, 1/n each; else each of them has all of it."""
+    """Whether the tasks at work share its speed, 1/n each; else each has all of it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepTask:
     after: tuple[int, ...] = ()
     """Tasks, by their places in the list, that must be done before."""
     latency_s: float = 0.0
-    """Passes before the work and holds a slot, but is not slowed down by others."""
+    """Seconds before the work that hold a slot and are not slowed down by others."""
     not_before_s: float = 0.0
     """Earliest start in seconds, counted from the start of the step."""
 

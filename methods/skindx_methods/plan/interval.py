@@ -23,7 +23,7 @@ MODEL = 0.035
 FOREIGN = 0.06
 """Standard deviation where the trace comes from another program."""
 UNSEEN = 0.25
-"""Added for each factor e by which something lies beyond what was measured."""
+"""Standard deviation added for each factor e by which something is beyond the measured range."""
 
 
 def half_width(result: Estimate) -> float:

@@ -352,7 +352,7 @@ def preset(words: str) -> Cluster:
 
 
 _LONGEST_NAME = 255
-"""Bytes of a file's name."""
+"""Most bytes of a file's name."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ class PlanRequest:
     nodes: int | None = None
     ranks_per_node: int | None = None
     batch: int | None = None
-    """Images of a rank, where these are others than measured."""
+    """Images of a rank, where these are not as measured."""
 
 
 def plan_of_trace(request: PlanRequest) -> Plan:

@@ -22,7 +22,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, parse_json, read_plain
 
 MOST_FILE = 64 * MEGABYTE
-"""Bytes of a file with a trace."""
+"""Most bytes of a file with a trace."""
 FORMAT: Literal[1] = 1
 
 _GONE = (

@@ -144,7 +144,7 @@ def merged(settings: dict[str, Any], fragment: dict[str, Any]) -> dict[str, Any]
 
 
 MOST = 5.0
-"""A run that took longer by this factor was disturbed; nothing is learnt of it."""
+"""Ratio to the prediction above which a run was disturbed, and nothing is learnt from it."""
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ VARIANTS = tuple(searched(parallel=False))
 """Strategy and options of each row that a search looks at."""
 
 PARALLEL = tuple(searched(parallel=True))
-"""And those that share out layers; what a network or a number of ranks cannot do is left out."""
+"""Strategies that split layers too; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64
 _MOST_HOPS = 1024
-"""Visits of members to ranks in an epoch: each is compared with all others."""
+"""Most visits of members to ranks in an epoch, since each is compared with all others."""
 _MOST = 1e12
-"""Hours, or money."""
+"""Largest limit, in hours or in money."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class SearchResult:
     fastest: PlanOutcome
     """Fastest eligible choice; with a limit of hours, the cheapest one within it."""
     given: PlanOutcome | None
-    """The settings as they were given."""
+    """Outcome of the settings as they were given."""
     every: tuple[PlanOutcome, ...]
     """All choices that were evaluated and fit, the best first."""
     refused: int
-    """How many do not fit the memory, and no smaller pieces do."""
+    """Number of choices that do not fit the memory, even in smaller pieces."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,12 @@ class PlanLimits:
     hours: float | None = None
     money: float | None = None
     lossy: bool = False
-    """Exchanges that change the gradient may be chosen."""
+    """Whether exchanges that change the gradient may be chosen."""
     strategy: str | None = None
-    """The only one to look at."""
+    """Name of the only strategy to evaluate; None: all."""
     extrapolate: bool = False
     side_by_side: bool = False
-    """`skindx train` knows how to train a member on each rank."""
+    """Whether `skindx train` can train a member on each rank."""
 
     def __post_init__(self) -> None:
         """Raise UserError for hours or money that are no sum."""

@@ -57,7 +57,7 @@ class Launch(NamedTuple):
     """A message of gradients."""
 
     cell: int
-    """Whose backward makes the last of them."""
+    """Cell whose backward makes the last of these gradients."""
     size_bytes: int
     timed: Timed
 
@@ -71,7 +71,7 @@ class Chain:
 
     cells: tuple[Cell, ...]
     launches: tuple[Launch, ...]
-    """Gradients, in the order in which they leave."""
+    """Messages of gradients, in the order in which they leave."""
     update_s: float
     """Time of the update of the weights that a rank holds."""
 
@@ -86,7 +86,7 @@ class Chain:
         return sum(launch.size_bytes for launch in self.launches)
 
     def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Chain":
-        """Return the chain with each of these taking so many times as long."""
+        """Return the chain with its parts slowed down by these factors."""
         return Chain(
             tuple(_slower(cell, compute, wire) for cell in self.cells),
             tuple(launch._replace(timed=launch.timed.scaled(wire)) for launch in self.launches),
