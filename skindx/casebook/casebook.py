@@ -16,6 +16,13 @@ import yaml
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import selectinload
 
+from skindx.casebook.case_names import (
+    checked_name,
+    name_key,
+    one_spelling,
+    require_pseudonym,
+    spelled,
+)
 from skindx.casebook.casebook_database import SealedBook, open_database
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
@@ -24,7 +31,6 @@ from skindx.casebook.kept_case import (
     KeptCase,
     LesionHistory,
     Outside,
-    checked_name,
     consent_text,
     finding_of,
 )
@@ -84,17 +90,27 @@ class Casebook(SealedBook):
         consent: bool,
         compare: bool = False,
         train: bool = False,
+        no_person: bool = False,
     ) -> str:
         """Keep an answer and its photos; return the case's id. Raises UserError without consent.
 
-        `consent` is to keeping alone; `compare` and `train` are consents of their own.
+        `consent` is to keeping alone; `compare` and `train` are consents of their own. Names that
+        the owner has used stay as they were spelled first. Raises IdentifyingName for names that
+        may say who the patient is, unless `no_person` says that they do not.
         """
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
         now, case = datetime.now(UTC), uuid.uuid4().hex
-        card = CaseCard(
-            owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now
-        )
+        patient, lesion = checked_name(patient, "patient"), checked_name(lesion, "lesion")
+        if not no_person:
+            require_pseudonym(patient, lesion, "lesion")
+        try:
+            known = self.known_names(owner)
+        except UserError:  # a damaged row of another case keeps no new one out
+            known = {}
+        patient = spelled(patient, known)
+        lesion = spelled(lesion, known.get(patient, ()))
+        card = CaseCard(owner, patient, lesion, now)
         photos = [view.jpeg for view in answer.views]
         agreed = {"keep": consent, "compare": compare, "train": train}
         text = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
@@ -105,6 +121,17 @@ class Casebook(SealedBook):
                 insert_case(session, sealed)
         return case
 
+    def known_names(self, owner: str) -> dict[str, list[str]]:
+        """Return the names of the owner's patients and of their lesions, as spelled first."""
+        names: dict[str, list[str]] = {}
+        for card in self._cards(owner).values():
+            lesions = names.setdefault(card.patient, [])
+            if card.lesion not in lesions:
+                lesions.append(card.lesion)
+        for scan in self.scans.scans(owner):
+            names.setdefault(spelled(scan.patient, names), [])
+        return names
+
     def lesions(self, owner: str) -> list[LesionHistory]:
         """Return the owner's lesions, the one seen last first."""
         seen: dict[tuple[str, str], list[datetime]] = {}
@@ -113,14 +140,25 @@ class Casebook(SealedBook):
         lesions = [LesionHistory(*name, len(taken), max(taken)) for name, taken in seen.items()]
         return sorted(lesions, key=lambda lesion: lesion.last, reverse=True)
 
+    def names_of(self, owner: str, case: str) -> tuple[str, str] | None:
+        """Return the patient and the lesion of one of the owner's cases; None for no such case."""
+        card = self._cards(owner).get(case)
+        return (card.patient, card.lesion) if card else None
+
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
-        cards = self._cards(owner).items()
-        chosen = [case for case, card in cards if (card.patient, card.lesion) == (patient, lesion)]
-        return self._read(self._owned_by(owner), CaseRow.id.in_(chosen)) if chosen else []
+        wanted = (name_key(patient), name_key(lesion))
+        cards = {
+            case: card
+            for case, card in self._cards(owner).items()
+            if (name_key(card.patient), name_key(card.lesion)) == wanted
+        }
+        cases = self._read(self._owned_by(owner), CaseRow.id.in_(cards)) if cards else []
+        return [case.renamed(cards[case.id].patient, cards[case.id].lesion) for case in cases]
 
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
-        return self._read(*([] if owner is None else [self._owned_by(owner)]))
+        """Return all cases, oldest first, each name of an owner's patient spelled in one way."""
+        return one_spelling(self._read(*([] if owner is None else [self._owned_by(owner)])))
 
     def unreadable(self) -> list[str]:
         """Return the ids of cases and scans without a key in the key file: they cannot be read."""
@@ -224,16 +262,20 @@ class Casebook(SealedBook):
             return set(session.scalars(select(CaseRow.id)))
 
     def _cards(self, owner: str, *conditions: ColumnElement[bool]) -> Mapping[str, CaseCard]:
+        """Return the cards by the ids of their cases, oldest first, each name in one spelling."""
         columns = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
         with self.session("read") as session:
             query = select(*columns).where(self._owned_by(owner), *conditions)
             rows = session.execute(query).all()
         keys = self.keys.read()
-        return {
-            case: read_card(keys, case, code, version, card)
+        cards = [
+            (read_card(keys, case, code, version, card), case)
             for case, code, version, card in rows
             if case in keys.cases
-        }
+        ]
+        cards.sort(key=lambda one: (one[0].taken, one[1]))
+        names = one_spelling([card for card, _ in cards])
+        return {case: card for (_, case), card in zip(cards, names, strict=True)}
 
     def _read(self, *conditions: ColumnElement[bool]) -> list[KeptCase]:
         query = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
@@ -260,13 +302,17 @@ _COLUMNS = (
 def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
     """Write photos, their table and a recipe to `out`; return the number of photos.
 
-    Only cases are written whose patient agreed to training and of which a clinician confirmed one
-    of the model's classes; a diagnosis outside of these trains nothing. All photos of one patient
-    bear one group, so that no split tears them apart; pseudonyms and notes stay behind, and codes
-    made with the case book's `key` stand in their place. Raises UserError where nothing can be
-    written.
+    Only cases are written whose patient agreed to training and whose diagnosis is confirmed and one
+    of the model's classes: a clinical opinion confirms nothing and trains nothing. All photos of
+    one patient bear one group, so that no split tears them apart; pseudonyms and notes stay behind,
+    and codes made with the case book's `key` stand in their place. Raises UserError where nothing
+    can be written.
     """
-    confirmed = [case for case in cases if case.confirmed and "train" in case.purposes]
+    confirmed = [
+        case
+        for case in cases
+        if case.confirmed and not case.is_opinion and "train" in case.purposes
+    ]
     if not confirmed:
         raise UserError(
             f"none of the {len(cases)} cases has a confirmed class and the patient's consent to "
@@ -295,12 +341,17 @@ def left_out(cases: Sequence[KeptCase]) -> str:
 
 
 def _left_out(cases: Sequence[KeptCase]) -> str:
-    silent = sum(bool(case.confirmed) and "train" not in case.purposes for case in cases)
+    opinions = sum(bool(case.confirmed) and case.is_opinion for case in cases)
+    silent = sum(
+        bool(case.confirmed) and not case.is_opinion and "train" not in case.purposes
+        for case in cases
+    )
     outside = sum(case.outside is not None for case in cases)
     reasons = [
         f"{count} {what}"
         for count, what in (
             (silent, "confirmed without consent to training"),
+            (opinions, "with a clinical opinion that nothing confirmed"),
             (outside, "with a diagnosis that is no class of the model"),
         )
         if count
@@ -310,7 +361,7 @@ def _left_out(cases: Sequence[KeptCase]) -> str:
 
 def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
     patient = case.diagnosis.patient
-    person = f"{case.owner}\n{case.patient}"
+    person = f"{case.owner}\n{case.patient}"  # spelled in one way by `all_cases`
     rows: list[dict[str, object]] = []
     for position, jpeg in enumerate(case.photos):
         name = f"pictures/{case.id}-{position}.jpg"

@@ -8,9 +8,9 @@ A text that is changed here goes to the older ones, so that no case is read wide
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from skindx.core.errors import UserError
 from skindx.data.sources.columns import CONFIRMATIONS
@@ -71,8 +71,9 @@ def purposes_of(text: str) -> frozenset[Purpose]:
     return frozenset({"keep", *covered})
 
 
-CONFIRMED_BY = (*CONFIRMATIONS, "clinical opinion")
-"""The words of a dataset, for which one opinion is no confirmation, and a word for that."""
+OPINION = "clinical opinion"
+CONFIRMED_BY = (*CONFIRMATIONS, OPINION)
+"""How a diagnosis was made: what confirms it, as a dataset names it, and what does not."""
 
 LONGEST_NOTE = 4000
 LONGEST_DIAGNOSIS = 200
@@ -164,9 +165,6 @@ def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside 
     return "", Outside(name, code or (known.skin_class.icd10 if known else ""))
 
 
-LONGEST_NAME = 80
-
-
 @dataclass(frozen=True, slots=True)
 class KeptCase:
     """One case of a case book; its photos are JPEG of at most 1280 pixels without metadata."""
@@ -193,9 +191,36 @@ class KeptCase:
     """How: one of CONFIRMED_BY; "" where nobody said, and in a case of an older version."""
 
     @property
+    def place(self) -> str:
+        """The lesion."""
+        return self.lesion
+
+    def renamed(self, patient: str, lesion: str) -> Self:
+        return replace(self, patient=patient, lesion=lesion)
+
+    @property
+    def is_opinion(self) -> bool:
+        """Whether the diagnosis is a clinical opinion, which confirms and trains nothing."""
+        return self.confirmed_by == OPINION
+
+    @property
     def purposes(self) -> frozenset[Purpose]:
         """What the patient agreed to: keeping, comparing, training."""
         return purposes_of(self.consent)
+
+
+def one_lesion_question(diagnosis: Diagnosis) -> str:
+    """Return why a case may be of several lesions, before it is asked; "" for no reason."""
+    several = [
+        (number, len(photo.boxes))
+        for number, photo in enumerate(diagnosis.photos, 1)
+        if photo.boxes and len(photo.boxes) > 1
+    ]
+    count = len(diagnosis.photos)
+    if several:
+        which = [f"{boxes} lesions in photo {number}" for number, boxes in several]
+        return f"The detector outlined {' and '.join(which)}."
+    return f"This case has {count} photos." if count > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,23 +231,6 @@ class LesionHistory:
     lesion: str
     cases: int
     last: datetime
-
-
-def checked_name(text: str, what: str) -> str:
-    """Return a name without space around it. Raises UserError for none and for too long a one."""
-    name = " ".join(text.split())
-    if not name:
-        raise UserError(f"the {what} has no name; give it one, such as P-017 or left forearm.")
-    if len(name) > LONGEST_NAME:
-        raise UserError(
-            f"the {what} {name[:20]!r} … has {len(name)} characters; use at most {LONGEST_NAME}."
-        )
-    if not name.isprintable():
-        raise UserError(
-            f"the {what} {name!r} holds a character that cannot be seen, such as one that turns "
-            "the direction of writing; type the name again, without it."
-        )
-    return name
 
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")
@@ -247,3 +255,11 @@ class KeptScan:
     photos: int
     consent: str
     consented: datetime
+
+    @property
+    def place(self) -> str:
+        """The view."""
+        return self.view
+
+    def renamed(self, patient: str, view: str) -> Self:
+        return replace(self, patient=patient, view=view)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, insert, select
 
+from skindx.casebook.case_names import checked_name, one_spelling, require_pseudonym, spelled
 from skindx.casebook.casebook_database import SealedBook
 from skindx.casebook.kept_case import (
     FILES,
@@ -17,7 +18,6 @@ from skindx.casebook.kept_case import (
     SCAN_CONSENTS,
     KeptScan,
     Purpose,
-    checked_name,
     consent_text,
     purposes_of,
 )
@@ -58,15 +58,26 @@ class ScanBook(SealedBook):
         consent: bool,
         compare: bool = False,
         listing: str = "",
+        no_person: bool = False,
     ) -> str:
         """Keep the scan in a folder that `skindx scan run` wrote; return its id.
 
         `consent` is to keeping alone, `compare` to a comparison with other scans of the view.
         `listing` is the part of the page that shows it. Raises UserError without consent or name,
-        and for a folder that holds no scan.
+        for names that may say who the patient is unless `no_person` says that they do not, and for
+        a folder that holds no scan.
         """
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
+        patient, view = checked_name(patient, "patient"), checked_name(view, "view")
+        if not no_person:
+            require_pseudonym(patient, view, "view")
+        try:
+            earlier = self.scans(owner)
+        except UserError:  # a damaged row of another scan keeps no new one out
+            earlier = []
+        patient = spelled(patient, (scan.patient for scan in earlier))
+        view = spelled(view, (scan.view for scan in earlier if scan.patient == patient))
         agreed: tuple[Purpose, ...] = ("keep", "compare") if compare else ("keep",)
         summary, files = read_summary(folder), _read_files(folder)
         if listing:
@@ -74,8 +85,8 @@ class ScanBook(SealedBook):
         scan = KeptScan(
             id=uuid.uuid4().hex,
             owner=owner,
-            patient=checked_name(patient, "patient"),
-            view=checked_name(view, "view"),
+            patient=patient,
+            view=view,
             taken=summary.made_at,
             lesions=summary.lesions,
             photos=len(summary.photos),
@@ -91,7 +102,7 @@ class ScanBook(SealedBook):
 
     def scans(self, owner: str | None) -> list[KeptScan]:
         """Return the owner's scans, oldest first; None: those of all owners (for the operator)."""
-        return sorted(self._read(owner), key=lambda scan: (scan.taken, scan.id))
+        return one_spelling(sorted(self._read(owner), key=lambda scan: (scan.taken, scan.id)))
 
     def ids(self) -> set[str]:
         """Return the ids of the scans of all owners, also of those that cannot be read."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
@@ -102,6 +102,14 @@ class CaseCard:
     patient: str
     lesion: str
     taken: datetime
+
+    @property
+    def place(self) -> str:
+        """The lesion."""
+        return self.lesion
+
+    def renamed(self, patient: str, lesion: str) -> Self:
+        return replace(self, patient=patient, lesion=lesion)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, image
 
+from skindx.casebook.case_names import IdentifyingName
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.casebook_database import open_engine
 from skindx.casebook.kept_case import (
@@ -249,3 +250,51 @@ def test_a_diagnosis_that_cannot_be_kept_is_one_sentence() -> None:
     for text, code in (("x", "44.C"), ("x" * 201, ""), ("a\u202eb", "")):
         with pytest.raises(UserError, match=r"ICD-10 code|at most 200"):
             outside_of(text, code, model)
+
+
+def test_a_name_in_another_spelling_is_the_same_name(book: Casebook) -> None:
+    def kept(seed: int, patient: str, lesion: str, owner: str = "ann") -> tuple[str, str] | None:
+        names = {"patient": patient, "lesion": lesion}
+        return book.names_of(owner, book.keep(owner, answer(seed), **names, consent=True))
+
+    assert kept(1, "P-017", "Left arm") == ("P-017", "Left arm")
+    assert kept(2, " p \u2013 017 ", "left  ARM") == ("P-017", "Left arm")
+    assert kept(3, "P-017", "right arm") == ("P-017", "right arm")
+    assert kept(4, "p-017", "arm", "bob") == ("p-017", "arm")  # another owner's is another
+    assert kept(5, "P 017", "arm") == ("P 017", "arm")
+    assert book.known_names("ann") == {"P-017": ["Left arm", "right arm"], "P 017": ["arm"]}
+    assert [case.cases for case in book.lesions("ann")] == [1, 1, 2]
+    assert len(book.cases("ann", "p-017", "LEFT ARM")) == 2
+
+
+@pytest.mark.parametrize(
+    ("patient", "lesion", "doubted"),
+    [
+        ("P-017", "left arm", False),
+        ("Maria Lopez", "left arm", True),
+        ("Müller, Hans", "left arm", True),
+        ("anne-marie o'neil", "arm", True),
+        ("P-017", "Left Upper Arm", False),
+        ("study patient", "arm", False),
+        ("Anna", "arm", False),
+        ("A7 B12", "arm", False),
+        ("12.05.1980", "arm", True),
+        ("P 1980-05-12", "arm", True),
+        ("3 May 1980", "arm", True),
+        ("P-017", "arm, 943 476 5919", True),
+        ("1234567", "arm", True),
+        ("123456", "arm", False),
+        ("123-45-6789", "arm", True),
+        ("S-2024-0017", "arm", False),
+    ],
+)
+def test_what_may_name_a_person_is_kept_only_on_purpose(
+    book: Casebook, patient: str, lesion: str, doubted: bool
+) -> None:
+    names = {"patient": patient, "lesion": lesion}
+    if doubted:
+        with pytest.raises(IdentifyingName, match="use a pseudonym such as P-017"):
+            book.keep("", answer(1), **names, consent=True)
+        assert book.all_cases() == []
+    book.keep("", answer(1), **names, consent=True, no_person=doubted)
+    assert len(book.all_cases()) == 1

@@ -104,9 +104,17 @@ def test_what_a_clinician_confirms_is_at_hand(opened: Opened, photos: dict[str, 
     page.set_input_files("#sx-file", [photos["unknown"], photos["good"], photos["good"]])
     page.click(".sx-ask")
     page.click(".sx-keep summary")
-    page.fill("[name=patient]", "P-1")
+    page.fill("[name=patient]", "Maria Lopez")
     page.fill("[name=lesion]", "arm")
     page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    assert page.locator(".sx-kept").count() == 0  # the browser asks whether it is one lesion
+    page.check("[name=one_lesion]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=looks like the name of a person")
+    assert page.input_value("[name=lesion]") == "arm"
+    assert page.is_checked("[name=one_lesion]")
+    page.fill("[name=patient]", "P-1")
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=Kept in the case book")
     open_book(page)
@@ -131,6 +139,45 @@ def test_what_a_clinician_confirms_is_at_hand(opened: Opened, photos: dict[str, 
     # What the model did not know is no answer in the case book either.
     assert "The model does not know" in page.locator(".sx-seen").inner_text()
     assert page.locator(".sx-seen .sx-nearest").count() == 1
+
+
+def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(
+    opened: Opened, photos: dict[str, Path]
+) -> None:
+    seen = opened("ines")
+    page = seen.page
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    keep(page, photos["urgent"], "right arm")
+    page.wait_for_selector("text=Kept in the case book")
+    names = page.locator("#sx-patients option").evaluate_all("all => all.map((one) => one.value)")
+    assert names == []  # it is kept, so the form is gone
+    open_book(page)
+    page.click(".sx-lesion:has-text('left arm')")
+    page.wait_for_selector(".sx-seen")
+    shown = page.url
+    assert "P-017" not in shown
+    page.fill("[name=note]", "a note")
+    page.click("button[role=tab]:has-text('Diagnosis')")
+    page.click("button[role=tab]:has-text('Case book')")
+    assert (page.input_value("[name=note]"), page.url, asked) == ("a note", shown, [])
+    page.click(".sx-lesion:has-text('right arm')")
+    page.wait_for_selector(".sx-pair:has-text('right arm')")
+    assert asked == ["confirm"]
+    page.go_back()
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
+    assert page.url == shown
+    page.reload()
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
+    assert page.url == shown
+    page.fill("[name=note]", "another note")
+    page.reload()
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
+    assert asked[-1] == "beforeunload"
 
 
 def test_another_login_sees_nothing_of_it(

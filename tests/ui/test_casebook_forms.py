@@ -9,7 +9,9 @@ import pytest
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.kept_case import CASE_CONSENTS
+from skindx.casebook.kept_case import CASE_CONSENTS, one_lesion_question
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html
@@ -113,3 +115,39 @@ def test_the_form_asks_for_three_consents_of_which_one_is_required() -> None:
     assert html.count('value="yes" required') == 1
     for sentence in CASE_CONSENTS.values():
         assert sentence in html
+
+
+def test_facts_stand_with_a_case_and_those_that_differ_are_named(book: Casebook) -> None:
+    for seed, facts in ((1, {"site": "arm", "age": 40}), (2, {"site": "back", "age": 41})):
+        given = answer(seed, patient=Patient(sex="female", **facts))
+        book.keep("", given, patient="P-1", lesion="mole", consent=True, compare=True)
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "mole"})
+    assert "age 40 years · sex female · place arm" in html
+    assert "age 41 years · sex female · place back" in html
+    assert "the place is arm in the earlier and back in the later one." in html
+
+
+def test_an_opinion_is_named_as_one(book: Casebook) -> None:
+    html = send(book, keep(book, 1), label="Nevus", confirmed_by="clinical opinion")
+    assert "It is no confirmed diagnosis, and no training uses it." in html
+    assert "This is a clinical opinion, not a confirmed diagnosis." in html
+
+
+def test_an_address_of_cases_or_of_nothing_is_opened(book: Casebook) -> None:
+    first, last = keep(book, 1, compare=True), keep(book, 2, compare=True)
+    html = act_on(book, MODEL, "", {"action": "open", "first": first, "last": last})
+    assert f'data-place="#book={first},{last}"' in html
+    assert html.count('class="sx-card sx-seen"') == 2
+    for gone in ("", "ab" * 16, "<b>"):
+        assert 'data-place="#book"' in act_on(book, MODEL, "", {"action": "open", "first": gone})
+    assert 'data-place="#book"' in act_on(book, MODEL, "eve", {"action": "open", "first": first})
+
+
+def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
+    one, two = answer(1), answer(1, 2)
+    boxes = tuple(LesionBox(x1=n, y1=n, x2=n + 9, y2=n + 9, label="l", score=1) for n in (1, 50))
+    photo = one.diagnosis.photos[0].model_copy(update={"boxes": boxes})
+    many = one.diagnosis.model_copy(update={"photos": (photo,)})
+    assert one_lesion_question(one.diagnosis) == ""
+    assert one_lesion_question(two.diagnosis) == "This case has 2 photos."
+    assert one_lesion_question(many) == "The detector outlined 2 lesions in photo 1."

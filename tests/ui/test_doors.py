@@ -8,7 +8,7 @@ from echo_app import ask, echo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.casebook.kept_case import checked_name
+from skindx.casebook.case_names import checked_name
 from skindx.core.errors import UserError
 from skindx.ui.http import users as users_file
 from skindx.ui.http.asgi import Message, Receive, Send, respond

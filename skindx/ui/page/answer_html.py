@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS
+from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
@@ -180,6 +180,9 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
     ]
 
 
+_KEEP_FIELDS = ("patient", "lesion", "one_lesion", "consent", "compare", "train")
+
+
 def followup_html(
     answer: CaseAnswer,
     reports: Reports,
@@ -188,10 +191,15 @@ def followup_html(
     keeps: bool,
     kept: str = "",
     problem: str = "",
+    doubt: bool = False,
+    known: Mapping[str, Sequence[str]] | None = None,
+    sent: Mapping[str, str] | None = None,
 ) -> str:
     """Return the follow-up; what a report is made of is in the HTML, sealed for `user`.
 
-    `keeps`: there is a case book; `kept` says that this answer is in it, `problem` why it is not.
+    `keeps`: there is a case book; `kept` says that this answer is in it, `problem` why it is not,
+    and `doubt` that its names may say who the patient is. `known` are the names of the user's
+    patients and lesions, `sent` is what the form held.
     """
     sealed, no_pdf, now = "", "", datetime.now().astimezone()
     try:
@@ -207,6 +215,10 @@ def followup_html(
         keeps=keeps,
         kept=kept,
         problem=sentence(problem),
+        doubt=doubt,
+        known={name: list(lesions) for name, lesions in (known or {}).items()},
+        sent={name: (sent or {}).get(name, "") for name in _KEEP_FIELDS},
+        one_lesion=one_lesion_question(answer.diagnosis),
         consents=CASE_CONSENTS,
     )
 
@@ -221,11 +233,17 @@ class PageScans:
 
 
 def offer_html(
-    photos: Mapping[int, Photo], scans: PageScans, *, keeps: bool, answered: bool = True
+    photos: Mapping[int, Photo],
+    scans: PageScans,
+    *,
+    keeps: bool,
+    answered: bool = True,
+    known: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Return the offer for a case's photos; "" where none is a wide one.
 
-    `keeps`: there is a case book; `answered`: the case has an answer above the offer.
+    `keeps`: there is a case book, in which the user has patients of the names `known`; `answered`:
+    the case has an answer above the offer.
     """
     counts = scans.settings.wide.wide(photos)
     wide = list(counts)
@@ -240,5 +258,6 @@ def offer_html(
         unable=sentence(str(scans.unable)) if scans.unable else "",
         minutes=round(scans.settings.keep_s / 60),
         keeps=keeps,
+        known={name: [] for name in known or ()},
         consents=SCAN_CONSENTS,
     )

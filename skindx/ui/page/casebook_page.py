@@ -4,19 +4,23 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from skindx.casebook.case_names import IdentifyingName, spelled
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
     CONFIRMED_BY,
     LIST,
+    OPINION,
     KeptCase,
     KeptScan,
+    one_lesion_question,
     outside_of,
 )
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
+from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import CaseAnswer, percent
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
@@ -29,8 +33,6 @@ from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
 
 if TYPE_CHECKING:
-    import gradio as gr
-
     from skindx.casebook.casebook import Casebook
     from skindx.casebook.scan_book import ScanBook
     from skindx.ui.scans.scan_jobs import ScanJobs
@@ -114,19 +116,16 @@ def _views(scans: list[KeptScan]) -> list[ScannedView]:
     return sorted(views, key=lambda view: view.scans[-1].taken, reverse=True)
 
 
-def add_casebook_tab(tab: "gr.Tab", casebook: "Casebook", taxonomy: Taxonomy) -> None:
-    """Put the case book into a tab; it is read again whenever the tab is opened."""
+def add_casebook_tab(casebook: "Casebook", taxonomy: Taxonomy) -> None:
+    """Put the case book into the open tab; its script reads it whenever the tab is shown."""
     import gradio as gr
 
-    shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")
-
-    def open_book(request: gr.Request) -> str:
-        return _shown(casebook, taxonomy, login_name(request), {})
+    scripts = script("book") + script("act") + "open();"
+    shown = gr.HTML("", apply_default_css=False, js_on_load=scripts, elem_id="sx-book")
 
     def act(event: gr.EventData, request: gr.Request) -> str:
         return _shown(casebook, taxonomy, login_name(request), _form_of(event))
 
-    tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
 
 
@@ -186,6 +185,11 @@ def _confirm(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[st
         outside=outside,
         confirmed_by=sent.get("confirmed_by", ""),
     )
+    if sent.get("confirmed_by") == OPINION:
+        return (
+            "The clinical opinion and the note are saved. It is no confirmed diagnosis, and no "
+            "training uses it."
+        )
     if outside:
         return (
             f"{outside.words} and the note are saved. It is no class of this model, and no "
@@ -211,12 +215,20 @@ def casebook_html(
     `unsaved` is a note that was refused: it is shown, so that it need not be written twice.
     """
     lesions = casebook.lesions(owner)
+    if sent.get("action") == "open":
+        sent = sent | _place_named(casebook, owner, sent)
     wanted = (sent.get("patient", ""), sent.get("lesion", ""))
     chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == wanted), None)
     cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
     before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
+    scans = scans_shown(casebook.scans, owner, sent)
+    ids = [case.id for case in (before, after) if case]
+    if scans["shown_scan"]:
+        ids = [scans["shown_scan"].id]
     return render(
         "book.html.jinja",
+        place=f"#book={','.join(ids)}" if ids else "#book",
+        opinion=OPINION,
         lesions=lesions,
         chosen=chosen,
         cases=cases,
@@ -233,14 +245,43 @@ def casebook_html(
         before=before,
         after=after,
         days=(after.taken - before.taken).days if before and after else 0,
+        person={case.id: patient_facts(case.diagnosis.patient) for case in cases},
+        differences=differing_facts(before, after),
         classes=taxonomy.classes,
         tiers=TIERS,
         percent=percent,
         done=done,
         problem=problem,
         unsaved=unsaved,
-        **scans_shown(casebook.scans, owner, sent),
+        **scans,
     )
+
+
+def _place_named(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a form that show the one or two cases, or the scan, of an address."""
+    first, last = sent.get("first", ""), sent.get("last", "") or sent.get("first", "")
+    if named := casebook.names_of(owner, last):
+        return {"patient": named[0], "lesion": named[1], "before": first, "after": last}
+    for scan in casebook.scans.scans(owner):
+        if scan.id == last:
+            return {"patient": scan.patient, "view": scan.view, "action": "show-scan", "scan": last}
+    return {}
+
+
+def differing_facts(before: KeptCase | None, after: KeptCase | None) -> list[tuple[str, str, str]]:
+    """Return the facts that two cases of one lesion cannot both have, with both values."""
+    if before is None or after is None:
+        return []
+    first, last = before.diagnosis.patient, after.diagnosis.patient
+    pairs = [(name, getattr(first, name), getattr(last, name)) for name in _LASTING]
+    return [
+        (INTAKE[name].noun or name, str(one), str(other))
+        for name, one, other in pairs
+        if one is not None and other is not None and one != other
+    ]
+
+
+_LASTING = ("sex", "site", "laterality", "skin_type")
 
 
 def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
@@ -299,8 +340,20 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
         owner, form = login_name(request), _form_of(event)
         names = {name: form.get(name, "") for name in ("patient", "lesion")}
         given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare", "train")}
-        outcome = _keep("case", names, partial(casebook.keep, owner, answer, **given))
-        return followup_html(answer, reports, owner, keeps=True, **outcome)
+
+        def keep_case() -> tuple[str, str] | None:
+            if one_lesion_question(answer.diagnosis) and form.get("one_lesion") != "yes":
+                raise UserError(
+                    "a case holds one lesion; tick that the photos show one and the same, or send "
+                    "the photos of each lesion alone."
+                )
+            no_person = form.get("no_person") == "yes"
+            case = casebook.keep(owner, answer, **given, no_person=no_person)
+            return casebook.names_of(owner, case)
+
+        shown: dict[str, Any] = _keep("case", keep_case)
+        shown |= {"known": known_names(casebook, owner), "sent": form}
+        return followup_html(answer, reports, owner, keeps=True, **shown)
 
     return keep
 
@@ -315,33 +368,53 @@ def scan_keeper(casebook: "Casebook", jobs: "ScanJobs | None") -> Callable[..., 
         given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare")}
         job = jobs.get(form.get("scan", ""), owner) if jobs else None
 
-        def keep_scan() -> None:
+        def keep_scan() -> tuple[str, str]:
             if job is None or job.state != "done":
                 raise UserError(_NO_SCAN)
             try:
                 listing = (job.folder / LIST_FILE).read_text(encoding="utf-8")
                 folder = job.folder / RESULTS
-                casebook.scans.keep(owner, folder, **given, listing=listing)
+                named = {"patient": spelled(names["patient"], known_names(casebook, owner))}
+                no_person = form.get("no_person") == "yes"
+                kept = casebook.scans.keep(
+                    owner, folder, **given | named, listing=listing, no_person=no_person
+                )
+                scan = casebook.scans.scan(owner, kept)
+                return scan.patient, scan.view
             except FileNotFoundError:  # deleted meanwhile
                 raise UserError(_NO_SCAN) from None
 
-        outcome = {"kept": "", "problem": ""} | _keep("scan", names, keep_scan)
-        outcome["problem"] = sentence(outcome["problem"])
-        return render("scan_kept.html.jinja", **outcome)
+        outcome = _keep("scan", keep_scan)
+        problem = sentence(outcome.get("problem", ""))
+        return render("scan_kept.html.jinja", kept=outcome.get("kept", ""), problem=problem)
 
     return keep
 
 
-def _keep(what: str, names: Mapping[str, str], keep: Callable[[], object]) -> dict[str, str]:
-    """Keep something under its names; return as `kept` or `problem` what the page says then."""
+def known_names(casebook: "Casebook", owner: str) -> dict[str, list[str]]:
+    """Return the names of an owner's patients and their lesions; empty for a book that fails."""
     try:
-        keep()
+        return casebook.known_names(owner)
+    except UserError as error:
+        log.warning("%s", casebook_error(error))
+        return {}
+
+
+def _keep(what: str, keep: Callable[[], tuple[str, str] | None]) -> dict[str, Any]:
+    """Keep something, which returns its names; return as `kept` or `problem` what the page says.
+
+    `doubt`: the names may say who the patient is, which a tick denies.
+    """
+    try:
+        names = keep()
+    except IdentifyingName as error:
+        return {"problem": str(error), "doubt": True}
     except UserError as error:
         return {"problem": casebook_error(error)}
     except Exception as error:
         log_fault(log, f"a {what} could not be kept", error)
         return {"problem": FAILED}
-    return {"kept": f"Kept in the case book under {', '.join(map(str.strip, names.values()))}."}
+    return {"kept": f"Kept in the case book under {', '.join(names or ())}."}
 
 
 def _agreed(form: Mapping[str, str], *names: str) -> dict[str, bool]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from skindx.api.predictions import use_columns
 from skindx.core.errors import UserError
@@ -47,7 +47,7 @@ from skindx.ui.page.answer_html import (
     top_html,
     waiting_html,
 )
-from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, scan_keeper
+from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, known_names, scan_keeper
 from skindx.ui.page_basics import FAILED, log_fault, render, script, sentence
 from skindx.ui.scans.scan_job import seen_of_refused
 from skindx.ui.uploads import (
@@ -62,26 +62,6 @@ if TYPE_CHECKING:
     import gradio as gr
 
     from skindx.casebook.casebook import Casebook
-
-
-class SkinTypeWords(NamedTuple):
-    """One of Fitzpatrick's six types (1988) in plain words; `swatch` is only an ornament."""
-
-    number: int
-    roman: str
-    sun: str
-    looks: str
-    swatch: str
-
-
-SKIN_TYPES = (
-    SkinTypeWords(1, "I", "Always burns, never tans", "very fair, often with freckles", "#f6ddcf"),
-    SkinTypeWords(2, "II", "Burns easily, tans a little", "fair", "#edc6ab"),
-    SkinTypeWords(3, "III", "Sometimes burns, tans slowly", "light brown", "#dba882"),
-    SkinTypeWords(4, "IV", "Rarely burns, tans well", "olive or brown", "#b57f55"),
-    SkinTypeWords(5, "V", "Very rarely burns, tans deeply", "dark brown", "#815338"),
-    SkinTypeWords(6, "VI", "Hardly ever burns", "deep brown to black", "#452c20"),
-)
 
 
 def intake_html(
@@ -104,7 +84,6 @@ def intake_html(
         facts={name: fact for name, fact in INTAKE.items() if name != "skin_type"},
         limits_of=limits_of,
         values_of=values_of,
-        skin_types=SKIN_TYPES,
         changes_nothing=how_facts_count(fields),
         skin_type_chooses=SKIN_TYPE_CHOOSES,
         most=MAX_PHOTOS,
@@ -215,15 +194,20 @@ def build_page(
     more: dict[str, Any] = {"scans": scans, "examples": examples}
     with gr.Blocks(title="skindx", analytics_enabled=False) as page:
         top = top_html(logged_in=logged_in)
-        gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=script("session"))
+        gr.HTML(
+            top,
+            elem_id="sx-top",
+            apply_default_css=False,
+            js_on_load=script("session") + script("names") + script("places"),
+        )
         if casebook is None:
             _add_diagnosis(diagnoser, bundle, reports, None, **more)
         else:
             with gr.Tabs(elem_id="sx-tabs"):
                 with gr.Tab("Diagnosis", id="diagnosis"):
                     _add_diagnosis(diagnoser, bundle, reports, casebook, **more)
-                with gr.Tab("Case book", id="book") as tab:
-                    add_casebook_tab(tab, casebook, bundle.taxonomy)
+                with gr.Tab("Case book", id="book"):
+                    add_casebook_tab(casebook, bundle.taxonomy)
 
         def forget(request: gr.Request) -> None:
             # Gradio remembers what a tab shows, photos included, long after the tab is closed.
@@ -296,7 +280,9 @@ def _add_diagnosis(
 
     parts = _Parts(form, result, follow, offer, kept_scan, kept_answer)
     newest = _NewestQuestions()
-    answers = _answering(parts, diagnoser, bundle, reports, scans=scans, examples=examples)
+    answers = _answering(
+        parts, diagnoser, bundle, reports, casebook, scans=scans, examples=examples
+    )
 
     async def ask(event: gr.EventData, request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
         number, tab = _question(event._data), str(request.session_hash)
@@ -344,6 +330,7 @@ def _answering(
     diagnoser: Diagnoser,
     bundle: Bundle,
     reports: Reports,
+    casebook: "Casebook | None",
     *,
     scans: PageScans | None,
     examples: Examples,
@@ -356,6 +343,8 @@ def _answering(
 
     async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
         told = partial(_form_message, question=_question(sent))
+        known = await asyncio.to_thread(known_names, casebook, user) if casebook else {}
+        keeping: dict[str, Any] = {"keeps": keeps, "known": known}
         try:
             case = case_of(sent, upload_folder())
             answer = await diagnoser.diagnose(case)
@@ -363,18 +352,18 @@ def _answering(
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
             seen = dict(enumerate(answer.diagnosis.photos))
-            offered = offer_html(seen, scans, keeps=keeps) if scans and not tried else ""
+            offered = offer_html(seen, scans, **keeping) if scans and not tried else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
             after = ""
             if not tried:
-                after = await asyncio.to_thread(followup_html, answer, reports, user, keeps=keeps)
+                after = await asyncio.to_thread(followup_html, answer, reports, user, **keeping)
             answered = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
             kept = {parts.kept_answer: None if tried else answer} if keeps else {}
             yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)
             own = scans and not examples.find(case.photos)
-            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans and own else ""
+            offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             refused = told("refused", error.refusals, shown_of_refused(error))
             yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
