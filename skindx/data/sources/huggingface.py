@@ -50,7 +50,8 @@ def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(shard) as file:
+        # Buffered ahead, all images of a shard would be in memory.
+        with pq.ParquetFile(shard, pre_buffer=False) as file:
             columns.check(shard, file.schema_arrow.names)
             names = _class_names(file.schema_arrow.metadata or {}, columns.label)
             number = 0
@@ -79,7 +80,7 @@ def labels_of_shard(shard: Path, columns: HuggingFaceColumns) -> Iterator[str]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(shard) as file:
+        with pq.ParquetFile(shard, pre_buffer=False) as file:
             names = _class_names(file.schema_arrow.metadata or {}, columns.label)
             for batch in file.iter_batches(columns=[columns.label]):
                 yield from (_class_name(line[columns.label], names) for line in batch.to_pylist())

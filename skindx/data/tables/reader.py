@@ -245,7 +245,7 @@ class _Reading:
         plain = all(pa.types.is_primitive(kind) or pa.types.is_null(kind) for kind in others)
         rows = _MANY_ROWS if plain else ONE_ROW
         # A text that many rows have comes once, and is cut once.
-        with pq.ParquetFile(self.path, read_dictionary=texts) as file:
+        with pq.ParquetFile(self.path, read_dictionary=texts, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=rows, columns=list(read)):
                 columns = [_values(batch.column(name)) for name in read]
                 for row in zip(*columns, strict=True):
