@@ -931,14 +931,14 @@ MUTANTS = {
     ),
     "refusals: no word that they are no all-clear": Mutant(
         "skindx/diagnosis/scope.py",
-        'return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"',
+        'return message if message.endswith(after) else f"{message} {after}"',
         "return message",
         "tests/diagnosis/test_refusals.py::test_no_refusal_sounds_like_an_all_clear",
     ),
     "refusals: a photo from afar is offered no scan": Mutant(
         "skindx/diagnosis/diagnose.py",
-        'afar = _FROM_AFAR.format(count=count) if count else ""',
-        'afar = ""',
+        'scan = joined(afar, text("refused_afar_do")) if count else ""',
+        'scan = ""',
         "tests/diagnosis/test_refusals.py::test_a_refused_photo_from_afar_is_offered_a_scan",
     ),
     "joining: boxes that overlap by two fifths are two lesions": Mutant(

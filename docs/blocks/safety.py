@@ -1,10 +1,11 @@
 """Questions of urgency and figures of groups in an evaluation: what they say, by rule."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocks.texts import Load, cell, complement, number, origin_of, table, whole
 from skindx.evaluation.figures import p_equation
+from skindx.evaluation.guarantee_scores import PREVALENCES
 from skindx.evaluation.questions import TARGET_MISSED, TARGET_OVER_TRIAGE
 
 _QUESTIONS = {"urgent_risk": "urgent", "soon_risk": "urgent or soon"}
@@ -65,7 +66,7 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
     written, elsewhere = load(file), load(other)
     figures = {one["key"]: one["external"] for one in elsewhere["elsewhere"]["changes"]}
     classes = {one["key"]: one for one in elsewhere["elsewhere"]["classes"]}
-    rows, counted = [], []
+    rows = []
     for key, name, text in (
         ("urgent_risk", "urgent", "urgent"),
         ("soon_risk", "soon", "urgent or soon"),
@@ -83,17 +84,6 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
                 strict=True,
             )
         ]
-        if key == "urgent_risk":
-            ppv = {row["prevalence"]: row["ppv"]["value"] for row in level["predictive"]}
-            counted = [
-                f"- Of 100 urgent lesions it misses about {100 * missed['value']:.0f}; of 100 "
-                f"others it calls about {100 * alarms['value']:.0f} urgent.",
-                *(
-                    f"- Where {100 * share:.0f} of 100 lesions are urgent, about "
-                    f"{100 * value:.0f} of 100 that it calls urgent are."
-                    for share, value in ppv.items()
-                ),
-            ]
     melanoma = next(row for row in written["classes"] if row["key"] == "Melanoma")
     rows += [
         [
@@ -136,7 +126,26 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
         f"the same camera, {written['pictures']} images",
         f"other cameras, {elsewhere['pictures']} images",
     ]
-    return "\n".join([table(headings, rows), "", *counted, "", origin_of(written["origin"])])
+    return "\n".join(
+        [table(headings, rows), "", *_counted(written["served"]), "", origin_of(written["origin"])]
+    )
+
+
+def _counted(served: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return both errors of the advice as an answer says them, and what "urgent" is worth."""
+    urgent, others, _ = served
+    found, raised = (part["rates"]["urgent"]["value"] for part in (urgent, others))
+    lines = [
+        f"- The advice misses about {100 * (1 - found):.0f} of 100 urgent lesions, and calls about "
+        f"{100 * raised:.0f} of 100 others urgent."
+    ]
+    for share in PREVALENCES:
+        ppv = share * found / (share * found + (1 - share) * raised)
+        lines.append(
+            f"- Where {100 * share:.0f} of 100 lesions are urgent, about {100 * ppv:.0f} of 100 "
+            "that it calls urgent are."
+        )
+    return lines
 
 
 def _target(risk: Mapping[str, Any] | None) -> str:

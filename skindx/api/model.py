@@ -32,11 +32,11 @@ from skindx.core.errors import UserError, known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_figure import answer_figure, answer_html
 from skindx.diagnosis.answer_report import report_pdf
+from skindx.diagnosis.answer_texts import measured
 from skindx.diagnosis.case import Case, PersonFacts
 from skindx.diagnosis.diagnose import answer, needed_side
-from skindx.diagnosis.guarantees import measured
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import NOTICE, CaseAnswer, Diagnosis
+from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
 from skindx.diagnosis.scope import known_names
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.detach import unpack
@@ -44,6 +44,7 @@ from skindx.models.bundle.installed import bundle_path
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.ensemble import MemberNetwork
 from skindx.models.exports.runtimes import Backend
+from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -335,9 +336,9 @@ class Model:
         lines = (
             f"Classes: {', '.join(known_names(bundle.taxonomy.classes))}.",
             f"Networks: {', '.join(self._names)}.",
-            measured(metrics) or "How often this bundle is right has not been measured.",
-            *(text for text in (bundle.warning, bundle.images.expects) if text),
-            NOTICE,
+            measured(metrics) or text("not_measured"),
+            *(limit for limit in (bundle.warning, bundle.images.expects) if limit),
+            notice(),
         )
         written = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return f"<div><b>{escape(bundle.spec.name)}</b> {bundle.digest[:16]}{written}</div>"

@@ -17,26 +17,28 @@ from typing import Any
 from skindx import __version__
 from skindx.clinic.narrative import (
     ICD10_URI,
-    NOT_REVIEWED,
     SNOMED_URI,
     Concept,
     RiskFigure,
     next_step,
     possible,
+    reached_name,
     risk_figures,
     risk_is_sure,
+    risk_name,
     sections,
     sites,
     snomed,
 )
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
+from skindx.diagnosis import answer_texts
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.guarantees import guarantee, risk_guarantee
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Refused
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, UrgentRisk
-from skindx.models.urgent_risk import QUESTION_WORDS, Question
+from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
+from skindx.models.urgent_risk import Question
+from skindx.texts.catalogue import joined, text
 
 CODES = "urn:skindx:observation"
 """System of the codes of observations; the guide lists them."""
@@ -73,22 +75,22 @@ def _observation(code: str, display: str, **more: Any) -> Plain:
 def _next_step(diagnosis: Diagnosis) -> Plain:
     step = diagnosis.next_step
     urgency = coded(_URGENCY, step.urgency, step.urgency, step.advice)
-    remarks = notes(step.because, CANNOT_RULE_OUT)
-    return _observation("next-step", "Next step", valueCodeableConcept=urgency, note=remarks)
+    remarks = notes(step.because, *step.more, text("cannot_rule_out"))
+    return _observation("next-step", text("next_step"), valueCodeableConcept=urgency, note=remarks)
 
 
 def _conditions(diagnosis: Diagnosis) -> Plain:
     """Return the probabilities of conditions; of an abstention none, but why."""
-    code, display = "conditions", "Conditions that the photographs may show"
+    code, display = "conditions", text("conditions_heading")
     if diagnosis.abstained:
         return _observation(code, display, dataAbsentReason=_absent("unknown", diagnosis.abstained))
     components = []
     for candidate in diagnosis.candidates:
         component = _component(condition_concept(candidate), candidate.probability)
         if candidate.in_set:
-            component["interpretation"] = [{"text": "in the set of possible conditions"}]
+            component["interpretation"] = [{"text": text("in_possible_set")}]
         components.append(component)
-    remarks = notes(guarantee(diagnosis), diagnosis.agreement, diagnosis.mix)
+    remarks = notes(answer_texts.set_sentence(diagnosis), diagnosis.agreement, diagnosis.mix)
     return _observation(code, display, component=components, note=remarks)
 
 
@@ -97,20 +99,19 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
 
     An abstention doubts its own probabilities: they may still warn, and a low risk is then none.
     """
-    condition, called = QUESTION_WORDS[question]
-    code, display = question.replace("_", "-"), f"Risk of an {condition} condition"
+    code, display = question.replace("_", "-"), risk_name(question)
     if risk is None:
-        why = diagnosis.no_urgent_risk or "The bundle has no threshold of the risk."
+        why = diagnosis.no_urgent_risk or text("risk_no_threshold")
         return _observation(code, display, dataAbsentReason=_absent("unsupported", why))
     components = [part for one in risk_figures(risk, question) for part in _figure(one)]
-    remarks = notes(risk_guarantee(diagnosis) if question == "urgent_risk" else "", CANNOT_RULE_OUT)
+    errors = joined(*answer_texts.errors(diagnosis)) if question == "urgent_risk" else ""
+    remarks = notes(errors, text("cannot_rule_out"))
     if not risk_is_sure(diagnosis, risk):
         absent = _absent("unknown", diagnosis.abstained)
         return _observation(code, display, dataAbsentReason=absent, note=remarks)
-    interpretation: Plain = {"text": "below the threshold, which rules out no disease"}
+    interpretation: Plain = {"text": text("risk_below")}
     if risk.is_reached:
-        text = f"at or above the threshold: {called}"
-        interpretation = coded(_INTERPRETATION, "A", "Abnormal", text)
+        interpretation = coded(_INTERPRETATION, "A", "Abnormal", reached_name(question))
     return _observation(
         code,
         display,
@@ -123,9 +124,9 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
 
 def photo_valid(diagnosis: Diagnosis, place: int) -> Plain:
     """Return that a photo passed its checks, as every photo of an answer did."""
-    photo, text = diagnosis.photos[place], f"Photo {place + 1} is good enough for an answer"
+    photo, display = diagnosis.photos[place], text("photo_valid", number=place + 1)
     remarks = notes(*photo.remarks, photo.boxes_found)
-    return _observation("photo-valid", text, valueBoolean=True, note=remarks)
+    return _observation("photo-valid", display, valueBoolean=True, note=remarks)
 
 
 def given_facts(diagnosis: Diagnosis) -> Plain:
@@ -145,7 +146,9 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
     if not components:
         return {}
     more = {"category": [coded(_CATEGORY, "survey", "Survey")], "component": components}
-    return _observation("given-facts", "Facts given", **more, note=notes(diagnosis.use_of_facts))
+    return _observation(
+        "given-facts", text("facts_observed"), **more, note=notes(diagnosis.use_of_facts)
+    )
 
 
 def condition_concept(candidate: Candidate) -> Plain:
@@ -172,10 +175,10 @@ def _snomed(concept: Concept) -> Plain:
     return {"system": SNOMED_URI, "code": concept.code, "display": concept.meaning}
 
 
-def coded(system: str, code: str, display: str, text: str = "") -> Plain:
+def coded(system: str, code: str, display: str, shown: str = "") -> Plain:
     """Return a CodeableConcept of one code; its text is that of the code where none is given."""
     coding = {"system": system, "code": code, "display": display}
-    return {"coding": [coding], "text": text_value(text or display)}
+    return {"coding": [coding], "text": text_value(shown or display)}
 
 
 def _absent(code: str, why: str) -> Plain:
@@ -195,7 +198,7 @@ def _figure(figure: RiskFigure) -> list[Plain]:
     """Return a figure of a risk and its interval, each as a component."""
     components = [_component(coded(CODES, figure.code, figure.name), figure.value)]
     if share := figure.interval:
-        name = f"{figure.name}, 95 % interval, {share.pictures} images"
+        name = text("risk_interval", name=figure.name, images=share.pictures)
         interval = {"low": _quantity(share.low), "high": _quantity(share.high)}
         code = coded(CODES, f"{figure.code}-interval", name)
         components.append({"code": code, "valueRange": interval})
@@ -204,12 +207,12 @@ def _figure(figure: RiskFigure) -> list[Plain]:
 
 def notes(*texts: str) -> list[Plain]:
     """Return an Annotation of each text that says something."""
-    return [{"text": text_value(text)} for text in texts if text]
+    return [{"text": text_value(one)} for one in texts if one]
 
 
-def text_value(text: str) -> str:
+def text_value(value: str) -> str:
     """Return text as FHIR takes it: printable, not empty, without space at its ends."""
-    return printable(text).strip() or "–"
+    return printable(value).strip() or "–"
 
 
 MEDIA_TYPE = "application/fhir+json"
@@ -326,11 +329,14 @@ def _bundle(
         "text": {"status": "additional", "div": _div(diagnosis, metrics)},
         "status": "preliminary",
         "category": [coded(_SERVICE, "OTH", "Other")],
-        "code": coded(CODES, "report", "Analysis of skin photographs by skindx"),
+        "code": coded(CODES, "report", text("report_title")),
         **common,
         "issued": issued,
         "result": results,
-        "media": [{"comment": f"Photo {n}", "link": link} for n, link in enumerate(media, 1)],
+        "media": [
+            {"comment": text("photo_label", number=n), "link": link}
+            for n, link in enumerate(media, 1)
+        ],
         "conclusion": text_value(" ".join(filter(None, [*next_step(diagnosis), *said]))),
     }
     if subject.study_uid:
@@ -339,7 +345,11 @@ def _bundle(
         report["conclusionCode"] = codes
     if attached.pdf:
         report["presentedForm"] = [
-            {"contentType": "application/pdf", "data": _base64(attached.pdf), "title": "Report"}
+            {
+                "contentType": "application/pdf",
+                "data": _base64(attached.pdf),
+                "title": text("report_file"),
+            }
         ]
     entries.add(report)
     return {
@@ -359,15 +369,19 @@ def _device(diagnosis: Diagnosis) -> Plain:
         ("evaluation digest, SHA-256", source.evaluation),
         ("runtime", source.backend),
     ]
-    calibrated = "" if source.calibrated else "Its probabilities were not calibrated."
-    review = f"Taxonomy {source.taxonomy}: {source.review}. {NOT_REVIEWED}"
-    limits = [diagnosis.notice, review, source.learned_from, source.expects, source.adapted]
+    calibrated = "" if source.calibrated else text("not_calibrated")
+    review = text("taxonomy_review", taxonomy=source.taxonomy, review=source.review)
+    said = [diagnosis.notice, joined(review, text("codes_not_reviewed"))]
+    limits = [*said, source.learned_from, source.expects, source.adapted]
     device: Plain = {
         "resourceType": "Device",
         "deviceName": [
-            {"name": text_value(f"skindx, bundle {source.name}"), "type": "user-friendly-name"}
+            {
+                "name": text_value(text("device_name", name=source.name)),
+                "type": "user-friendly-name",
+            }
         ],
-        "type": coded(CODES, "skindx", "Software that classifies skin lesions on photographs"),
+        "type": coded(CODES, "skindx", text("device")),
         "version": [
             {"type": {"text": name}, "value": text_value(value)}
             for name, value in versions
@@ -383,7 +397,7 @@ def _device(diagnosis: Diagnosis) -> Plain:
 
 def _media(diagnosis: Diagnosis, place: int, subject: Subject, attached: Attachments) -> Plain:
     photo = diagnosis.photos[place]
-    content: Plain = {"title": f"Photo {place + 1}"}
+    content: Plain = {"title": text("photo_label", number=place + 1)}
     if attached.photos:
         content |= {"contentType": "image/jpeg", "data": _base64(attached.photos[place])}
     identifiers = [{"system": "urn:skindx:photo-sha256", "value": photo.sha256}]
@@ -407,7 +421,7 @@ def outcome(status: int, error: str, refused: Refused | None = None) -> Plain:
         error_code
         | {
             "details": coded(_GATE, one.gate, one.gate, one.text[:1].upper() + one.text[1:]),
-            "diagnostics": f"Photo {one.photo + 1}",
+            "diagnostics": text("photo_label", number=one.photo + 1),
         }
         for one in (refused.refusals if refused else ())
     ]

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from skindx.core.text import printable
-from skindx.diagnosis.answer_report import basis
-from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import guarantee, risk_guarantee
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, UrgentRisk, percent
-from skindx.diagnosis.scope import Scope, lacks, shown_tier
+from skindx.diagnosis import answer_texts
+from skindx.diagnosis.advice_figures import Metrics
+from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
+from skindx.diagnosis.scope import knows, shown_tier
 from skindx.models.conformal import Share
-from skindx.models.urgent_risk import QUESTION_WORDS, Question
+from skindx.models.urgent_risk import Question
 from skindx.taxonomy import normalise
 from skindx.taxonomy.lexicon import Site, site_table
+from skindx.texts.catalogue import joined, percent, text
 
 SNOMED, SNOMED_URI = "SCT", "http://snomed.info/sct"
 ICD10, ICD10_URI, ICD10_OID = (
@@ -32,7 +32,6 @@ ICD10, ICD10_URI, ICD10_OID = (
     "2.16.840.1.113883.6.90",
 )
 """ICD-10-CM as DICOM, FHIR and an object identifier name it."""
-NOT_REVIEWED = "The SNOMED CT codes were not clinically reviewed."
 
 
 @dataclass(frozen=True)
@@ -82,43 +81,37 @@ class Section:
     sentences: tuple[str, ...]
 
 
-def sections(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> tuple[Section, ...]:
+def sections(diagnosis: Diagnosis, metrics: Metrics) -> tuple[Section, ...]:
     """Return the whole answer; `metrics` are the bundle's own (`Bundle.metrics`)."""
-    source = diagnosis.source
     parts = [
-        ("notice", "Notice", [diagnosis.notice, source.learned_from]),
-        ("next-step", "Next step", next_step(diagnosis)),
-        ("conditions", *_conditions(diagnosis)),
+        ("notice", "notice_heading", [diagnosis.notice, *answer_texts.warnings(diagnosis)]),
+        ("next-step", "step_heading", next_step(diagnosis)),
+        ("conditions", "resembles" if diagnosis.abstained else "may_be", _conditions(diagnosis)),
         (
             "photos",
-            "Photos",
+            "photos_heading",
             [
-                " ".join((f"Photo {number}: {photo.boxes_found}", *photo.remarks))
+                joined(text("refused_photo", number=number), photo.boxes_found, *photo.remarks)
                 for number, photo in enumerate(diagnosis.photos, 1)
             ],
         ),
     ]
-    if facts := patient_facts(diagnosis.patient):
-        given = "; ".join(f"{name}: {value}" for name, value in facts)
-        parts.append(
-            (
-                "given-facts",
-                "Information given about the person",
-                [f"{given}.", diagnosis.use_of_facts],
-            )
-        )
-    parts.append(("basis", "Basis of this answer", [NOT_REVIEWED, *basis(diagnosis, metrics)]))
+    if facts := facts_list(diagnosis.patient):
+        given = [text("facts_given", facts=facts), diagnosis.use_of_facts]
+        parts.append(("given-facts", "facts_heading", given))
+    rests_on = (*answer_texts.decided(diagnosis), *answer_texts.basis(diagnosis, metrics))
+    parts.append(("basis", "basis_heading", [text("codes_not_reviewed"), *rests_on]))
     return tuple(
-        Section(code, heading, tuple(printable(text) for text in texts if text))
-        for code, heading, texts in parts
+        Section(code, text(heading), tuple(map(printable, filter(None, sentences))))
+        for code, heading, sentences in parts
     )
 
 
 def next_step(diagnosis: Diagnosis) -> list[str]:
     """Return what to do and why, what is not ruled out, and that the model abstains if it does."""
-    step = diagnosis.next_step
-    unsure = f"The model does not know. {diagnosis.abstained}" if diagnosis.abstained else ""
-    return [step.advice, step.because, CANNOT_RULE_OUT, risk_guarantee(diagnosis), unsure]
+    step, unsure = diagnosis.next_step, answer_texts.unsure(diagnosis)
+    errors = joined(*answer_texts.errors(diagnosis))
+    return [step.advice, step.because, text("cannot_rule_out"), errors, unsure]
 
 
 def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
@@ -152,41 +145,75 @@ def risk_is_sure(diagnosis: Diagnosis, risk: UrgentRisk) -> bool:
 
 def risk_figures(risk: UrgentRisk, question: Question) -> list[RiskFigure]:
     """Return the threshold, both of its errors, and the predictive values that are known."""
-    condition, called = QUESTION_WORDS[question]
+    keys = _RISK_NAMES[question]
     split = risk.measured_on
     figures = [
-        RiskFigure("threshold", f"{called} from this risk on", risk.threshold),
-        RiskFigure("accepted-misses", f"{condition} lesions below it, on average", risk.miss_rate),
-        RiskFigure("misses-bound", f"{condition} lesions below it, 95 % bound", risk.bound),
-        RiskFigure("confidence", "confidence in the accepted misses", risk.confidence),
+        RiskFigure("threshold", text(keys["threshold"]), risk.threshold),
+        RiskFigure("accepted-misses", text(keys["accepted-misses"]), risk.miss_rate),
+        RiskFigure("misses-bound", text(keys["misses-bound"]), risk.bound),
+        RiskFigure("confidence", text("risk_confidence"), risk.confidence),
     ]
-    for code, name, share in (
-        ("calibration-called", f"other calibration images called {called}", risk.sent_on),
-        ("missed", f"{condition} conditions missed, {split} images", risk.measured_missed),
-        ("called", f"others called {called}, {split} images", risk.measured_sent_on),
+    if risk.sent_on:
+        name = text(keys["calibration-called"])
+        figures.append(RiskFigure("calibration-called", name, risk.sent_on.value, risk.sent_on))
+    for code, key, share in (
+        ("missed", "risk_missed", risk.measured_missed),
+        ("called", "risk_called", risk.measured_sent_on),
     ):
         if share:
-            figures.append(RiskFigure(code, name, share.value, share))
-    for code, name, value in (
-        ("prevalence", f"prevalence of {condition} conditions", risk.prevalence),
-        ("ppv", "positive predictive value at this prevalence", risk.ppv),
-        ("npv", "negative predictive value at this prevalence", risk.npv),
+            figures.append(RiskFigure(code, text(key, split=split), share.value, share))
+    for code, key, value in (
+        ("prevalence", "risk_prevalence", risk.prevalence),
+        ("ppv", "risk_ppv", risk.ppv),
+        ("npv", "risk_npv", risk.npv),
     ):
         if value is not None:
-            figures.append(RiskFigure(code, name, value))
+            figures.append(RiskFigure(code, text(key), value))
     return figures
 
 
-def _conditions(diagnosis: Diagnosis) -> tuple[str, list[str]]:
+_RISK_NAMES: dict[Question, dict[str, str]] = {
+    "urgent_risk": {
+        "risk": "risk_urgent",
+        "threshold": "risk_urgent_from",
+        "reached": "risk_urgent_reached",
+        "accepted-misses": "risk_urgent_missed",
+        "misses-bound": "risk_urgent_bound",
+        "calibration-called": "risk_urgent_called",
+    },
+    "soon_risk": {
+        "risk": "risk_soon",
+        "threshold": "risk_soon_from",
+        "reached": "risk_soon_reached",
+        "accepted-misses": "risk_soon_missed",
+        "misses-bound": "risk_soon_bound",
+        "calibration-called": "risk_soon_called",
+    },
+}
+"""Keys of the names of a question's figures."""
+
+
+def risk_name(question: Question) -> str:
+    """Return what the risk of a question is called."""
+    return text(_RISK_NAMES[question]["risk"])
+
+
+def reached_name(question: Question) -> str:
+    """Return what it means that a risk reaches its threshold."""
+    return text(_RISK_NAMES[question]["reached"])
+
+
+def _conditions(diagnosis: Diagnosis) -> list[str]:
     rows = []
     for candidate in diagnosis.candidates:
         tier = shown_tier(diagnosis, candidate)
         code = f"ICD-10-CM {candidate.icd10}" if candidate.icd10 else ""
-        facts = ", ".join(text for text in (code, tier) if text)
-        in_set = ", in the set" if candidate.in_set and not diagnosis.abstained else ""
+        facts = ", ".join(fact for fact in (code, tier) if fact)
+        in_set = f", {text('in_set')}" if candidate.in_set and not diagnosis.abstained else ""
         named = f"{candidate.name} ({facts})" if facts else candidate.name
         rows.append(f"{named}: {percent(candidate.probability)}{in_set}.")
-    rest = [Scope(diagnosis.known).text, lacks(diagnosis.unknown_urgent)]
+    known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
+    rest = [*known, *answer_texts.unknown(diagnosis)]
     if diagnosis.abstained:
-        return "What it resembles most (not an answer)", rows + rest
-    return "What it may be", [*rows, guarantee(diagnosis), diagnosis.agreement, *rest]
+        return [*rows, *rest]
+    return [*rows, answer_texts.set_sentence(diagnosis), diagnosis.agreement, *rest]

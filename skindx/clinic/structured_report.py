@@ -18,8 +18,10 @@ from skindx.clinic.narrative import (
     ICD10_OID,
     SNOMED,
     Section,
+    reached_name,
     risk_figures,
     risk_is_sure,
+    risk_name,
     sections,
     sites,
     snomed,
@@ -41,7 +43,8 @@ from skindx.core.text import printable
 from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.imaging.dicom_pixels import EXPLICIT
-from skindx.models.urgent_risk import QUESTION_WORDS, Question
+from skindx.models.urgent_risk import Question
+from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
     from highdicom.sr import (
@@ -91,7 +94,7 @@ def structured_report(
         is_complete=True,
         is_final=False,
         is_verified=False,
-        series_description="skindx: analysis of skin photographs",
+        series_description=text("sr_series"),
         coding_schemes=schemes,
         specific_character_set="ISO_IR 192",
         content_date=when.date(),
@@ -136,7 +139,7 @@ def _content(
     )
     report = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=observer),
-        procedure_reported=_local("photo-analysis", "Analysis of skin photographs"),
+        procedure_reported=_local("photo-analysis", text("sr_title")),
         imaging_measurements=list(_groups(diagnosis, photos, seed)),
     )
     root = report[0]
@@ -213,18 +216,18 @@ def _groups(
     step = diagnosis.next_step
     answers = [
         evaluation(
-            _local("urgency", "Urgency of the next step"),
+            _local("urgency", text("sr_urgency")),
             _local(step.urgency, step.urgency.capitalize()),
         ),
         evaluation(
-            _local("abstained", "The model abstains: it names no condition"),
+            _local("abstained", text("sr_abstained")),
             codes.SCT.Yes if diagnosis.abstained else codes.SCT.No,
         ),
     ]
     lesion = {"finding_type": codes.SCT.SkinLesion}
     yield group("next step", every, qualitative_evaluations=answers, **lesion)
     for rank, candidate in enumerate(() if diagnosis.abstained else diagnosis.candidates, 1):
-        in_set = _local("in-set", "In the set of possible conditions")
+        in_set = _local("in-set", text("sr_in_set"))
         facts = [
             # Not a finding: what is found is a lesion.
             *(evaluation(codes.DCM.DifferentialDiagnosisImpression, x) for x in _codes(candidate)),
@@ -244,23 +247,23 @@ def _groups(
     for question, risk in risks:
         if risk is None or not risk_is_sure(diagnosis, risk):
             continue
-        code, (condition, called) = question.replace("_", "-"), QUESTION_WORDS[question]
-        named = [share(_local(code, f"Risk of an {condition} condition"), risk.risk)]
+        code, display = question.replace("_", "-"), risk_name(question)
+        named = [share(_local(code, display), risk.risk)]
         for one in risk_figures(risk, question):
             named.append(share(_local(one.code, one.name), one.value))
             if interval := one.interval:
-                low, high = f"{one.name}, 95 % low", f"{one.name}, 95 % high"
+                low, high = text("risk_low", name=one.name), text("risk_high", name=one.name)
                 named.append(share(_local(f"{one.code}-low", low), interval.low))
                 named.append(share(_local(f"{one.code}-high", high), interval.high))
-        reached = _local(f"{code}-reached", f"Threshold reached: {called}")
+        reached = _local(f"{code}-reached", reached_name(question))
         facts = [evaluation(reached, codes.SCT.Yes if risk.is_reached else codes.SCT.No)]
         yield group(
-            f"risk of an {condition} condition",
+            display[:1].lower() + display[1:],
             every,
             measurements=named,
             qualitative_evaluations=facts,
         )
-    valid = _local("photo-valid", "The photo is good enough for an answer")
+    valid = _local("photo-valid", text("photo_good"))
     for place in every:
         facts = [evaluation(valid, codes.SCT.Yes)]
         yield group(f"photo {place + 1}", [place], qualitative_evaluations=facts)
@@ -301,9 +304,9 @@ def _local(code: str, meaning: str) -> "CodedConcept":
     return CodedConcept(code, _LOCAL, _short(meaning))
 
 
-def _short(text: str) -> str:
+def _short(value: str) -> str:
     """Return text for a short value of DICOM: one line of 64 characters without a backslash."""
-    return " ".join(printable(text).replace("\\", "/").split())[:64].strip() or "–"
+    return " ".join(printable(value).replace("\\", "/").split())[:64].strip() or "–"
 
 
 @dataclass

@@ -12,6 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record
+from skindx.texts.catalogue import joined, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,29 +160,11 @@ _MOST = 0.9
 """Share of images named as the ISIC archive names them that makes a dataset dermoscopic."""
 
 
-_EXPECTS = {
-    "dermoscopic": (
-        "This model learned from dermoscopic images: give photos taken through a dermatoscope. Its "
-        "answer may be wrong for a photo by a camera or phone without one."
-    ),
-    "clinical": (
-        "This model learned from clinical photos: give photos by a camera or a phone. Its answer "
-        "may be wrong for a photo through a dermatoscope."
-    ),
-    "mixed": (
-        "This model learned from dermoscopic images and from clinical photos: give photos taken "
-        "through a dermatoscope, or by a camera or a phone."
-    ),
-}
-
-
-OF_WIDE_PHOTOS = {
-    _EXPECTS["dermoscopic"]: (
-        "This model learned from dermoscopic images, and no wide photo is one: its names and risks "
-        "may be wrong, and only say what to look at first."
-    )
-}
-"""What stands instead in the result of a scan, which no dermatoscope can take."""
+def of_wide_photos(expects: str) -> str:
+    """Return what stands instead of `expects` in a scan, which no dermatoscope can take."""
+    if expects and expects == ImageOrigin(modality="dermoscopic").expects:
+        return joined(text("expects_wide"), text("expects_wide_else"))
+    return expects
 
 
 class ImageOrigin(Settings):
@@ -195,27 +178,15 @@ class ImageOrigin(Settings):
     def warning(self) -> str:
         """What paintings mean for an answer, in a sentence; "" for photographs."""
         if self.painted == "all":
-            return (
-                "This model learned from paintings that a program made, not from photos of people. "
-                "It is a demonstration and answers nothing about people."
-            )
-        if self.painted == "some":
-            return (
-                "This model learned in part from paintings that a program made, not from photos of "
-                "people, so its answers about people may mean nothing."
-            )
-        return ""
+            return joined(text("synthetic_all"), text("synthetic_demonstration"))
+        return text("synthetic_some") if self.painted == "some" else ""
 
     @property
     def warning_of_outlines(self) -> str:
         """What paintings mean for a detector's outlines, in a sentence; "" for photographs."""
-        if self.painted not in ("all", "some"):
-            return ""
-        part = " in part" if self.painted == "some" else ""
-        return (
-            f"The detector that outlines lesions learned{part} from paintings that a program made, "
-            "so it may miss lesions of people and outline what is none."
-        )
+        if self.painted == "all":
+            return text("synthetic_detector")
+        return text("synthetic_detector_some") if self.painted == "some" else ""
 
     @property
     def holds_for_photos(self) -> bool:
@@ -245,7 +216,11 @@ class ImageOrigin(Settings):
     @property
     def expects(self) -> str:
         """Which photos the model is for, in a sentence; "" where its dataset does not say."""
-        return _EXPECTS.get(self.modality, "")
+        if self.modality == "dermoscopic":
+            return joined(text("expects_dermoscopic"), text("expects_dermoscopic_else"))
+        if self.modality == "clinical":
+            return joined(text("expects_clinical"), text("expects_clinical_else"))
+        return text("expects_mixed") if self.modality == "mixed" else ""
 
     @property
     def words(self) -> str:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from skindx.core.machine import require_extra
+from skindx.diagnosis import answer_texts
+from skindx.diagnosis.advice_figures import right_at
 from skindx.diagnosis.answer_report import heading, opened, outlined
-from skindx.diagnosis.guarantees import right_at, risk_errors, set_errors, shown_share
-from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Diagnosis, percent
-from skindx.diagnosis.scope import lacks, shown_tier
+from skindx.diagnosis.answer_texts import TIERS
+from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.scope import shown_tier
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency
+from skindx.texts.catalogue import percent, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,14 +44,8 @@ _MOST_PHOTO, _PHOTO_SIDE, _MOST_TEXT = 15_000, 260, 600
 
 def limits(diagnosis: Diagnosis) -> list[str]:
     """Return what no reader of an answer may miss, in sentences."""
-    source = diagnosis.source
-    unknown = lacks(diagnosis.unknown_urgent)
-    sentences = (CANNOT_RULE_OUT, unknown, source.learned_from, source.expects, source.adapted)
-    return [sentence for sentence in (*sentences, diagnosis.notice) if sentence]
-
-
-def _tier(urgency: Urgency) -> str:
-    return "Urgency unknown" if urgency == "unknown" else urgency.capitalize()
+    known = (answer_texts.learned_from(diagnosis), *answer_texts.unknown(diagnosis))
+    return [*answer_texts.warnings(diagnosis), text("cannot_rule_out"), *known, diagnosis.notice]
 
 
 def _right(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> Share | None:
@@ -59,18 +56,9 @@ def _right(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> Share | None
 
 def _explained(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
     """Return what next step, set and probabilities are worth, in sentences."""
-    right = _right(diagnosis, metrics)
-    about = "The evaluation's images whose likeliest condition had about this probability had it in"
-    return [
-        text
-        for text in (
-            diagnosis.abstained and f"The model does not know. {diagnosis.abstained}",
-            risk_errors(diagnosis),
-            set_errors(diagnosis),
-            right and f"{about} {shown_share(right)} of cases.",
-        )
-        if text
-    ]
+    said = (answer_texts.unsure(diagnosis), *answer_texts.errors(diagnosis))
+    held = (answer_texts.set_sentence(diagnosis), answer_texts.measured_like(diagnosis, metrics))
+    return [sentence for sentence in (*said, *held) if sentence]
 
 
 @cache
@@ -97,7 +85,7 @@ def answer_figure(answer: CaseAnswer, metrics: dict[str, Any] | None) -> "Figure
 
     diagnosis, step = answer.diagnosis, answer.diagnosis.next_step
     views = [pair for pair in zip(diagnosis.photos, answer.views, strict=False) if pair[1].jpeg]
-    above = textwrap.wrap(f"{_tier(step.urgency)}: {step.advice}", _LETTERS - 45)
+    above = textwrap.wrap(f"{text(TIERS[step.urgency])}: {step.advice}", _LETTERS - 45)
     below = [
         line
         for sentence in (*_explained(diagnosis, metrics), *limits(diagnosis))
@@ -194,12 +182,12 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         Markup("<th>{}</th>").format(name)
         for name in ("in the set", heading(diagnosis), "ICD-10", "urgency", "probability", "")
     )
-    text = Markup(
+    html_text = Markup(
         '<p style="border-left:.4em solid {};padding-left:.6em"><b>{}: {}</b><br>{}</p>'
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}"
     ).format(
         _EDGE[step.urgency],
-        _tier(step.urgency),
+        text(TIERS[step.urgency]),
         _short(step.advice),
         _short(step.because),
         heads,
@@ -213,8 +201,8 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         for n, view in enumerate(answer.views, 1)
         if view.jpeg
     )
-    html = f"<div>{images}{text}</div>"
-    return html if len(html.encode()) <= MOST_HTML else f"<div>{text}</div>"
+    html = f"<div>{images}{html_text}</div>"
+    return html if len(html.encode()) <= MOST_HTML else f"<div>{html_text}</div>"
 
 
 def _short(text: str) -> str:

@@ -5,33 +5,20 @@ The notice and the next step come first.
 
 import io
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import (
-    how_combined,
-    measured,
-    risk_errors,
-    set_errors,
-    theory,
-)
+from skindx.diagnosis import answer_texts
+from skindx.diagnosis.advice_figures import Metrics
+from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.diagnosis.record import (
-    CANNOT_RULE_OUT,
-    NEAREST_FIRST,
-    CaseAnswer,
-    Diagnosis,
-    LesionBox,
-    Photo,
-    PhotoView,
-    percent,
-)
-from skindx.diagnosis.scope import Scope, lacks, shown_tier
+from skindx.diagnosis.record import CaseAnswer, Diagnosis, LesionBox, Photo, PhotoView
+from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
+from skindx.texts.catalogue import joined, percent, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,47 +36,47 @@ _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 _TWICE = 2
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
 """A heading and its first row of images."""
-_NO_TIER = "Where no urgency stands, “routine” would be read as advice to wait, which is not given."
-_LACKING = (
-    "Some letters above are printed as “?” or without their accents, because no font on the "
-    "computer that made this report has them."
-)
+_STEPS: dict[Urgency, str] = {
+    "urgent": "step_urgent",
+    "soon": "step_soon",
+    "routine": "step_routine",
+    "unknown": "step_unknown",
+}
+"""Keys of the tiers beside the heading of the next step."""
 
 
-def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
+def report_pdf(answer: CaseAnswer, metrics: Metrics, when: datetime) -> bytes:
     """Return the report on an answer as PDF; `metrics` are the bundle's own (`Bundle.metrics`).
 
     The same answer at the same time gives the same bytes. Raises UserError without fpdf2.
     """
     diagnosis = answer.diagnosis
-    sheet = Sheet(f"skindx report, {when:%d %B %Y, %H:%M %Z}".strip(), when)
-    sheet.text("skindx report", 16, bold=True)
-    sheet.text(f"Preliminary. Made on {when:%d %B %Y, %H:%M %Z}".strip(), faint=True)
+    sheet = Sheet(text("paper_title", when=when), when)
+    sheet.text(text("paper_heading"), 16, bold=True)
+    sheet.text(text("paper_preliminary", when=when), faint=True)
     sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
-    if diagnosis.source.learned_from:
-        sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
+    for warning in answer_texts.warnings(diagnosis):
+        sheet.text(warning, 10, bold=True, fill=_NOTICE_FILL)
     step = diagnosis.next_step
-    sheet.heading(f"What to do next: {step.urgency.replace('unknown', 'urgency unknown')}")
+    sheet.heading(f"{text('step_heading')}: {text(_STEPS[step.urgency])}")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
-    sheet.text(CANNOT_RULE_OUT, bold=True)
-    if errors := risk_errors(diagnosis):
-        sheet.text(errors)
-    if diagnosis.abstained:
-        sheet.text(f"The model does not know. {diagnosis.abstained}", bold=True)
+    sheet.text(text("cannot_rule_out"), bold=True)
+    sheet.text(" ".join(answer_texts.errors(diagnosis)))
+    if unsure := answer_texts.unsure(diagnosis):
+        sheet.text(unsure, bold=True)
     _conditions(sheet, diagnosis)
-    if decided := " ".join(theory(diagnosis)):
-        sheet.heading("How this is decided")
+    if decided := " ".join(answer_texts.decided(diagnosis)):
+        sheet.heading(text("decided_heading"))
         sheet.text(decided, 7, faint=True)
     _photos(sheet, answer)
     _similar(sheet, answer)
-    if facts := patient_facts(diagnosis.patient):
-        sheet.heading("Information given about the person")
-        sheet.text("; ".join(f"{name}: {value}" for name, value in facts) + ".")
-        sheet.text(diagnosis.use_of_facts)
+    if facts := facts_list(diagnosis.patient):
+        sheet.heading(text("facts_heading"))
+        sheet.text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts))
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
-        sheet.text(_LACKING, bold=True)
+        sheet.text(text("paper_letters"), bold=True)
     return sheet.pdf_bytes()
 
 
@@ -100,7 +87,8 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     """
     abstained = bool(diagnosis.abstained)
     sheet.heading(heading(diagnosis))
-    rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
+    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
+    rows = [(text("in_set"), *map(text, columns))]
     rows += [
         (
             "yes" if candidate.in_set else "",
@@ -116,86 +104,59 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     else:
         sheet.table(rows, (13, 56, 12, 12, 14))
     if any(shown_tier(diagnosis, one) != one.urgency for one in diagnosis.candidates):
-        sheet.text(_NO_TIER, faint=True)
+        sheet.text(text("no_tier"), faint=True)
     if (rest := 1 - sum(candidate.probability for candidate in diagnosis.candidates)) > 0.01:
-        sheet.text(f"All other conditions that the model knows, together: {percent(rest)}.")
+        sheet.text(text("rest_together", share=rest))
     if not abstained:
-        sheet.text(set_errors(diagnosis))
+        sheet.text(answer_texts.set_sentence(diagnosis))
         sheet.text(diagnosis.agreement, faint=True)
-    for sentence in filter(None, (Scope(diagnosis.known).text, lacks(diagnosis.unknown_urgent))):
-        sheet.text(sentence)
+    known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
+    sheet.text(joined(*known, *answer_texts.unknown(diagnosis)))
 
 
 def heading(diagnosis: Diagnosis) -> str:
     """Return what the conditions of an answer are."""
-    return "What it resembles most (not an answer)" if diagnosis.abstained else "What it may be"
+    return text("resembles") if diagnosis.abstained else text("may_be")
 
 
 def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
-    sheet.heading("Photos", _PHOTO_ROOM_MM)
+    sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM)
     images, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
         images.append(outlined(photo, view))
-        words = (f"Photo {place + 1}.", photo.boxes_found, photo.seen_part, *photo.remarks)
-        captions.append(" ".join(filter(None, words)))
+        label = f"{text('photo_label', number=place + 1)}."
+        captions.append(joined(label, photo.boxes_found, photo.seen_part, *photo.remarks))
         if view.heat:
             images.append(_heated(view))
-            captions.append(
-                f"Photo {place + 1}: where the networks see signs of "
-                f"{answer.diagnosis.heat_of}; Grad-CAM, yellow the most."
-            )
+            captions.append(joined(label, answer.diagnosis.heat_words))
     sheet.images(images, captions, _TWICE)
-    if answer.diagnosis.no_heat:
-        sheet.text(answer.diagnosis.no_heat, faint=True)
 
 
 def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
     similar = answer.diagnosis.similar
     if not similar:
         return
-    sheet.heading("Similar images of the training data", _SIMILAR_ROOM_MM)
+    sheet.heading(text("similar_heading"), _SIMILAR_ROOM_MM)
     ranked = list(enumerate(zip(similar, answer.thumbnails, strict=True), 1))
     shown = [
         (opened(jpeg), f"{rank}. {case.name} ({case.basis}). {', '.join(filter(None, whose))}")
         for rank, (case, jpeg) in ranked
         if jpeg and (whose := (case.credit, case.licence))
     ]
-    sheet.text(NEAREST_FIRST, faint=True)
+    sheet.text(text("similar_first"), faint=True)
     if shown:
         sheet.images([image for image, _ in shown], [caption for _, caption in shown], 6)
     hidden = [f"{rank}. {case.name} ({case.basis})" for rank, (case, jpeg) in ranked if not jpeg]
     if hidden:
-        sheet.text("Not shown, because of their licences: " + ", ".join(hidden) + ".", faint=True)
+        sheet.text(f"{text('similar_hidden', n=len(hidden))} {', '.join(hidden)}", faint=True)
 
 
-def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
-    sheet.heading("Basis of this answer")
-    *sentences, hashes = basis(diagnosis, metrics)
+def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
+    sheet.heading(text("basis_heading"))
+    *sentences, hashes = answer_texts.basis(diagnosis, metrics)
     for sentence in sentences:
         sheet.text(sentence)
     sheet.text(hashes, faint=True)
-
-
-def basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
-    """Return what an answer rests on, in sentences; the last one names the photo files."""
-    source = diagnosis.source
-    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
-    sentences = (
-        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
-        f"{source.digests}; "
-        f"taxonomy {source.taxonomy}, {source.review}.",
-        source.use.licensed if source.use else "",
-        source.expects,
-        source.adapted,
-        ""
-        if source.calibrated
-        else "Its probabilities were not calibrated: expect them to be too high.",
-        how_combined(diagnosis),
-        diagnosis.mix,
-        measured(metrics) or "How often this bundle is right has not been measured.",
-        f"The SHA-256 hashes of the photo files begin with {hashes}.",
-    )
-    return [sentence for sentence in sentences if sentence]
 
 
 def opened(data: bytes) -> "Image.Image":
@@ -254,44 +215,38 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
     Names come from a bundle, which is untrusted: they are printed as text, never as markup.
     """
-    step, source = diagnosis.next_step, diagnosis.source
-    if source.learned_from:
-        console.print(Text(source.learned_from, style="bold"))
-    console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
-    console.print(Text(step.because, style="dim"))
-    for sentence in filter(None, (CANNOT_RULE_OUT, risk_errors(diagnosis))):
-        console.print(Text(sentence))
-    if diagnosis.abstained:
-        console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
-    console.print(_candidates(diagnosis))
-    for sentence in filter(None, (set_errors(diagnosis), diagnosis.agreement)):
-        console.print(Text(sentence))
-    for sentence in filter(None, (*theory(diagnosis), how_combined(diagnosis), diagnosis.mix)):
-        console.print(Text(sentence, style="dim"))
-    for number, photo in enumerate(diagnosis.photos, 1):
-        which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
-        console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))
-        for box in photo.boxes or ():
-            corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
-            console.print(Text(f"  {box.label}, detector score {box.score:.2f}, {corners} px"))
-    if named := Scope(diagnosis.known).text:
-        console.print(Text(named, style="dim"))
-    for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects, source.adapted)):
-        console.print(Text(sentence))
-    if diagnosis.similar:
-        nearest = ", ".join(f"{case.name} ({case.basis})" for case in diagnosis.similar)
-        console.print(Text(f"Most similar training images, nearest first: {nearest}."))
-    if facts := patient_facts(diagnosis.patient):
-        given = "; ".join(f"{name} {value}" for name, value in facts)
-        console.print(Text(f"Given: {given}. {diagnosis.use_of_facts}"))
+    step = diagnosis.next_step
+    for warning in answer_texts.warnings(diagnosis):
+        console.print(Text(warning, style="bold"))
     console.print(
-        Text(
-            f"Bundle {source.name}, version {source.version[:12]}, "
-            f"{source.digests}, {source.created}; "
-            f"taxonomy {source.taxonomy}: {source.review}.",
-            style="dim",
-        )
+        Text.assemble((f"{text('step_heading')}  ", "bold"), (step.advice, _STYLE[step.urgency]))
     )
+    console.print(Text(step.because))
+    if unsure := answer_texts.unsure(diagnosis):
+        console.print(Text(unsure, style="bold"))
+    console.print(Text(joined(text("cannot_rule_out"), *answer_texts.errors(diagnosis))))
+    console.print(_candidates(diagnosis))
+    if held := joined(answer_texts.set_sentence(diagnosis), diagnosis.agreement):
+        console.print(Text(held))
+    for number, photo in enumerate(diagnosis.photos, 1):
+        several = len(diagnosis.photos) > 1
+        which = f"{text('photo_label', number=number)}." if several else ""
+        console.print(Text(joined(which, photo.boxes_found, photo.seen_part, *photo.remarks)))
+        for box in photo.boxes or ():
+            left, top, right, bottom = (round(edge) for edge in (box.x1, box.y1, box.x2, box.y2))
+            place = {"left": left, "top": top, "right": right, "bottom": bottom}
+            console.print(
+                Text(f"  {text('box_corners', label=box.label, score=box.score, **place)}")
+            )
+    known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
+    console.print(Text(joined(*known, *answer_texts.unknown(diagnosis))))
+    console.print(Text(joined(*answer_texts.decided(diagnosis)), style="dim"))
+    if diagnosis.similar:
+        nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
+        console.print(Text(text("similar_names", names=nearest)))
+    if facts := facts_list(diagnosis.patient):
+        console.print(Text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts)))
+    console.print(Text(joined(*answer_texts.basis(diagnosis, None)[:3]), style="dim"))
     console.print(Text(diagnosis.notice, style="bold"))
 
 
@@ -299,9 +254,8 @@ def _candidates(diagnosis: Diagnosis) -> Table:
     """Return the candidates; without set and bars where the model abstains."""
     abstained = bool(diagnosis.abstained)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "resembles most" if abstained else "may be", "ICD-10", "urgency"):
+    for column in ("", heading(diagnosis), "ICD-10", "urgency", "probability"):
         table.add_column(column)
-    table.add_column("probability")
     for candidate in diagnosis.candidates:
         tier = shown_tier(diagnosis, candidate)
         bar = "" if abstained else "█" * round(candidate.probability * _BAR)

@@ -13,6 +13,7 @@ from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
 from skindx.taxonomy.lexicon import Laterality, Site, site_of
+from skindx.texts.catalogue import joined, text
 
 MAX_PHOTOS = 3
 
@@ -120,9 +121,7 @@ def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
     What a person gave stays. Raises UserError where the files name different patients.
     """
     if len({one.identity.patient_id for one in headers if one.identity.patient_id}) > 1:
-        raise UserError(
-            "the photos are of different patients, as their files say; send those of one patient."
-        )
+        raise UserError(text("refused_patients"))
     given = case.patient.model_dump()
     read = {name: one.patient[name] for one in reversed(headers) for name in one.patient}
     new = {name: value for name, value in read.items() if given.get(name) is None}
@@ -132,31 +131,22 @@ def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
     return replace(case, patient=patient)
 
 
-CHANGES_NOTHING = (
-    "Age, sex, place and side on the body and duration do not change the answer: the networks see "
-    "the photos alone. They are printed in the report, for a clinician."
-)
-"""Stands above the fields for them."""
-SKIN_TYPE_CHOOSES = (
-    "The skin type chooses thresholds that were fitted for it, where the bundle has some; it "
-    "changes no probability. skindx was hardly tested on dark skin."
-)
-
-
 def how_facts_count(fields: Collection[str]) -> str:
     """Return what the bundle does with age, sex, place, side and duration, above their fields."""
     if not fields:
-        return CHANGES_NOTHING
-    return (
-        f"You need not give any of these. This model uses {listed(fields)} where given, and the "
-        "answer says what they changed. The rest is printed in the report, for a clinician."
-    )
+        return joined(text("facts_change_nothing"), text("facts_printed"))
+    changed = text("facts_may_change", fields=nouns(fields))
+    return joined(text("facts_optional"), changed, text("facts_rest"))
 
 
-def listed(fields: Collection[str]) -> str:
-    """Return the names of some facts as a part of a sentence."""
-    names = [INTAKE[field].noun or field for field in fields]
-    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+def skin_type_chooses() -> str:
+    """Return what a skin type does, in sentences."""
+    return joined(text("skin_type_chooses"), text("skin_type_tested"))
+
+
+def nouns(fields: Collection[str]) -> list[str]:
+    """Return the names of some facts within a sentence."""
+    return [INTAKE[field].noun or field for field in fields]
 
 
 def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
@@ -166,17 +156,18 @@ def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
     """
     given = [name for name in patient.given if INTAKE[name].use != "thresholds"]
     unused = [name for name in given if name not in used]
-    parts = []
-    if unused:
-        saw = "" if used else ": the networks saw the photos alone"
-        parts.append(f"The answer does not depend on {listed(unused)}{saw}.")
-    if patient.from_file:
-        read = Patient(**{name: getattr(patient, name) for name in patient.from_file})
-        facts = ", ".join(f"{name} {value}" for name, value in patient_facts(read))
-        parts.append(f"Read from the photo's file: {facts}.")
-    if patient.skin_type is not None:
-        parts.append(SKIN_TYPE_CHOOSES)
-    return " ".join(parts)
+    read = Patient(**{name: getattr(patient, name) for name in patient.from_file})
+    return joined(
+        text("facts_unused", fields=nouns(unused)) if unused else "",
+        text("facts_photos_alone") if unused and not used else "",
+        text("facts_read", facts=facts_list(read)) if patient.from_file else "",
+        skin_type_chooses() if patient.skin_type is not None else "",
+    )
+
+
+def facts_list(patient: Patient) -> list[str]:
+    """Return the given facts with their values, for a list within a sentence."""
+    return [text("fact", name=name, value=value) for name, value in patient_facts(patient)]
 
 
 def patient_facts(patient: Patient) -> list[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
 decides where the bundle has no threshold of the risk. The risk of urgent and soon conditions
-together can only raise a next step. Its sentence is that of its urgency: `URGENCY_ADVICE` of
-skindx/taxonomy.
+together can only raise a next step.
 """
 
 from collections.abc import Sequence
@@ -13,13 +12,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.guarantees import shared
-from skindx.diagnosis.record import NextStep, Promise, UrgentRisk, percent
-from skindx.diagnosis.scope import UNSURE, urgent_known
+from skindx.diagnosis.advice_figures import shared
+from skindx.diagnosis.record import NextStep, Promise, UrgentRisk
+from skindx.diagnosis.scope import urgent_known
 from skindx.models.combination import mutual_information
 from skindx.models.conformal import ALL, Conformal
-from skindx.models.urgent_risk import QUESTION_WORDS, TIERS, Question, UrgentRiskRule
-from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy, Urgency
+from skindx.models.urgent_risk import TIERS, Question, UrgentRiskRule
+from skindx.taxonomy import SkinClass, Taxonomy, Urgency, advice_for
+from skindx.texts.catalogue import joined, text, told_apart
 
 CARRIED = 0.9
 """Without sets the next step looks at the classes that together carry this much probability."""
@@ -56,13 +56,15 @@ def next_step(
     if not raised or step.urgency in TIERS["soon_risk"]:
         return step
     assert soon_risk is not None
-    because = _reached(ranked, soon_risk, "soon_risk")
+    key, likeliest = _likeliest(ranked, "soon_risk")
+    shown, least = told_apart(soon_risk.risk, soon_risk.threshold)
     return step.model_copy(
         update={
             "urgency": "soon",
-            "advice": URGENCY_ADVICE["soon"],
-            "because": f"{because} {_below(risk)}" if risk else because,
-            "decided_by": _likeliest(ranked, "soon_risk"),
+            "advice": advice_for("soon"),
+            "because": text("because_soon", name=likeliest, risk=shown, least=least),
+            "more": (_below(risk),) if risk else (),
+            "decided_by": key,
         }
     )
 
@@ -73,65 +75,40 @@ def _by_set_and_risk(
     by_set = _by_set(ranked, speaks_of_urgency=speaks_of_urgency)
     if risk is None:
         return by_set
+    shown, least = told_apart(risk.risk, risk.threshold)
     if risk.is_reached:
+        key, likeliest = _likeliest(ranked, "urgent_risk")
+        alone = sum(one.urgency == "urgent" for one, _, _ in ranked) == 1
+        because = "because_urgent" if alone else "because_urgent_any"
         update = {
             "urgency": "urgent",
-            "advice": URGENCY_ADVICE["urgent"],
-            "because": _reached(ranked, risk, "urgent_risk"),
-            "decided_by": _likeliest(ranked, "urgent_risk"),
+            "advice": advice_for("urgent"),
+            "because": text(because, name=likeliest, risk=shown, least=least),
+            "decided_by": key,
         }
         return by_set.model_copy(update=update)
+    below = {"more": (_below(risk),)}
     if by_set.urgency != "urgent":
-        return by_set.model_copy(update={"because": f"{by_set.because} {_below(risk)}"})
+        return by_set.model_copy(update=below)
     named = _deciding(_possible(ranked)[0]).name
     if doubtful:
-        shown, least = risk_words(risk)
-        because = (
-            f"{named} (urgent) is not ruled out and the answer is not sure, so the advice stays "
-            f"urgent although the estimated risk is {shown} (urgent from {least} on)."
-        )
-        return by_set.model_copy(update={"because": because})
-    because = f"{named} (urgent) is not ruled out, so this should not wait for a routine visit. "
-    update = {
-        "urgency": "soon",
-        "advice": URGENCY_ADVICE["soon"],
-        "because": because + _below(risk),
-    }
-    return by_set.model_copy(update=update)
+        because = text("because_doubtful", name=named)
+        return by_set.model_copy(update=below | {"because": because})
+    because = text("because_not_ruled_out", name=named)
+    soon = {"urgency": "soon", "advice": advice_for("soon"), "because": because}
+    return by_set.model_copy(update=below | soon)
 
 
-def risk_words(risk: UrgentRisk) -> tuple[str, str]:
-    """Return risk and threshold for a reader, with enough digits to distinguish them."""
-    return shown_risks(risk.risk, risk.threshold)
-
-
-def shown_risks(risk: float, threshold: float) -> tuple[str, str]:
-    """Return the same of plain shares."""
-    digits = 3 if f"{100 * risk:.1f}" == f"{100 * threshold:.1f}" and risk != threshold else 1
-    return f"{100 * risk:.{digits}f} %", f"{100 * threshold:.{digits}f} %"
-
-
-def _likeliest(ranked: Ranked, question: Question) -> str:
-    return next((one.key for one, _, _ in ranked if one.urgency in TIERS[question]), "")
-
-
-def _reached(ranked: Ranked, risk: UrgentRisk, question: Question) -> str:
-    shown, least = risk_words(risk)
-    condition, called = QUESTION_WORDS[question]
-    likeliest = next((one for one, _, _ in ranked if one.urgency in TIERS[question]), None)
-    named = f" The likeliest such condition is {likeliest.name}." if likeliest else ""
-    return (
-        f"The estimated risk of an {condition} condition is {shown}; the advice is {called} from "
-        f"{least} on.{named}"
-    )
+def _likeliest(ranked: Ranked, question: Question) -> tuple[str, str]:
+    """Return key and name of the likeliest class of a question."""
+    of_question = (one for one, _, _ in ranked if one.urgency in TIERS[question])
+    likeliest = next(of_question, ranked[0][0])
+    return likeliest.key, likeliest.name
 
 
 def _below(risk: UrgentRisk) -> str:
-    shown, least = risk_words(risk)
-    return (
-        f"The estimated risk of an urgent condition is {shown}, below the {least} from which the "
-        "advice is urgent."
-    )
+    shown, least = told_apart(risk.risk, risk.threshold)
+    return text("because_below", risk=shown, least=least)
 
 
 def _by_set(ranked: Ranked, *, speaks_of_urgency: bool) -> NextStep:
@@ -142,22 +119,21 @@ def _by_set(ranked: Ranked, *, speaks_of_urgency: bool) -> NextStep:
     """
     possible, carried = _possible(ranked)
     deciding, count = _deciding(possible), len(possible)
-    tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
-    share = percent(carried).replace(">", "more than") + " of the probability"
-    name = f"{deciding.name} ({tier})"
+    name = deciding.name
     if not speaks_of_urgency:
-        among = f"that together carry {share}" if carried else "of the set"
-        rest = "" if count == 1 else f", one of the {count} conditions {among}"
-        because = f"The advice follows {deciding.name}{rest}."
-    elif count == 1:
-        because = (
-            f"{name} alone carries {share}."
-            if carried
-            else f"{name} is the only condition in the set; others remain possible."
-        )
+        because = text("because_follows", name=name)
+        if count > 1 and carried:
+            because = text("because_follows_carried", name=name, count=count, share=carried)
+        elif count > 1:
+            because = text("because_follows_set", name=name, count=count)
+    elif carried:
+        because = text("because_alone", name=name, share=carried)
+        if count > 1:
+            because = text("because_carried", name=name, count=count, share=carried)
+    elif count > 1:
+        because = text("because_most_urgent", name=name, count=count)
     else:
-        among = f"classes that together carry {share}" if carried else "conditions in the set"
-        because = f"{name} is the most urgent of the {count} {among}."
+        because = text("because_only", name=name)
     return NextStep(
         urgency=deciding.urgency,
         advice=deciding.advice,
@@ -192,13 +168,6 @@ MOST_DISAGREEMENT = 0.4
 """Of 1, at which each member is sure of another class."""
 LEAST_OOD_P_VALUE = 0.05
 """Out-of-distribution score above 19 of 20 calibration images, below the rejection threshold."""
-
-_UNSURE_ROUTINE = (
-    "No urgent condition that the model knows stands out, but the answer is too unsure to advise "
-    "waiting."
-)
-
-_OF_PHOTOS = "The risk is the highest of the photos; the probabilities are the mean of them."
 
 # P = photos of the case, C = classes, M = members
 
@@ -274,12 +243,10 @@ def conclude(
     )
     speaks = urgent_known(classes)
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
-    if len(probabilities_PC) > 1 and (risk or soon_risk):
-        step = step.model_copy(update={"because": f"{step.because} {_OF_PHOTOS}"})
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
-        because = _UNSURE_ROUTINE if speaks else UNSURE
-        unknown = {"urgency": "unknown", "advice": URGENCY_ADVICE["unknown"], "because": because}
+        because = text("because_unsure" if speaks else "because_unsure_no_urgent")
+        unknown = {"urgency": "unknown", "advice": advice_for("unknown"), "because": because}
         step = step.model_copy(update=unknown | {"decided_by": ""})
     promise = _promise(predictor, skin_type)
     return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
@@ -288,38 +255,27 @@ def conclude(
 def _nearly_out_of_distribution(ood_p_value: float | None) -> str:
     if ood_p_value is None or ood_p_value > LEAST_OOD_P_VALUE:
         return ""
-    return (
-        "The photo is unlike most of the images that the networks were trained on, so their answer "
-        "may be wrong; let a clinician look at it."
-    )
+    return text("abstain_unlike")
 
 
 def _differing(probabilities_PC: NDArray[np.float64]) -> str:
-    """Photos are asked here as members are: each sure of another class means no answer."""
+    """Return why photos that are each sure of another class give no answer; "" for others."""
     if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
         return ""
-    return (
-        "The photos seem to show different conditions, so none is named with confidence; give "
-        "photos of one and the same place."
-    )
+    return text("abstain_photos_differ")
 
 
 def _too_many(possible: int, classes: int) -> str:
     if possible <= LARGEST_SET and 2 * possible <= classes:
         return ""
-    return (
-        f"The conditions cannot be distinguished here: {possible} of {classes} remain possible; "
-        "a sharper, closer photo may help; a clinician can tell more."
-    )
+    many = text("abstain_many", possible=possible, classes=classes)
+    return joined(many, text("abstain_many_help"))
 
 
 def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
     if disagreement <= MOST_DISAGREEMENT and first_M.mean() >= 0.5:
         return ""
-    return (
-        "The networks disagree, so none of the conditions is named with confidence; let a "
-        "clinician look at it."
-    )
+    return text("abstain_disagree")
 
 
 def _risk(

@@ -33,6 +33,7 @@ from skindx.diagnosis.record_assembly import (
 )
 from skindx.models.ensemble import EnsembleOutput, Prediction
 from skindx.models.ood.feature_extraction import p_values_of
+from skindx.texts.catalogue import joined, text
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -76,36 +77,9 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 
 # P = photos of a case, C = classes, M = members
 
-LEARNED = (
-    "This photo is one of the images that the model learned from; the answer is no test of the "
-    "model."
-)
-"""A remark on a photo that the bundle's gallery holds."""
-_OUT_OF_DISTRIBUTION = (
-    "the photo is unlike the images that the networks were trained on, so their answer would mean "
-    "nothing: it may show no skin lesion, or show it in another way; take the lesion again, near, "
-    "sharp and evenly lit."
-)
-_THROUGH_DERMATOSCOPE = (
-    "This model learned from images through a dermatoscope: take the photo through one."
-)
-"""Of photos that are unlike, or show no skin, to a model that knows no others."""
-_FROM_AFAR = (
-    " It shows {count} small lesions, as from afar: scan it, and each is judged by itself (“Scan "
-    "the whole photo” on the page, or `skindx scan run`)."
-)
-
 _OTHER_MODALITY = {
-    "dermoscopic": (
-        "the photo does not look like one through a dermatoscope, and this model learned from such "
-        "images alone: it seems to be taken without one, or to show something other than skin; "
-        "take it through a dermatoscope."
-    ),
-    "clinical": (
-        "the photo does not look like one by a camera or phone, and this model learned from such "
-        "photos alone: it seems to be taken through a dermatoscope, or to show something other "
-        "than skin; take it without one."
-    ),
+    "dermoscopic": ("refused_not_dermoscopic", "refused_not_dermoscopic_do"),
+    "clinical": ("refused_not_clinical", "refused_not_clinical_do"),
 }
 
 
@@ -191,7 +165,7 @@ def check_case(predictor: "Predictor", case: Case, *, apart: bool = False) -> Ch
     )
     if predictor.bundle.images.modality == "dermoscopic":
         refused = [
-            replace(one, message=f"{one.message} {_THROUGH_DERMATOSCOPE}")
+            replace(one, message=joined(one.message, text("refused_take_dermoscopic")))
             if one.gate == "no-skin"
             else one
             for one in refused
@@ -204,7 +178,7 @@ def check_case(predictor: "Predictor", case: Case, *, apart: bool = False) -> Ch
     groups = predictor.gallery.groups if predictor.gallery else {}
     for place, photo in passed.items():
         if photo.opened.sha256 in groups:
-            passed[place] = replace(photo, remarks=(LEARNED, *photo.remarks))
+            passed[place] = replace(photo, remarks=(text("remark_learned"), *photo.remarks))
     if refused and not (passed and predictor.ood):
         return Refused.of(refused, len(case.photos))
     return CheckedCase(case, passed, refused)  # the networks may refuse another of its photos
@@ -295,11 +269,13 @@ def _conclude(
             "are damaged, train and pack it again."
         )
     ood_p_value, out = _out_of_distribution(predictor, output, places, photos)
-    dermoscopic = predictor.bundle.images.modality == "dermoscopic"
-    unlike_all = _OUT_OF_DISTRIBUTION + (f" {_THROUGH_DERMATOSCOPE}" if dermoscopic else "")
+    unlike_all = joined(text("refused_unlike"), text("refused_unlike_do"))
+    if predictor.bundle.images.modality == "dermoscopic":
+        unlike_all = joined(unlike_all, text("refused_take_dermoscopic"))
     why: dict[int, tuple[Gate, str]] = dict.fromkeys(out, ("unfamiliar", unlike_all))
     if modality := predictor.modality:
-        reason: tuple[Gate, str] = ("modality", _OTHER_MODALITY[modality.kind])
+        what, todo = _OTHER_MODALITY[modality.kind]
+        reason: tuple[Gate, str] = ("modality", joined(text(what), text(todo)))
         for n, seen in photos.items():
             if modality.refuses(seen.opened.pixels_HWC):
                 why[n] = reason
@@ -309,9 +285,10 @@ def _conclude(
         for n, (gate, message) in why.items():
             seen_photo = photo_of(predictor, photos[n], by_photo[n])
             count = WideRule().wide({n: seen_photo}).get(n)
-            afar = _FROM_AFAR.format(count=count) if count else ""
+            afar = text("refused_afar", count=count) if count else ""
             shown = small_view(case.photos[n], photos[n].opened.pixels_HWC)
-            unlike.append(Refusal(n, gate, message + afar, shown, seen_photo))
+            scan = joined(afar, text("refused_afar_do")) if count else ""
+            unlike.append(Refusal(n, gate, joined(message, scan), shown, seen_photo))
         raise Refused.of([*refused, *unlike], len(case.photos))
     ruled, known_PC = predictor.knowing(case.patient.facts, probabilities_PC)
     conclusion = conclude(

@@ -39,31 +39,23 @@ from skindx.imaging.sandboxed_images import (
 )
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
 from skindx.metrics.classification import Rectangle
+from skindx.texts.catalogue import joined, text
 from skindx.workers.sandbox import Work, for_each, sandboxed
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
 
-ADVICE: dict[Fault, str] = {
-    "dark": "the photo is too dark to be judged; take it again with more light.",
-    "dim": "The photo is dark: take it again with more light if you can.",
-    "glaring": "the photo is too bright to be judged; take it again with less light.",
-    "pale": "The photo is very bright: take it again with less light if you can.",
-    "no-skin": (
-        "no skin is visible in this photo; take a colour photo from so near that skin fills "
-        "most of it."
-    ),
-    "blurred": (
-        "the photo is too blurred to be judged; hold still, focus on the skin and take it again."
-    ),
-    "soft": "The photo is not quite sharp: fine structures may be lost.",
+FAULTS: dict[Fault, str] = {
+    "dark": "refused_dark",
+    "dim": "remark_dim",
+    "glaring": "refused_glaring",
+    "pale": "remark_pale",
+    "no-skin": "refused_no_skin",
+    "blurred": "refused_blurred",
+    "soft": "remark_soft",
 }
-"""Refusals go on in a sentence, remarks stand alone."""
+"""Keys of the catalogue: of refusals, and of remarks on photos that are answered."""
 
-REMARKS: dict[ColourNote, str] = {
-    "profile-ignored": (
-        "The photo's colour profile cannot be read and was ignored: its colours may be off."
-    ),
-}
+REMARKS: dict[ColourNote, str] = {"profile-ignored": "remark_profile"}
 
 
 class WideRule(Settings):
@@ -140,10 +132,11 @@ class Refused(UserError):  # noqa: N818
         first = ordered[0]
         if photos == 1:
             return cls(first.gate, first.message, first.photo, ordered)
-        named = "; ".join(
-            f"photo {refusal.photo + 1}: {refusal.message.rstrip('.')}" for refusal in ordered
+        named = " ".join(
+            joined(text("refused_photo", number=refusal.photo + 1), refusal.message)
+            for refusal in ordered
         )
-        return cls(first.gate, f"{named}.", first.photo, ordered)
+        return cls(first.gate, named, first.photo, ordered)
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
@@ -176,9 +169,9 @@ MAX_KEPT_PIXELS = 12_000_000
 no network needs more, not even for the crop around a small box."""
 
 _REASONS = {
-    "decode-memory": "it takes too much memory",
-    "decode-timeout": "it takes too long",
-    "decode-crash": "its decoder gave up",
+    "decode-memory": "damage_memory",
+    "decode-timeout": "damage_time",
+    "decode-crash": "damage_decoder",
 }
 
 
@@ -259,29 +252,16 @@ def open_photo(
         return Refused(gate, message, photo)
 
     if not data:
-        raise refused("the file is empty; choose a JPEG, PNG, WebP, HEIC or DICOM photo.")
+        raise refused(text("refused_empty"))
     if len(data) > MAX_BYTES:
-        most = f"{MAX_BYTES >> 20} MB"
-        raise refused(
-            f"the file has more than {most}; save the photo smaller and try again.", "size"
-        )
+        raise refused(text("refused_bytes", most=MAX_BYTES >> 20), "size")
     form = photo_format(data[:HEAD])
     if form is None:
-        raise refused(
-            "the file is not a photo in JPEG, PNG, WebP, HEIC or DICOM format, whatever its name "
-            "says; choose another file."
-        )
+        raise refused(joined(text("refused_format"), text("refused_format_do")))
     if form == "HEIC" and not can_read_heic():
-        raise refused(
-            "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
-            "as JPEG, or install the extra `serve`, for which `skindx doctor` names the command."
-        )
+        raise refused(joined(text("refused_heic"), text("refused_heic_do")))
     if form == "DICOM" and not can_read_dicom():
-        raise refused(
-            "DICOM files cannot be read here, since their libraries are not installed; export the "
-            "photo as JPEG, or install the extra `clinic`, for which `skindx doctor` names the "
-            "command."
-        )
+        raise refused(joined(text("refused_dicom"), text("refused_dicom_do")))
     facts = None
     try:
         if form == "DICOM":
@@ -296,27 +276,20 @@ def open_photo(
         too_large = error.reason == "too-many-pixels"
         is_our_message = form != "HEIC" and error.__cause__ is None
         reason = str(error) if is_our_message or too_large else ""
-        reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
+        reason = reason or text(_REASONS.get(error.reason, "damage"))
         fewer = too_large or error.reason == "decode-memory"
+        key = "refused_damaged_fewer" if fewer else "refused_damaged"
         if form == "DICOM":
-            again = "export it again with fewer pixels" if too_large else "export it again"
-            advice = "" if ";" in reason else f"; {again}"
-            message = f"the DICOM file cannot be read: {reason}{advice}."
-            raise refused(message, "size" if too_large else "unreadable") from None
-        advice = "save it as a JPEG of fewer pixels" if fewer else "save it as a new JPEG"
-        message = f"the photo cannot be read ({reason}); take it again or {advice}."
-        raise refused(message, "size" if too_large else "unreadable") from None
-    size = f"the photo measures {width} x {height} pixels"
+            key = "refused_dicom_fewer" if too_large else "refused_dicom_damaged"
+            key = "refused_dicom_reason" if ";" in reason else key  # it says what to do
+        gate: Gate = "size" if too_large else "unreadable"
+        raise refused(text(key, reason=reason), gate) from None
+    size = {"width": width, "height": height}
     if min(height, width) < (least := max(least, MIN_SIDE)):
-        raise refused(
-            f"{size}, and the model was not checked on any so small; choose the original photo, "
-            f"of at least {least} pixels on each side.",
-            "size",
-        )
+        small = joined(text("refused_small", **size), text("refused_small_do", least=least))
+        raise refused(small, "size")
     if max(height, width) > MAX_RATIO * min(height, width):
-        raise refused(
-            f"{size}; choose one that is at most {MAX_RATIO} times longer than wide.", "size"
-        )
+        raise refused(text("refused_ratio", ratio=MAX_RATIO, **size), "size")
     sha256 = hashlib.sha256(data).hexdigest()
     return Opened(pixels_HWC, width, height, sha256, facts, frozenset(notes))
 
@@ -430,14 +403,13 @@ def check_photos(
 
 
 def _check_photo(opened: Opened, data: bytes, photo: int) -> CheckedPhoto:
-    remarks = [REMARKS[note] for note in sorted(opened.notes) if note in REMARKS]
+    remarks = [text(REMARKS[note]) for note in sorted(opened.notes) if note in REMARKS]
     if min(opened.width, opened.height) < COARSE:
-        size = f"{opened.width} x {opened.height} pixels"
-        remarks.append(f"The photo is small ({size}): fine structures may be lost.")
+        remarks.append(text("remark_small", width=opened.width, height=opened.height))
     for gate, finding in inspect(opened.pixels_HWC):
         if finding.fatal:
             shown = small_view(data, opened.pixels_HWC)
-            advice = ADVICE[finding.fault]
+            advice = text(FAULTS[finding.fault])
             raise Refused(gate, advice, photo, (Refusal(photo, gate, advice, shown),))
-        remarks.append(ADVICE[finding.fault])
+        remarks.append(text(FAULTS[finding.fault]))
     return CheckedPhoto(opened, tuple(remarks))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Split
-from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
+from skindx.diagnosis.scope import urgent_known
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
@@ -33,8 +33,9 @@ from skindx.models.fingerprints import Fingerprints
 from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
 from skindx.models.ood.feature_extraction import p_values_of, try_check
 from skindx.models.ood.ood_check import OodCheck
-from skindx.models.urgent_risk import UrgentRiskRule, check_level, why_no_threshold
+from skindx.models.urgent_risk import MISS_RATES, UrgentRiskRule, check_level, rank_needs
 from skindx.taxonomy import Taxonomy
+from skindx.texts.catalogue import joined, text
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,8 @@ class Predictor:
         if self.conformal:
             return ""
         if self._without_crops and self.bundle.spec.conformal:
-            return (
-                "The sets of classes were fitted for answers that also use the detector's box; "
-                "without the detector they guarantee nothing, so none is shown."
-            )
-        return (
-            "The bundle had no calibration images, so it has no sets of classes with a guarantee."
-        )
+            return text("set_none_crops")
+        return text("set_none_images")
 
     @property
     def urgent_risk(self) -> UrgentRiskRule | None:
@@ -212,17 +208,11 @@ class Predictor:
         if self.urgent_risk:
             return ""
         if not urgent_known(self.taxonomy.classes):
-            return NO_URGENT_CLASSES
+            return text("no_urgent_classes")
         if self._without_crops and self.bundle.spec.urgent_risk:
-            return (
-                "The threshold of the urgent risk was fitted for answers that also use the "
-                "detector's box, so the next step follows the conditions instead."
-            )
-        return (
-            "This bundle has no threshold for the risk of an urgent condition: "
-            f"{why_no_threshold(self.taxonomy.classes)}. The next step follows the most urgent "
-            "condition that is not ruled out."
-        )
+            return joined(text("threshold_crops"), text("threshold_instead"))
+        least = rank_needs(max(MISS_RATES))
+        return joined(text("threshold_none", least=least), text("threshold_instead"))
 
     @property
     def _rules(self) -> BundleSpec | ExportCalibration | AnswerRules:

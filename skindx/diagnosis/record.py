@@ -5,64 +5,19 @@ from dataclasses import dataclass
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
-from skindx.data.origin import OF_WIDE_PHOTOS
-from skindx.diagnosis.case import Patient, listed, use_of_facts
+from skindx.data.origin import of_wide_photos
+from skindx.diagnosis.case import Patient, nouns, use_of_facts
 from skindx.imaging.cut_lesions import Cut
 from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.conformal import Share
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
-
-SET_HOLDS = (
-    "of 100 photos like the calibration images, about {level} have their true condition in such "
-    "a set"
-)
-"""Of every set; `about`, since the share varies with the calibration images (Vovk 2012)."""
-
-NOTICE = (
-    "This is no medical device and no diagnosis: it is a research tool and can be wrong. "
-    "Never let it keep you from seeing a clinician."
-)
-
-CANNOT_RULE_OUT = (
-    "skindx cannot rule out any disease: whatever it answers, see a clinician if your skin changes "
-    "or worries you."
-)
-"""Stands before the upload and beside the next step of every answer."""
-
-NEAREST_FIRST = "What the networks find most alike comes first. Alike is not the same condition."
-"""Above similar cases: how near they are has no unit that means anything to a reader."""
-
-SEES_WHOLE = "The networks that name conditions see the whole photo."
-SEES_SQUARE = (
-    "The networks that name conditions see the central square alone; what lies outside of it does "
-    "not count."
-)
-"""Of a photo on which the square is drawn."""
-
-CUT: dict[Cut, str] = {
-    "square": (
-        "The lesion seems to reach beyond the square that the networks see: part of the lesion was "
-        "not seen. Take the photo again with the whole lesion in the middle."
-    ),
-    "edge": (
-        "The lesion seems to reach the edge of the photo: part of the lesion was not seen. Take "
-        "the photo again with the whole lesion and some skin around it."
-    ),
-}
-"""Remarks on a photo of whose lesion the networks saw a part."""
+from skindx.texts.catalogue import joined, text
 
 
-def percent(probability: float) -> str:
-    """Return a probability as a person should read it: whole percent, never 0 or 100.
-
-    No validation split is large enough to tell 99.5 % from certainty.
-    """
-    if probability > 0.99:
-        return "> 99 %"
-    if probability < 0.01:
-        return "< 1 %"
-    return f"{100 * probability:.0f} %"
+def notice() -> str:
+    """Return that skindx is no medical device, as it stands above every answer."""
+    return joined(text("notice_tool"), text("notice_clinician"))
 
 
 class _Part(Settings):
@@ -128,17 +83,14 @@ class Photo(_Part):
         """What of the photo the classifiers see, in a sentence; of an older record nothing."""
         if self.square is None:
             return ""
-        return SEES_SQUARE if self.cut_out else SEES_WHOLE
+        return text("seen_square") if self.cut_out else text("seen_whole")
 
     @property
     def boxes_found(self) -> str:
         """The detector's result, or why it did not run."""
         if self.boxes is None:
             return self.no_boxes
-        if not self.boxes:
-            return "The detector outlined no lesion in this photo."
-        count = len(self.boxes)
-        return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
+        return text("boxes", n=len(self.boxes)) if self.boxes else text("boxes_none")
 
 
 class Similar(_Part):
@@ -161,7 +113,9 @@ class Similar(_Part):
     @property
     def basis(self) -> str:
         """What its class rests on, as a part of a sentence."""
-        return f"confirmed by {self.confirmed_by}" if self.confirmed_by else "label of the source"
+        if self.confirmed_by:
+            return text("similar_confirmed", how=self.confirmed_by)
+        return text("similar_labelled")
 
 
 class MeasuredSets(_Part):
@@ -189,10 +143,8 @@ class Promise(_Part):
     level: float = Field(
         gt=0,
         lt=1,
-        description=(
-            "The level that the sets were fitted for. Where `measured` is null: "
-            f"{SET_HOLDS.format(level='100 times this')}."
-        ),
+        description="The share of true conditions that the sets were fitted to hold. Where "
+        "`measured` is not null, what was measured holds instead.",
     )
     measured: MeasuredSets | None = None
     """What holds instead of the level; None: the bundle was not evaluated."""
@@ -236,13 +188,15 @@ class UrgentRisk(_Part):
     sent_on: Share | None = None
     """Share of calibration images of other conditions at or above it; None: not measured."""
     measured_on: str = ""
-    """The split of an evaluation that measured both errors; empty: none did."""
+    """The split of the evaluation that measured both errors of the advice; empty: none did."""
     measured_missed: Share | None = None
-    """Share of its images of urgent conditions below the threshold."""
+    """Share of its images of urgent conditions whose advice was not urgent, or that were refused;
+    None of `soon_risk`, of whose advice no evaluation counts both errors."""
     measured_sent_on: Share | None = None
-    """Share of its images of other conditions at or above it."""
+    """Share of its images of other conditions whose advice was urgent."""
     prevalence: float | None = Field(None, ge=0, le=1)
-    """Share of photos with an urgent condition that both predictive values hold for."""
+    """Share of lesions with an urgent condition that both predictive values hold for: the one that
+    the operator gave, or else 1 %."""
     ppv: float | None = Field(None, ge=0, le=1)
     """Share of the photos called urgent that show an urgent condition; None: not known."""
     npv: float | None = Field(None, ge=0, le=1)
@@ -251,6 +205,33 @@ class UrgentRisk(_Part):
     @property
     def is_reached(self) -> bool:
         return self.risk >= self.threshold
+
+
+class PredictiveValue(_Part):
+    """What the advice is worth where so many lesions are urgent."""
+
+    prevalence: float = Field(ge=0, le=1)
+    ppv: float | None = Field(None, ge=0, le=1)
+    """Share of the photos called urgent that show an urgent condition; None: there are none."""
+    npv: float | None = Field(None, ge=0, le=1)
+    """Share of the other photos that show none."""
+
+
+class AdviceErrors(_Part):
+    """How often the advice was wrong in the bundle's evaluation, refused images counted in."""
+
+    split: str
+    """The split of the dataset that was evaluated."""
+    missed: Share
+    """Share of images of urgent conditions whose advice was not urgent, or that were refused."""
+    raised: Share
+    """Share of images of other conditions whose advice was urgent."""
+    refused: int = Field(ge=0)
+    """Images of urgent conditions that were refused."""
+    abstained: int = Field(ge=0)
+    """Images of urgent conditions without a condition that is named."""
+    values: tuple[PredictiveValue, ...] = ()
+    """At the prevalence that the operator gave, or else at 1 %, and at that of the images."""
 
 
 class Source(_Part):
@@ -294,8 +275,7 @@ class Source(_Part):
     @property
     def limits(self) -> str:
         """What the images that it learned from mean for a scan of wide photos, in sentences."""
-        expects = OF_WIDE_PHOTOS.get(self.expects, self.expects)
-        return " ".join(text for text in (self.learned_from, expects) if text)
+        return joined(self.learned_from, of_wide_photos(self.expects))
 
 
 class Vote(_Part):
@@ -321,8 +301,12 @@ class NextStep(_Part):
     """The advice, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
-    advice: str = Field(description=f"What to do. {CANNOT_RULE_OUT}")
+    advice: str
+    """What to do; it rules out no disease."""
     because: str
+    """Why, in a sentence."""
+    more: tuple[str, ...] = ()
+    """Further reasons, a sentence each."""
     classes: int = Field(1, ge=1)
     """How many classes it is based on: those of the set, or the leading ones without sets."""
     decided_by: str = ""
@@ -332,8 +316,12 @@ class NextStep(_Part):
 class Diagnosis(_Part):
     """One answer about the photos of one case."""
 
-    notice: str = NOTICE
+    notice: str = Field(default_factory=notice)
     next_step: NextStep
+    not_useful: tuple[str, ...] = ()
+    """Why the bundle is not useful yet by its evaluation, in sentences; empty: it may be."""
+    advice_errors: AdviceErrors | None = None
+    """None: the bundle was not evaluated, or not with these thresholds."""
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
@@ -382,18 +370,15 @@ class Diagnosis(_Part):
     @property
     def use_of_facts(self) -> str:
         """What the given facts changed, in sentences; empty where none is given."""
-        used = self.used_facts
-        rest = use_of_facts(self.patient, used.fields if used else ())
+        used, first = self.used_facts, self.candidates[0]
         if used is None:
-            return rest
-        first = self.candidates[0]
-        other = f", and {used.first_without} would be first" if used.first_without else ""
-        text = (
-            f"The answer uses {listed(used.fields)}: {first.name} has "
-            f"{percent(first.probability)}; by the photos alone it would have "
-            f"{percent(used.without)}{other}."
+            return use_of_facts(self.patient)
+        return joined(
+            text("facts_used", fields=nouns(used.fields)),
+            text("facts_changed", name=first.name, given=first.probability, alone=used.without),
+            used.first_without and text("facts_first", name=used.first_without),
+            use_of_facts(self.patient, used.fields),
         )
-        return f"{text} {rest}".strip()
 
     @property
     def deciding(self) -> Candidate:
@@ -402,12 +387,10 @@ class Diagnosis(_Part):
         return next(decided, self.candidates[0])
 
     @property
-    def heat_of(self) -> str:
-        """Whose signs a heat map shows, and why, as a part of a sentence."""
-        name, first = self.deciding.name, self.candidates[0]
-        if self.deciding == first:
-            return name
-        return f"{name}, which decides the next step, though {first.name} is likelier"
+    def heat_words(self) -> str:
+        """Whose signs a heat map shows, and what it is worth, in sentences."""
+        key = "heat" if self.deciding == self.candidates[0] else "heat_deciding"
+        return joined(text(key, name=self.deciding.name), text("heat_worth"))
 
     @property
     def agreement(self) -> str:
@@ -415,16 +398,15 @@ class Diagnosis(_Part):
         first, total = self.candidates[0], len(self.votes)
         same = sum(vote.key == first.key for vote in self.votes)
         if total == 1:
-            return "The bundle holds a single network, so there is no agreement to measure."
+            return text("agree_single")
+        if same == total == 2:
+            return text("agree_both", name=first.name)
         if same == total:
-            every = "Both" if total == 2 else f"All {total}"
-            return f"{every} networks of the ensemble put {first.name} first."
-        if same == 0:
-            average = "average with the given facts" if self.used_facts else "average"
-            return (
-                f"None of the {total} networks puts {first.name} first; only their {average} does."
-            )
-        return f"The networks disagree: {same} of {total} put {first.name} first."
+            return text("agree_all", count=total, name=first.name)
+        if same:
+            return text("agree_some", same=same, count=total, name=first.name)
+        key = "agree_none_facts" if self.used_facts else "agree_none"
+        return text(key, count=total, name=first.name)
 
 
 @dataclass(frozen=True)

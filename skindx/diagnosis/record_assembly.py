@@ -6,17 +6,17 @@ given. Sets, risk and threshold are of the uncorrected probabilities, which they
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.diagnosis.advice_figures import advice_errors, with_measured_sets
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.conclusion import Conclusion
-from skindx.diagnosis.guarantees import with_measured_risk, with_measured_sets
 from skindx.diagnosis.photo_checks import CheckedPhoto, Opened
 from skindx.diagnosis.record import (
-    CUT,
+    AdviceErrors,
     Candidate,
     Diagnosis,
     LesionBox,
@@ -26,23 +26,19 @@ from skindx.diagnosis.record import (
     UrgentRisk,
     UsedFacts,
     Vote,
-    percent,
 )
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
-from skindx.imaging.cut_lesions import Edges, cut_by
+from skindx.imaging.cut_lesions import Cut, Edges, cut_by
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import CARD, EXPORTS, METRICS, shown_frame
+from skindx.models.bundle.model_card import not_useful_yet
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import TIERS, Question
 from skindx.taxonomy import unknown_to
+from skindx.texts.catalogue import joined, text
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-
-_NAMED = 5
-_CALIBRATION = "The probabilities hold for the mix of diseases of the calibration images"
-_ELSEWHERE = "where a disease is rarer or more common than there, so is its probability."
 
 # C = classes
 
@@ -99,78 +95,47 @@ def mix_text(predictor: "Predictor") -> str:
     """Return which mix of diseases the shown probabilities hold for, in sentences."""
     shares = shown_prevalence(predictor)
     if predictor.prevalence:
-        fitted = "The set of conditions uses"
-        if urgent_known(predictor.taxonomy.classes):
-            fitted = "The set of conditions, the risk and the threshold of urgent use"
-        return (
-            f"The probabilities are corrected for the prevalence that the operator gave: "
-            f"{_listed(predictor, shares or {})}. {fitted} the uncorrected ones."
+        risky = urgent_known(predictor.taxonomy.classes)
+        return joined(
+            text("mix_given", shares=_listed(predictor, shares or {})),
+            text("mix_all_uncorrected" if risky else "mix_set_uncorrected"),
         )
     if shares is None:
-        return f"{_CALIBRATION}, which this bundle does not name; {_ELSEWHERE}"
-    calibration = _CALIBRATION
-    if predictor.bundle.spec.adapted:
-        calibration = "The probabilities hold for the mix of diseases of the local images"
-    return f"{calibration} ({_listed(predictor, shares)}); {_ELSEWHERE}"
+        return joined(text("mix_unnamed"), text("mix_elsewhere"))
+    key = "mix_local" if predictor.bundle.spec.adapted else "mix_calibration"
+    return joined(text(key, shares=_listed(predictor, shares)), text("mix_elsewhere"))
 
 
-def measured_risk(
-    risk: UrgentRisk | None,
-    predictor: "Predictor",
-    question: Question,
-    metrics: dict[str, Any] | None,
-) -> UrgentRisk | None:
-    """Return a risk with its measured errors, and its predictive values at the mix that is shown.
+def measured_advice(predictor: "Predictor") -> AdviceErrors | None:
+    """Return both errors of the advice, with predictive values at the operator's prevalence."""
+    given, rule = None, predictor.urgent_risk
+    if predictor.prevalence:
+        shares = zip(predictor.taxonomy.classes, predictor.prevalence.shares_C, strict=True)
+        given = min(float(sum(share for one, share in shares if one.urgency == "urgent")), 1.0)
+    miss_rate = rule.level(predictor.miss_rate).miss_rate if rule else None
+    return advice_errors(predictor.metrics, miss_rate, given)
 
-    They follow from both errors: those of the evaluation where there is one, and else the miss
-    rate that is kept to and the calibration images of other conditions that are called urgent.
-    """
-    risk = with_measured_risk(risk, metrics, question)
-    shares = shown_prevalence(predictor)
-    if risk is None or shares is None:
+
+def measured_risk(risk: UrgentRisk | None, advice: AdviceErrors | None) -> UrgentRisk | None:
+    """Return the urgent risk with both errors of the advice, and its predictive values."""
+    if risk is None or advice is None:
         return risk
-    if risk.measured_missed and risk.measured_sent_on:
-        missed, sent_on = risk.measured_missed.value, risk.measured_sent_on.value
-    elif risk.sent_on:
-        missed, sent_on = risk.miss_rate, risk.sent_on.value
-    else:
-        return risk
-    classes = predictor.taxonomy.classes
-    urgent = min(sum(shares[x.key] for x in classes if x.urgency in TIERS[question]), 1.0)
-    called, kept = urgent * (1 - missed), (1 - urgent) * (1 - sent_on)
-    called_in_all, kept_in_all = called + (1 - urgent) * sent_on, kept + urgent * missed
-    update = {
-        "prevalence": urgent,
-        "ppv": called / called_in_all if called_in_all else None,
-        "npv": kept / kept_in_all if kept_in_all else None,
+    stated = advice.values[0]
+    measured = {
+        "measured_on": advice.split,
+        "measured_missed": advice.missed,
+        "measured_sent_on": advice.raised,
     }
-    return risk.model_copy(update=update)
+    return risk.model_copy(update=measured | stated.model_dump())
 
 
-def _listed(predictor: "Predictor", shares: dict[str, float]) -> str:
+def _listed(predictor: "Predictor", shares: dict[str, float]) -> list[tuple[str, float]]:
     names = {skin_class.key: skin_class.name for skin_class in predictor.taxonomy.classes}
-    first = sorted(shares.items(), key=lambda row: -row[1])
-    listed = [f"{names[key]} {percent(share)}" for key, share in first[:_NAMED]]
-    if rest := first[_NAMED:]:
-        listed.append(f"{len(rest)} more {percent(sum(share for _, share in rest))}")
-    return ", ".join(listed)
+    return sorted(((names[key], share) for key, share in shares.items()), key=lambda row: -row[1])
 
 
 TOP = 5
 """Candidates that a record holds at least; the whole conformal set is always in it."""
-
-_NO_DETECTOR = "The bundle has no lesion detector, so no lesion is outlined."
-_NO_GALLERY = "The bundle holds no images to compare with, so no similar cases are shown."
-_NO_HEAT = (
-    "The networks' answer does not depend on any region of the photo, so there is no heat map."
-)
-_UNKNOWN_NO_HEAT = (
-    "There is no heat map, since the model names no condition that one could explain."
-)
-
-_UNKNOWN_NO_SIMILAR = (
-    "No similar cases are shown, since the model names no condition that they could illustrate."
-)
 
 _MEASURED = ("detector_recall", "detector_images")
 """What was measured of the detector, and on what, decides no answer."""
@@ -195,8 +160,11 @@ def assemble(
     keys, classes = predictor.taxonomy.keys, predictor.taxonomy.classes
     # What was measured, was measured by photos alone.
     metrics = None if used else predictor.metrics
+    advice = None if used else measured_advice(predictor)
     return Diagnosis(
         next_step=without_reassurance(conclusion.next_step, classes),
+        not_useful=not_useful_yet(predictor.bundle.spec, classes, predictor.metrics),
+        advice_errors=advice,
         abstained=conclusion.abstained,
         candidates=tuple(
             Candidate(
@@ -213,8 +181,8 @@ def assemble(
         ),
         promise=with_measured_sets(conclusion.promise, metrics),
         no_promise=predictor.no_sets,
-        urgent_risk=measured_risk(conclusion.urgent_risk, predictor, "urgent_risk", metrics),
-        soon_risk=measured_risk(conclusion.soon_risk, predictor, "soon_risk", metrics),
+        urgent_risk=measured_risk(conclusion.urgent_risk, advice),
+        soon_risk=conclusion.soon_risk,
         no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
@@ -225,7 +193,7 @@ def assemble(
         photos=photos,
         similar=similar,
         no_similar=_no_similar(predictor, conclusion),
-        no_heat="" if has_heat else _UNKNOWN_NO_HEAT if conclusion.abstained else _NO_HEAT,
+        no_heat="" if has_heat else text("heat_abstained" if conclusion.abstained else "heat_none"),
         known=known_names(classes),
         unknown_urgent=tuple(condition.name for condition in unknown_to(classes)),
         prevalence=shown_prevalence(predictor),
@@ -240,8 +208,8 @@ def assemble(
 
 def _no_similar(predictor: "Predictor", conclusion: Conclusion) -> str:
     if conclusion.abstained:
-        return _UNKNOWN_NO_SIMILAR
-    return "" if predictor.gallery else _NO_GALLERY
+        return text("similar_abstained")
+    return "" if predictor.gallery else text("similar_none")
 
 
 def with_cut(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> CheckedPhoto:
@@ -254,7 +222,14 @@ def with_cut(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
     boxes = [share(box.x1, box.y1, box.x2, box.y2) for box in _boxes(prediction, seen.opened) or ()]
     square = share(*_square(predictor.bundle, seen.opened))
     cut = cut_by(seen.opened.pixels_HWC, square, boxes)
-    return replace(seen, cut_by=cut, remarks=(CUT[cut], *seen.remarks)) if cut else seen
+    return replace(seen, cut_by=cut, remarks=(cut_text(cut), *seen.remarks)) if cut else seen
+
+
+def cut_text(cut: Cut) -> str:
+    """Return the remark on a photo of whose lesion the networks saw a part."""
+    if cut == "square":
+        return joined(text("cut_square"), text("cut_square_again"))
+    return joined(text("cut_edge"), text("cut_edge_again"))
 
 
 def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:
@@ -263,7 +238,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
         height=seen.opened.height,
         sha256=seen.opened.sha256,
         boxes=_boxes(prediction, seen.opened),
-        no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
+        no_boxes="" if predictor.has_detector else predictor.missing or text("no_detector"),
         square=_square(predictor.bundle, seen.opened),
         cut_by=seen.cut_by,
         remarks=seen.remarks,

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
 from skindx.taxonomy import SkinClass, Urgency, UrgentCondition, unknown_to, urgent_conditions
 from skindx.taxonomy.label_matches import without_urgency
+from skindx.texts.catalogue import joined, text
 
-WITHOUT_TIME = (
-    "See a clinician, within days if it is new, grows, changes, bleeds, hurts or does not heal."
-)
-"""The advice where an urgent cancer is unknown: it never says that anything may wait."""
 
-NOT_JUDGED = f"This says nothing about the lesion. {WITHOUT_TIME}"
-"""Of every photo that is refused: silence must not pass for an all-clear."""
+def not_judged() -> str:
+    """Return what stands after every refusal: silence must not pass for an all-clear."""
+    return joined(text("not_judged"), text("advice_without_time"))
 
 
 def unjudged(message: str) -> str:
     """Return why a photo is refused, and what that means for the person, once."""
-    return message if message.endswith(NOT_JUDGED) else f"{message} {NOT_JUDGED}"
+    after = not_judged()
+    return message if message.endswith(after) else f"{message} {after}"
 
 
 def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
@@ -32,18 +31,12 @@ def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
 
 def knows(names: Sequence[str]) -> str:
     """Return how many conditions are known, in a sentence; "" for a record that does not say."""
-    if not names:
-        return ""
-    if len(names) == 1:
-        return "The model knows 1 condition and no other."
-    return f"The model knows {len(names)} conditions and no others."
+    return text("knows", n=len(names)) if names else ""
 
 
 def lacks(missing: Sequence[str]) -> str:
     """Return which urgent conditions are not known, in a sentence; "" where none is missing."""
-    if not missing:
-        return ""
-    return f"Urgent conditions that it does not know, among others: {', '.join(missing)}."
+    return text("lacks", names=missing) if missing else ""
 
 
 @dataclass(frozen=True)
@@ -67,23 +60,9 @@ class Scope:
     @property
     def text(self) -> str:
         """All of it in sentences, "" for what an older version wrote."""
-        named = f"{knows(self.known)} They are: {', '.join(self.known)}." if self.known else ""
-        parts = (self.learned_from, self.warning, named, lacks(self.unknown_urgent))
-        return " ".join(part for part in parts if part)
-
-
-NO_URGENT_CLASSES = (
-    "The model knows no urgent condition, so it estimates no urgent risk: that none is shown does "
-    "not mean that there is none."
-)
-"""Instead of a risk that would be zero whatever a photo shows."""
-
-
-UNSURE = (
-    "The answer is too unsure to advise waiting, and the model knows no urgent condition that it "
-    "could rule out."
-)
-"""Of an abstention by a bundle without urgent classes."""
+        named = text("known_names", names=self.known) if self.known else ""
+        missing = lacks(self.unknown_urgent)
+        return joined(self.learned_from, self.warning, knows(self.known), named, missing)
 
 
 def urgent_known(classes: Sequence[SkinClass]) -> bool:
@@ -97,22 +76,14 @@ def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
 
 
 def cannot_reassure(classes: Sequence[SkinClass]) -> str:
-    """Return why no answer may give time to wait, in a sentence; "" where it may."""
+    """Return why no answer may give time to wait, in sentences; "" where it may."""
     names = [skin_class.name for skin_class in deciding(classes)]
-    tierless = without_urgency(classes)
+    tierless = without_urgency(classes)  # of an older version, which asked nobody for the urgency
     undecided = [skin_class.name for skin_class in classes if skin_class.key in tierless]
-    sentences = []
-    if names:
-        sentences.append(
-            f"The model does not know {' and '.join(names)}, so it gives a photo of "
-            f"{'it' if len(names) == 1 else 'them'} another name; no answer is advice to wait."
-        )
-    if undecided:  # of an older version, which asked nobody for the urgency
-        sentences.append(
-            f"The model has no urgency for {' and '.join(undecided)}, so it can call no photo of "
-            f"{'it' if len(undecided) == 1 else 'them'} urgent; no answer is advice to wait."
-        )
-    return " ".join(sentences)
+    return joined(
+        text("no_wait_unknown", names=names) if names else "",
+        text("no_wait_tierless", names=undecided) if undecided else "",
+    )
 
 
 def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
@@ -124,7 +95,7 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     unknown = set(diagnosis.unknown_urgent) & {
         one.name for one in urgent_conditions() if one.decides
     }
-    waits_not = unknown or diagnosis.next_step.advice == WITHOUT_TIME
+    waits_not = unknown or diagnosis.next_step.advice == text("advice_without_time")
     if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None
     return candidate.urgency
@@ -133,11 +104,17 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
 def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextStep:
     """Return a next step that gives no time to wait where an urgent cancer is unknown.
 
-    An urgent step stays; a routine one becomes one of unknown urgency.
+    An urgent step stays; a routine one becomes one of unknown urgency, for this reason first.
     """
     why = cannot_reassure(classes)
     if not why or step.urgency == "urgent":
         return step
-    urgency = "unknown" if step.urgency == "routine" else step.urgency
-    because = f"{step.because.replace(' (routine)', '')} {why}"
-    return step.model_copy(update={"urgency": urgency, "advice": WITHOUT_TIME, "because": because})
+    if step.urgency == "soon":
+        soon = {"advice": text("advice_soon_without_time"), "more": (*step.more, why)}
+        return step.model_copy(update=soon)
+    waits_not = {"urgency": "unknown", "advice": text("advice_without_time")}
+    if step.urgency == "routine":
+        return step.model_copy(
+            update=waits_not | {"because": why, "more": (step.because, *step.more)}
+        )
+    return step.model_copy(update=waits_not | {"more": (*step.more, why)})

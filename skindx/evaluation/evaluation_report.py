@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
 from skindx.core.text import counted, html_environment, keep_units, markdown_environment
-from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.answers import contamination_lines
 from skindx.evaluation.breakdown import (
@@ -46,6 +45,7 @@ from skindx.evaluation.report_plots import (
 )
 from skindx.evaluation.score import Evaluation
 from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS
+from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -75,6 +75,7 @@ def _template(name: str) -> "Template":
         title=figures.title,
         figures_of=figures.figures_of,
         step_titles=step_titles,
+        text=text,
         elsewhere_rows=elsewhere_rows,
         elsewhere_note=elsewhere_note,
         changed_cells=changed_cells,
@@ -90,13 +91,13 @@ def _base64(data: bytes) -> str:
 
 PRINTED = ("top1", "balanced_accuracy", "auroc", "classwise_calibration_error")
 STEP_TITLES = {
-    "urgent": "urgent: within days",
-    "soon": "soon: within weeks",
-    "unknown": "urgency unknown",
-    "routine": "routine",
-    "none": "refused",
+    "urgent": "step_urgent",
+    "soon": "step_soon",
+    "unknown": "step_unknown",
+    "routine": "step_routine",
+    "none": "step_refused",
 }
-"""What a user reads of each of STEPS."""
+"""Keys of what a user reads of each of STEPS."""
 MATCHED_BY = {
     "key": "the same key",
     "name": "name or synonym",
@@ -143,7 +144,6 @@ def render_report(
         origin=origin,
         mistakes=mistakes,
         copies=contamination_lines(evaluation.contamination),
-        set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
         has_counts=has_counts(evaluation),
@@ -214,8 +214,8 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
 def step_titles(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return the next steps that some image got, with their titles."""
     return [
-        (step, words)
-        for step, words in STEP_TITLES.items()
+        (step, text(key))
+        for step, key in STEP_TITLES.items()
         if any(row.steps[step] for row in evaluation.served)
     ]
 
@@ -304,14 +304,14 @@ def elsewhere_note(elsewhere: Elsewhere) -> str:
 
 def sentences(evaluation: Evaluation) -> list[str]:
     """Return what stands under the printed table, most important first."""
-    text = _template("summary.txt.jinja").render(
+    lines = _template("summary.txt.jinja").render(
         e=evaluation,
         words=QUESTION_WORDS,
         targets=_targets(evaluation).values(),
         verdict=verdict(evaluation),
         copies=contamination_lines(evaluation.contamination),
     )
-    return [line for line in text.splitlines() if line]
+    return [line for line in lines.splitlines() if line]
 
 
 def verdict(evaluation: Evaluation) -> str:

@@ -20,6 +20,7 @@ from skindx.data.manifest import Record
 from skindx.metrics import share_interval
 from skindx.models.conformal import ALL, Share, skin_type_group
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
+from skindx.texts.catalogue import Digits, text
 
 MISS_RATES = (0.02, 0.05, 0.1)
 """Levels that are fitted where the calibration split has enough lesions for them."""
@@ -258,41 +259,31 @@ def not_useful(
     images of each class, by its name: the last sentence names the class with too few, of the
     `urgent` ones where what is wrong is what is called urgent.
     """
-
-    def percent(rate: MeasuredRate) -> str:
-        return f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
-
     reasons = []
     if others_urgent and others_urgent.value > 0.5:
-        reasons.append(
-            f"It calls more than half of the images of no urgent class urgent: "
-            f"{percent(others_urgent)}."
-        )
+        reasons.append(text("not_useful_others", **_bounded(others_urgent)))
     if over_refer_all and over_refer_all.value <= 0:
-        bounds = f"[{over_refer_all.low:.3f}, {over_refer_all.high:.3f}]"
-        reasons.append(
-            "Its threshold of urgent is worth no more than referring everyone: the net benefit "
-            f"differs by {over_refer_all.value:.3f} {bounds} an image.".replace("-", "−")
-        )
+        figures = {"value": over_refer_all.value, "low": over_refer_all.low}
+        reasons.append(text("not_useful_refer_all", high=over_refer_all.high, **figures))
     of_urgency = bool(reasons)
     if all_classes and all_classes.value > 0.5:
-        reasons.append(
-            f"It puts every class into most of its sets: into {percent(all_classes)} of them."
-        )
+        reasons.append(text("not_useful_sets", **_bounded(all_classes)))
     if reasons and images:
         few = [one for one in images if of_urgency and one in urgent and images[one] < ENOUGH]
         name = min(few or images, key=lambda one: images[one])
         if images[name] < ENOUGH:
-            reasons.append(
-                f"{name} has too few images: {images[name]} for calibration, where {ENOUGH} or "
-                "more are needed."
-            )
+            reasons.append(text("not_useful_few", name=name, n=images[name], least=ENOUGH))
         else:
-            reasons.append(
-                f"Every class has at least {images[name]} calibration images, so it takes other "
-                "images or networks rather than more of the same."
-            )
+            reasons.append(text("not_useful_other_images", least=images[name]))
     return tuple(reasons)
+
+
+def _bounded(rate: MeasuredRate) -> dict[str, Digits]:
+    return {
+        "value": Digits(rate.value, 1),
+        "low": Digits(rate.low, 1),
+        "high": Digits(rate.high, 1),
+    }
 
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count, keep_freed_memory
 from skindx.core.progress import Progress
 from skindx.core.text import without_password
-from skindx.diagnosis.guarantees import shared
+from skindx.diagnosis.advice_figures import shared
 from skindx.diagnosis.record_assembly import source_of
 from skindx.imaging.dicom import spacing_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle

@@ -28,12 +28,13 @@ from skindx.taxonomy.lexicon import (
     normalise,
     older_form,
 )
+from skindx.texts.catalogue import text
 
 __all__ = [
-    "URGENCY_ADVICE",
     "SkinClass",
     "Taxonomy",
     "Urgency",
+    "advice_for",
     "load_taxonomy",
     "normalise",
     "taxonomy_names",
@@ -41,12 +42,18 @@ __all__ = [
 
 Urgency = Literal["routine", "soon", "urgent", "unknown"]
 
-URGENCY_ADVICE: dict[Urgency, str] = {
-    "routine": "Show it to a clinician at your next visit, sooner if it changes, bleeds or hurts.",
-    "soon": "See a clinician within the next weeks, sooner if it changes or you feel ill.",
-    "urgent": "See a clinician within days, today if it spreads fast or you feel ill.",
-    "unknown": "See a clinician.",
+_ADVICE: dict[Urgency, str] = {
+    "routine": "advice_routine",
+    "soon": "advice_soon",
+    "urgent": "advice_urgent",
+    "unknown": "advice_unknown",
 }
+"""Keys of the catalogue of texts."""
+
+
+def advice_for(urgency: Urgency) -> str:
+    """Return the next step of an urgency in a sentence."""
+    return text(_ADVICE[urgency])
 
 
 class SkinClass(Settings):
@@ -76,7 +83,7 @@ class SkinClass(Settings):
     @property
     def advice(self) -> str:
         """The next step in a sentence."""
-        return URGENCY_ADVICE[self.urgency]
+        return advice_for(self.urgency)
 
 
 def _fits_a_key(char: str) -> bool:

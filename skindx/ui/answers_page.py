@@ -18,19 +18,28 @@ from skindx.core.private_files import write_private
 from skindx.core.progress import Progress
 from skindx.core.text import counted, csp_hash, inlined
 from skindx.data.loader.load import work_ahead
-from skindx.diagnosis.conclusion import shown_risks
-from skindx.diagnosis.guarantees import measured
+from skindx.diagnosis import answer_texts
 from skindx.diagnosis.photo_checks import open_photo, read_photo
 from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, SET_HOLDS, percent
-from skindx.diagnosis.record_assembly import mix_text, source_of
+from skindx.diagnosis.record import notice
+from skindx.diagnosis.record_assembly import measured_advice, mix_text, source_of
 from skindx.diagnosis.scope import Scope
 from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.models.bundle.model_card import not_useful_yet
+from skindx.texts.catalogue import joined, percent, text, told_apart
 from skindx.ui.page_basics import render
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
+_TIERS = {
+    "urgent": "step_urgent",
+    "soon": "step_soon",
+    "unknown": "step_unknown",
+    "routine": "step_routine",
+    "refused": "step_refused",
+}
+"""Keys of the kinds of answers, as the advice of each says when."""
 MOST_SHOWN = 2000
 """Photos of the page, urgent ones first: more would be tens of megabytes."""
 THUMBNAIL_PX = 112
@@ -70,10 +79,9 @@ def write_page(
         "answers.html.jinja",
         title=f"Answers about {counted(counts.total, 'photo')}",
         made_at=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
-        notice=NOTICE,
-        cannot=CANNOT_RULE_OUT,
+        notice=notice(),
         counts=counts,
-        kinds=KINDS,
+        kinds={kind: text(key) for kind, key in _TIERS.items()},
         advice=_advice(shown),
         notes=listed.notes,
         shown=shown,
@@ -101,20 +109,19 @@ def _advice(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _basis(predictor: "Predictor") -> list[str]:
-    """Return what sets, risks and probabilities promise, in sentences."""
-    sets, rule = predictor.conformal, predictor.urgent_risk
+    """Return what the bundle is worth, what sets, risks and probabilities mean, in sentences."""
+    sets, rule, spec = predictor.conformal, predictor.urgent_risk, predictor.bundle.spec
     level = rule.level(predictor.miss_rate) if rule else None
-    holds = SET_HOLDS.format(level=f"{100 * sets.level:g}") if sets else ""
     source = source_of(predictor.bundle, predictor.backend)
+    useful = not_useful_yet(spec, predictor.taxonomy.classes, predictor.metrics)
+    rate = round(100 * level.miss_rate, 6) if level else 0.0
     sentences = (
-        f"Set: {holds}." if sets else predictor.no_sets,
-        "Urgent risk: the summed probability of the urgent conditions. From the threshold beside "
-        f"it on, the next step is urgent; it was set to miss at most {100 * level.miss_rate:g} of "
-        "100 urgent lesions, which the evaluation tests."
-        if level
-        else predictor.no_urgent_risk,
-        measured(predictor.metrics) or "How often this bundle is right has not been measured.",
-        "" if source.calibrated else "Its probabilities were not calibrated: expect them too high.",
+        joined(text("not_useful_yet"), *useful) if useful else "",
+        *answer_texts.errors_of(measured_advice(predictor)),
+        text("set_fitted", level=sets.level) if sets else predictor.no_sets,
+        text("summary_risk", rate=rate) if level else predictor.no_urgent_risk,
+        answer_texts.measured(predictor.metrics) or text("not_measured"),
+        "" if source.calibrated else text("not_calibrated"),
         mix_text(predictor),
         source.use.licensed if source.use else "",
         source.expects,
@@ -137,16 +144,16 @@ def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
     return b64encode(small_jpeg(opened.pixels_HWC, THUMBNAIL_PX)).decode()
 
 
-def _risks(row: Row) -> list[tuple[str, str, str]]:
-    """Return name, risk and threshold of the urgent risk, after the one that made it soon."""
-    questions = [("urgent", "urgent risk")] if row["urgent_risk"] is not None else []
+def _risks(row: Row) -> list[tuple[str, str]]:
+    """Return each risk with its name and threshold, the one that made the advice soon first."""
+    questions = [("urgent", "summary_urgent")] if row["urgent_risk"] is not None else []
     raised = row["soon_risk"] is not None and row["soon_risk"] >= row["soon_threshold"]
     if raised and row["urgency"] == "soon":
-        questions.insert(0, ("soon", "risk of urgent or soon"))
+        questions.insert(0, ("soon", "summary_soon"))
     risks = []
     for key, name in questions:
-        risk, least = shown_risks(row[f"{key}_risk"], row[f"{key}_threshold"])
-        risks.append((name, risk, f"{key} from {least}"))
+        risk, least = told_apart(row[f"{key}_risk"], row[f"{key}_threshold"])
+        risks.append((text("risk", risk=risk), text(name, least=least)))
     return risks
 
 
@@ -156,18 +163,18 @@ def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
     shown: dict[str, Any] = {"file": row[FILE], "kind": kind, "jpeg": jpeg}
     shown |= {"risks": _risks(row), "urgent_risk": row["urgent_risk"] or 0.0}
     if kind == "refused":
-        text = str(row["reason"])
-        shown |= {"first": "", "text": text[:1].upper() + text[1:]}
+        reason = str(row["reason"])
+        shown |= {"first": "", "text": reason[:1].upper() + reason[1:]}
     elif row["abstained"]:
-        shown |= {"first": "", "text": f"The model does not know. {row['abstained']}"}
+        shown |= {"first": "", "text": joined(text("does_not_know"), row["abstained"])}
     else:
         likely = [names.get(key, key) for key in row["set"] or ()]
         first = f"{names.get(row['first'], row['first'])}, {percent(row['probability'])}"
-        text = f"Set: {', '.join(likely)}." if likely else ""
+        held = text("summary_set", names=likely) if likely else ""
         if decided and decided != row["first"]:  # a harmless name must not stand beside "urgent"
-            text = f"Likeliest: {first}. {text}".strip()
-            first = f"because of {names.get(decided, decided)}"
-        shown |= {"first": first, "text": text}
+            held = joined(text("summary_likeliest", name=first), held)
+            first = text("summary_because", name=names.get(decided, decided))
+        shown |= {"first": first, "text": held}
     shown["remarks"] = row["remarks"] or ""
     shown["advice"] = row["advice"] or ""
     shown["unsure"] = bool(row["abstained"])

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.text import html_environment, keep_units
+from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -193,6 +194,7 @@ def _environment() -> "Environment":
 
     environment = html_environment("skindx.ui")
     environment.filters["web_address"] = web_address
+    environment.globals["text"] = text
     return environment
 
 

@@ -16,9 +16,10 @@ from skindx.clinic.narrative import conditions, sites
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import Refusal, Refused
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.record import Diagnosis, notice
+from skindx.diagnosis.scope import not_judged
 from skindx.taxonomy import load_taxonomy, normalise, taxonomy_names
+from skindx.texts import catalogue
 
 pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
 
@@ -142,10 +143,10 @@ def test_every_output_is_preliminary_and_says_first_what_it_is_not() -> None:
         assert made["entry"][0]["resource"] == report
         states = {report["status"], *(one["status"] for one in resources(made, "Observation"))}
         assert states == {"preliminary"}
-        assert report["text"]["div"].index(NOTICE) < report["text"]["div"].index("Melanoma")
-        assert CANNOT_RULE_OUT in report["text"]["div"]
-        assert NOTICE in report["conclusion"]
-        assert CANNOT_RULE_OUT in report["conclusion"]
+        assert report["text"]["div"].index(notice()) < report["text"]["div"].index("Melanoma")
+        assert catalogue.text("cannot_rule_out") in report["text"]["div"]
+        assert notice() in report["conclusion"]
+        assert catalogue.text("cannot_rule_out") in report["conclusion"]
 
 
 def test_the_risk_comes_with_both_errors_and_their_intervals() -> None:
@@ -155,9 +156,11 @@ def test_the_risk_comes_with_both_errors_and_their_intervals() -> None:
         name: one["valueQuantity"]["value"] for name, one in parts.items() if "valueQuantity" in one
     }
     assert risk["valueQuantity"]["value"] == 0.08
-    assert value["urgent conditions missed, test images"] == 0.04
-    assert value["others called urgent, test images"] == 0.3
-    missed = parts["urgent conditions missed, test images, 95 % interval, 100 images"]["valueRange"]
+    assert value["urgent conditions missed by the advice, test images"] == 0.04
+    assert value["others called urgent by the advice, test images"] == 0.3
+    missed = parts[
+        "urgent conditions missed by the advice, test images, 95 % interval, 100 images"
+    ]["valueRange"]
     assert (missed["low"]["value"], missed["high"]["value"]) == (0.01, 0.09)
     assert risk["interpretation"][0]["coding"][0]["code"] == "A"
     below = observation(bundle(diagnosed(risk=0.01)), "urgent-risk")
@@ -219,13 +222,13 @@ def test_each_photo_has_its_validity_and_may_come_along() -> None:
 def test_an_error_is_an_outcome_with_an_issue_a_photo() -> None:
     from fhir.resources.R4B.operationoutcome import OperationOutcome
 
-    refused = Refused.of([Refusal(1, "blur", "too blurred."), Refusal(0, "light", "too dark.")], 2)
+    refused = Refused.of([Refusal(1, "blur", "Too blurred."), Refusal(0, "light", "Too dark.")], 2)
     for made in (outcome(422, str(refused), refused), outcome(503, "Busy."), outcome(406, "No.")):
         OperationOutcome.model_validate(made)
         assert unknown_to_r4(made) == []
     issues = outcome(422, str(refused), refused)["issue"]
     assert [(one["details"]["text"], one["diagnostics"]) for one in issues] == [
-        (f"Too dark. {NOT_JUDGED}", "Photo 1"), (f"Too blurred. {NOT_JUDGED}", "Photo 2")
+        (f"Too dark. {not_judged()}", "Photo 1"), (f"Too blurred. {not_judged()}", "Photo 2")
     ]  # fmt: skip
 
 

@@ -17,11 +17,12 @@ from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap
 from skindx.clinic.structured_report import ReportFiles, subject_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
+from skindx.diagnosis.record import Diagnosis, notice
 from skindx.imaging.decode import decode, decode_stored_jpeg
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts, DicomIdentity
 from skindx.taxonomy.lexicon import Site
+from skindx.texts import catalogue
 
 pytest.importorskip("highdicom", reason="highdicom is not installed: extra clinic")
 if not can_read_dicom():
@@ -108,12 +109,13 @@ def test_public_tools_read_every_file_and_find_no_error(tmp_path: Path) -> None:
         others = [line for line in lines if not any(re.search(one, line) for one in ACCEPTED)]
         assert others in (["VLPhotographicImage"], ["ComprehensiveSR"])
     text = checked("dsrdump", tmp_path / "sr.dcm", "+Pl")
-    for part in (NOTICE, CANNOT_RULE_OUT, 'NUM:(,,"Probability")="46.0"', "(254701007,SCT,",
+    for part in (notice(), catalogue.text("cannot_rule_out"),
+                 'NUM:(,,"Probability")="46.0"', "(254701007,SCT,",
                  "(C44.91,I10C,", "bundle digest SHA-256 " + "cd" * 32,
-                 'NUM:(,,"urgent conditions missed, test images")="4.0"',
-                 'NUM:(,,"others called urgent, test images")="30.0"'):  # fmt: skip
+                 'NUM:(,,"urgent conditions missed by the advice, test images")="4.0"',
+                 'NUM:(,,"others called urgent by the advice, test images")="30.0"'):  # fmt: skip
         assert part in text
-    assert text.index(NOTICE) < text.index('"Probability"')
+    assert text.index(notice()) < text.index('"Probability"')
 
 
 def test_the_report_is_of_the_photos_patient_and_study_and_refers_to_them() -> None:

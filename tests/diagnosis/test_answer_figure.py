@@ -11,10 +11,11 @@ from painted_answers import jpeg, plain, rich
 from PIL import Image
 
 from skindx.api.model import Answer
+from skindx.diagnosis.advice_figures import right_at
 from skindx.diagnosis.answer_figure import MOST_HTML
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantees import right_at
-from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, PhotoView
+from skindx.diagnosis.record import CaseAnswer, PhotoView
+from skindx.texts import catalogue
 
 RIGHT = {"value": 0.5, "low": 0.4, "high": 0.6}
 METRICS = {
@@ -40,7 +41,7 @@ def test_a_figure_shows_set_probabilities_next_step_and_limits() -> None:
     figure = Answer(answered, METRICS).plot()
     said = words(figure)
     assert f"Urgent: {diagnosis.next_step.advice}" in said
-    assert CANNOT_RULE_OUT in said
+    assert catalogue.text("cannot_rule_out") in said
     assert diagnosis.notice in said
     for one in diagnosis.candidates:
         assert one.name[:20] in said
@@ -89,7 +90,13 @@ def test_html_has_what_an_answer_may_not_lack_and_only_the_photos_of_it() -> Non
     answered = rich(case(3), "urgent")
     html = Answer(answered, METRICS)._repr_html_()
     assert html.count("data:image/jpeg;base64,") == 3
-    for text in ("Urgent", CANNOT_RULE_OUT, "46 %", "●", "95 % interval 40.0 to 60.0 %"):
+    for text in (
+        "Urgent",
+        catalogue.text("cannot_rule_out"),
+        "46 %",
+        "●",
+        "95 % interval 40.0 to 60.0 %",
+    ):
         assert text in html
     without = CaseAnswer(answered.diagnosis, ())
     assert "<img" not in Answer(without, None)._repr_html_()

@@ -133,7 +133,7 @@ def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused)
     predictor = Predictor.load(bundle.path)
     assert predictor.conformal is None
-    assert "without the detector they guarantee nothing" in predictor.no_sets
+    assert "so there is none without it" in predictor.no_sets
     assert replace(predictor, detector=box_sees).conformal == fused
 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused, whole)
@@ -165,7 +165,7 @@ def test_a_risk_threshold_fitted_with_crops_is_not_used_without_them(tmp_path: P
     set_fusion(bundle.path, half, None, urgent_risk=fused)
     predictor = Predictor.load(bundle.path)
     assert predictor.urgent_risk is None
-    assert "the next step follows the conditions" in predictor.no_urgent_risk
+    assert "The next step follows the most urgent condition" in predictor.no_urgent_risk
     with pytest.raises(UserError, match="nor for any other"):
         Predictor.load(bundle.path, miss_rate=0.05)
 

@@ -1,5 +1,6 @@
-"""Beside "urgent" stand both errors, and a set promises what the evaluation measured."""
+"""Beside the advice stand both of its errors as it was given, and a set says what was measured."""
 
+import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,28 +11,27 @@ import numpy as np
 import pytest
 from painted_answers import jpeg, rich
 from pdf_words import words_of
+from rich.console import Console
 from test_conclusion import RISK, RULE, concluded, of
 
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
-from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantees import (
-    guarantee,
-    risk_errors,
-    risk_guarantee,
+from skindx.diagnosis import answer_texts, pdf_sheet
+from skindx.diagnosis.advice_figures import (
+    STATED_PREVALENCE,
+    advice_errors,
     shared,
-    shown_share,
-    theory,
-    with_measured_risk,
     with_measured_sets,
 )
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import CaseAnswer, Promise, UrgentRisk
+from skindx.diagnosis.record_assembly import measured_risk
 from skindx.models.conformal import Conformal, Share, fit_conformal
+from skindx.texts.catalogue import share_text
 from skindx.ui.page.answer_html import result_html
 
 SENT_ON = Share(value=1, low=0.74, high=1, pictures=12)
 RECORD = UrgentRisk(
-    risk=0.3, threshold=0.08, miss_rate=0.05, confidence=0.8, bound=0.08, lesions=57,
+    risk=0.03, threshold=0.08, miss_rate=0.05, confidence=0.787, bound=0.0805, lesions=57,
     sent_on=Share(value=1, low=0.735, high=1, pictures=12),
 )  # fmt: skip
 PROMISE = Promise(
@@ -43,8 +43,20 @@ def rate(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
+def served(name: str, n: int, urgent: int, refused: int) -> dict[str, Any]:
+    steps = {"urgent": urgent, "soon": n - urgent - refused, "none": refused}
+    share = urgent / n
+    rates = dict.fromkeys(("soon", "unknown", "routine", "none"), rate(0, 0, 0.1))
+    rates["urgent"] = rate(share, max(0, share - 0.1), min(1, share + 0.1))
+    whole = {"name": name, "n": n, "groups": n, "steps": steps, "rates": rates}
+    return whole | {"abstained": 2, "abstained_rate": rate(0, 0, 0.1)}
+
+
 def evaluation() -> dict[str, Any]:
-    """Return an evaluation by which sets for 90 % hold the true class for 80.6 %."""
+    """Return an evaluation whose threshold misses none, and whose advice misses 4 of 20.
+
+    Two urgent images were refused, and two got another advice: the threshold saw neither.
+    """
 
     def row(name: str, value: float, n: int) -> dict[str, Any]:
         return {
@@ -54,9 +66,10 @@ def evaluation() -> dict[str, Any]:
         }
 
     return {
-        "pictures": 93,
+        "pictures": 100,
         "origin": {"split": "test"},
         "ensemble": {},
+        "served": [served("urgent classes", 20, 16, 2), served("other classes", 80, 40, 8)],
         "sets": {
             "level": 0.9,
             "coverage": rate(0.806, 0.71, 0.88),
@@ -69,13 +82,14 @@ def evaluation() -> dict[str, Any]:
             "false_alarms": {"n": 83, "raised": 40, "rate": rate(0.482, 0.37, 0.59)},
         },
         "urgent_risk": {
+            "chosen": 0.05,
             "levels": [
                 {
                     "miss_rate": 0.05,
-                    "misses": {"n": 10, "missed": 0, "rate": rate(0, 0, 0.31)},
-                    "false_alarms": {"n": 83, "raised": 83, "rate": rate(1, 1, 1)},
+                    "misses": {"n": 20, "missed": 0, "rate": rate(0, 0, 0.31)},
+                    "false_alarms": {"n": 80, "raised": 80, "rate": rate(1, 1, 1)},
                 }
-            ]
+            ],
         },
     }  # fmt: skip
 
@@ -85,7 +99,75 @@ def answered(**changes: Any) -> CaseAnswer:
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update=changes))
 
 
-def test_a_bundles_rule_brings_both_errors_into_the_record() -> None:
+def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
+    """Refused images and abstentions count: 16 of 20 were called urgent, and 40 of 80."""
+    found = advice_errors(evaluation(), 0.05)
+    assert found is not None
+    assert found.missed.value == pytest.approx(4 / 20)
+    assert (found.missed.low, found.missed.high) == pytest.approx((0.1, 0.3))
+    assert (found.raised.value, found.refused, found.abstained) == (0.5, 2, 2)
+    stated, own = found.values
+    assert (stated.prevalence, own.prevalence) == (STATED_PREVALENCE, 0.2)
+    assert own.ppv == pytest.approx(16 / 56)  # counted among the images
+    assert own.npv == pytest.approx(40 / 44)
+    assert stated.ppv == pytest.approx(0.01 * 0.8 / (0.01 * 0.8 + 0.99 * 0.5))
+    given = advice_errors(evaluation(), 0.05, 0.5)
+    assert given is not None
+    assert given.values[0].ppv == pytest.approx(0.8 / 1.3)
+    said = answer_texts.errors_of(found)
+    assert (
+        said[0] == "The advice missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
+    )
+    assert said[1] == "It called 50 of 100 other lesions urgent."
+
+
+def test_few_errors_are_a_count_with_its_bound_and_many_a_share() -> None:
+    found = advice_errors(evaluation(), 0.05)
+    assert found is not None
+    none = Share(value=0, low=0, high=0.1058, pictures=33)
+    (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": none}))
+    assert missed == "The advice missed 0 of 33 urgent test images, so it may miss up to 11 of 100."
+    many = Share(value=0.103, low=0.06, high=0.16, pictures=243)
+    (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": many, "raised": none}))
+    assert missed == "The advice missed 10 of 100 urgent lesions in the test images."
+
+
+@pytest.mark.parametrize("miss_rate", [0.02, None])
+def test_an_evaluation_with_another_threshold_says_nothing_of_this_one(
+    miss_rate: float | None,
+) -> None:
+    assert advice_errors(evaluation(), miss_rate) is None
+    assert answer_texts.errors_of(None) == ["How often this advice is wrong was not measured."]
+
+
+def test_every_output_says_them_and_none_says_the_thresholds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    advice = advice_errors(evaluation(), 0.05)
+    risk = measured_risk(RECORD, advice)
+    assert risk is not None
+    assert risk.measured_missed is not None
+    assert risk.measured_missed.value == pytest.approx(0.2)
+    assert risk.prevalence == STATED_PREVALENCE
+    answer = answered(urgent_risk=risk, advice_errors=advice)
+    console = Console(file=io.StringIO(), width=2000)
+    print_diagnosis(answer.diagnosis, console)
+    paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))
+    outputs = {
+        "page": result_html(answer, None),
+        "paper": paper.replace("\\(", "(").replace("\\)", ")"),
+        "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
+    }
+    for name, shown in outputs.items():
+        text = " ".join(shown.replace("\xa0", " ").split())
+        assert all(sentence in text for sentence in answer_texts.errors_of(advice)), name
+        assert "20.0 % (95 % interval 10.0 to 30.0 %, 20 images) of urgent conditions" in text, name
+        assert "73.5" not in text, name  # what the threshold does with calibration images
+        assert "31.0" not in text, name
+
+
+def test_what_was_not_evaluated_says_how_the_threshold_was_fitted() -> None:
     level = RISK.levels[1].model_copy(update={"sent_on": SENT_ON})
     rule = RISK.model_copy(update={"levels": (RISK.levels[0], level)})
     said = concluded(of(0.6, 0.01, 0.35), urgent_risk=rule)
@@ -94,46 +176,29 @@ def test_a_bundles_rule_brings_both_errors_into_the_record() -> None:
     of_type = concluded(of(0.6, 0.01, 0.35), urgent_risk=rule, skin_type=5)
     assert of_type.urgent_risk is not None
     assert of_type.urgent_risk.sent_on is None
-    text = risk_guarantee(answered(urgent_risk=of_type.urgent_risk).diagnosis)
-    assert "was not measured for skin type 5 alone" in text
+    text = " ".join(answer_texts.decided(answered(urgent_risk=RECORD).diagnosis))
+    assert "fitted on 57 calibration lesions to miss at most 5 of 100." in text
+    assert "with 79 % confidence, and misses at most 8.1 % with 95 % confidence." in text
+    assert "It calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of the other" in text
+    own = RECORD.model_copy(update={"group": "skin type 5", "lesions": 20, "miss_rate": 0.1})
+    text = " ".join(answer_texts.decided(answered(urgent_risk=own, soon_risk=RECORD).diagnosis))
+    assert "20 calibration lesions of skin type 5 to miss at most 10 of 100" in text
+    assert "The threshold of soon was fitted on 57" in text
 
 
-def test_page_and_paper_say_how_many_others_are_called_urgent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
-    answer = answered(urgent_risk=RECORD)
-    words = (
-        "it calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of calibration images of "
-        "other conditions urgent. On photos by another camera both errors can be much larger."
-    )
-    paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))
-    page = result_html(answer, None)
-    for text in (page, paper.replace("\\(", "(").replace("\\)", ")")):
-        assert words in text.replace("\xa0", " ")
-
-
-def test_an_abstention_that_is_urgent_names_both_errors_too() -> None:
-    step = rich(Case((jpeg(80, 60),)), "urgent").diagnosis.next_step
-    unsure = {"abstained": "It cannot tell.", "next_step": step}
-    by_risk = risk_guarantee(answered(urgent_risk=RECORD, **unsure).diagnosis)
-    assert "miss at most 5 % of urgent lesions" in by_risk
-    assert "100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent" in by_risk
-    short = risk_errors(answered(urgent_risk=RECORD, **unsure).diagnosis)
-    assert short.startswith(
-        "The threshold is set to miss at most 5 % of urgent conditions; it calls"
-    )
-    assert short.endswith("as this one may be, both errors can be much larger.")
-    (fitted,) = theory(answered(urgent_risk=RECORD, **unsure).diagnosis)
-    assert "miss at most 5 % of urgent lesions like the calibration lesions" in fitted
-    by_set = risk_guarantee(answered(promise=PROMISE, **unsure).diagnosis)
-    assert "Of those of other conditions, 50.0 %" in by_set
-    assert risk_guarantee(answered(urgent_risk=RECORD, abstained="It cannot tell.").diagnosis) == ""
+def test_an_abstention_promises_nothing_and_names_both_errors() -> None:
+    advice = advice_errors(evaluation(), 0.05)
+    unsure = answered(abstained="It cannot tell.", urgent_risk=RECORD, advice_errors=advice)
+    text = " ".join(answer_texts.decided(unsure.diagnosis))
+    assert "may be unlike the calibration lesions" in text
+    assert "fitted on" not in text
+    assert answer_texts.set_sentence(unsure.diagnosis) == ""
+    assert answer_texts.errors(unsure.diagnosis)[2].startswith("This photo may be unlike")
 
 
 def test_without_a_threshold_the_sets_have_both_errors() -> None:
-    text = guarantee(answered(promise=PROMISE).diagnosis)
-    assert "Of those of other conditions, 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
+    text = " ".join(answer_texts.decided(answered(promise=PROMISE).diagnosis))
+    assert "an urgent condition in 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
     random = np.random.default_rng(0)
     truth_N = random.integers(0, 4, 80)
     fitted = fit_conformal(
@@ -144,6 +209,8 @@ def test_without_a_threshold_the_sets_have_both_errors() -> None:
     assert fitted.urgent_raised.low < fitted.urgent_raised.value < fitted.urgent_raised.high
     harmless = fit_conformal(random.dirichlet(np.ones(4), 80), truth_N, urgent_C=np.zeros(4, bool))
     assert harmless.urgent_raised is None
+    none = answered(urgent_risk=None, no_urgent_risk="It is old.", promise=None).diagnosis
+    assert "It is old." in answer_texts.decided(none)
 
 
 def test_an_older_rule_is_written_as_before() -> None:
@@ -162,38 +229,34 @@ def test_no_interval_is_without_width(value: float) -> None:
 def test_the_digits_show_the_width() -> None:
     many = shared(Share(value=0, low=0, high=0, pictures=90_000))
     assert many is not None
-    assert shown_share(many) == "0.000 % (95 % interval 0.000 to 0.004 %, 90,000 images)"
+    assert share_text(many) == "0.000 % (95 % interval 0.000 to 0.004 %, 90,000 images)"
 
 
-def test_an_evaluated_bundle_promises_what_was_measured() -> None:
+def test_an_evaluated_bundle_says_what_was_measured_of_its_sets() -> None:
     found = with_measured_sets(PROMISE, evaluation())
     assert found is not None
-    text = guarantee(answered(promise=found).diagnosis)
-    assert "80.6 % (95 % interval 71.0 to 88.0 %, 93 images)" in text
-    assert "Melanoma: 50.0 %" in text
-    assert "of urgent conditions 60.0 %" in text
-    assert "90" not in text.replace("of 90", "")
-    assert "with an urgent condition, 30.0 %" in text
-    assert "with another condition, 48.2 %" in text
-    assert "80.6 %" in result_html(answered(promise=found), evaluation()).replace("\xa0", " ")
-
-
-def test_an_evaluation_measures_both_errors_of_the_threshold() -> None:
-    risk = with_measured_risk(RECORD, evaluation())
-    text = risk_guarantee(answered(urgent_risk=risk).diagnosis)
-    assert "it misses 0.0 % (95 % interval 0.0 to 31.0 %, 10 images) of urgent conditions" in text
-    assert "100.0 % (95 % interval 95.7 to 100.0 %, 83 images) of other conditions urgent" in text
-    assert with_measured_risk(None, evaluation()) is None
+    diagnosis = answered(promise=found).diagnosis
+    held = "Such a set held the true condition of 81 of 100 test images."
+    assert answer_texts.set_sentence(diagnosis) == held
+    text = " ".join(answer_texts.decided(diagnosis))
+    assert "80.6 % (95 % interval 71.0 to 88.0 %, 100 images)" in text
+    assert "Melanoma least often, in 50.0 %" in text
+    assert "urgent conditions in 60.0 %" in text
+    assert "48.2" not in text  # the sets' errors are not those of the advice
+    assert held in result_html(answered(promise=found), evaluation())
 
 
 @pytest.mark.parametrize("metrics", [
     None, {}, {"sets": 3}, {"sets": {"coverage": {"value": "x"}}, "pictures": 3},
     {"sets": {"coverage": rate(7, 0, 1)}, "pictures": 3}, {"urgent_risk": {"levels": [3]}},
+    {"urgent_risk": {"chosen": 0.05}, "served": [3, {"name": "urgent classes", "rates": 4}]},
 ])  # fmt: skip
 def test_an_evaluation_without_these_figures_changes_nothing(metrics: Any) -> None:
     assert with_measured_sets(PROMISE, metrics) == PROMISE
-    assert with_measured_risk(RECORD, metrics) == RECORD
-    assert "about 90" in guarantee(answered(promise=PROMISE).diagnosis)
+    assert advice_errors(metrics, 0.05) is None
+    assert measured_risk(RECORD, None) == RECORD
+    fitted = "Such a set is fitted to hold the true condition of about 90 of 100 photos."
+    assert answer_texts.set_sentence(answered(promise=PROMISE).diagnosis) == fitted
 
 
 def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
@@ -205,9 +268,17 @@ def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
     from skindx.models.bundle.bundle_changes import add_metrics
 
     path = pack_tiny(tmp_path / "b", conformal=Conformal(pictures=9, thresholds={"all": 0.1})).path
-    figures = evaluation() | {"ensemble": measured(0.5)["ensemble"]}
+    figures = evaluation() | {"ensemble": measured(0.5)["ensemble"], "not_useful": ["It is bad."]}
+    del figures["urgent_risk"]  # the bundle has no threshold: its sets decide
     add_metrics(path, measured(0.5) | figures)
-    diagnosis = answer(Predictor.load(path), Case((skin_photo(),))).diagnosis
+    answered = answer(Predictor.load(path), Case((skin_photo(),)))
+    diagnosis = answered.diagnosis
     assert diagnosis.promise is not None
     assert diagnosis.promise.measured is not None
     assert diagnosis.promise.measured.coverage.value == 0.806
+    assert diagnosis.advice_errors is not None
+    assert diagnosis.advice_errors.raised.value == 0.5
+    first = answer_texts.warnings(diagnosis)[:2]
+    assert first == ["This bundle is not useful yet.", "It is bad."]
+    html = result_html(answered, None)
+    assert html.index("not useful yet") < html.index("sx-advice")

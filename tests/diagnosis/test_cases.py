@@ -23,7 +23,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis import heat_maps, pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import LEARNED, answer, answer_many
+from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
@@ -33,6 +33,7 @@ from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.ood_check import OodCheck
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+from skindx.texts import catalogue
 from skindx.ui.page.answer_html import result_html
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
@@ -102,10 +103,7 @@ def test_the_heat_map_is_of_the_condition_that_decides_the_next_step(
     assert asked == [last]
     assert diagnosis.candidates[0].key == classes[first].key
     assert diagnosis.deciding.key == classes[last].key  # in the record, however unlikely
-    assert diagnosis.heat_of == (
-        f"{classes[last].name}, which decides the next step, though {classes[first].name} is "
-        "likelier"
-    )
+    assert f"speak for {classes[last].name}, which decides the next step." in diagnosis.heat_words
 
 
 def test_a_batch_answers_as_its_cases_do_alone(
@@ -174,17 +172,18 @@ def test_a_photo_that_the_model_learned_from_is_called_so_and_is_not_similar_to_
     rows[1] = replace(rows[1], group=0)  # the lesion of the first
     known = replace(predictor, gallery=replace(gallery, rows=tuple(rows)))
     said = answer(known, Case((PHOTOS[0], skin_photo(seed=9))))
-    assert [LEARNED in photo.remarks for photo in said.diagnosis.photos] == [True, False]
+    learned = catalogue.text("remark_learned")
+    assert [learned in photo.remarks for photo in said.diagnosis.photos] == [True, False]
     assert {case.sha256 for case in said.diagnosis.similar} == {row.sha256 for row in rows[2:]}
     [row] = next(iter_predictions(known, [PHOTOS[0]])).to_pylist()
-    assert row["remarks"].startswith(LEARNED)
+    assert row["remarks"].startswith(catalogue.text("remark_learned"))
     console = Console(file=io.StringIO(), width=200)
     print_diagnosis(said.diagnosis, console)
     assert isinstance(console.file, io.StringIO)
     for shown in (console.file.getvalue(), result_html(said, None)):
-        assert shown.count(LEARNED) == 1
+        assert shown.count(catalogue.text("remark_learned")) == 1
     pdf = words_of(report_pdf(said, None, datetime(2026, 3, 4, tzinfo=UTC)))
-    assert "This photo is one of the images" in pdf
+    assert "The model learned from this photo" in pdf
 
 
 def check_of(scores: NDArray[np.float64]) -> OodCheck:
@@ -197,13 +196,13 @@ def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:
     said = answer(known, Case(PHOTOS[:1]))
     assert said.diagnosis.familiarity == pytest.approx(1)
     strict = replace(predictor, ood=check_of(np.full(99, -np.inf)))
-    with pytest.raises(Refused, match=r"^photo \d: the photo is unlike the images") as caught:
+    with pytest.raises(Refused, match=r"^Photo \d: The photo is unlike the images") as caught:
         answer(strict, Case(PHOTOS[:2]))
     assert caught.value.gate == "unfamiliar"
     few = np.array([-np.inf] * 96 + [np.inf] * 3)
     doubtful = answer(replace(predictor, ood=check_of(few)), Case(PHOTOS[:1]))
     assert doubtful.diagnosis.familiarity == pytest.approx(0.04)
-    assert "is unlike most of the images" in doubtful.diagnosis.abstained
+    assert "is unlike most images" in doubtful.diagnosis.abstained
 
 
 def test_a_case_of_no_photo_or_of_four_is_none() -> None:

@@ -7,12 +7,12 @@ from PIL import Image
 from skin_photo import skin_photo
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.photo_checks import ADVICE, check_photos
+from skindx.diagnosis.photo_checks import FAULTS, check_photos
 from skindx.imaging.photo_gates import Fault
 
 
 def test_there_is_advice_for_every_fault() -> None:
-    assert set(ADVICE) == set(get_args(Fault))
+    assert set(FAULTS) == set(get_args(Fault))
 
 
 def test_every_photo_of_a_case_is_looked_at() -> None:
@@ -24,14 +24,16 @@ def test_every_photo_of_a_case_is_looked_at() -> None:
         (0, "light"),
         (2, "unreadable"),
     ]
-    assert refusals[0].message.startswith("the photo is too dark")
+    assert refusals[0].message.startswith("The photo is too dark")
     seen, refusals = check_photos(Case((sound, dark)))
     assert (list(seen), refusals) == ([0, 1], [])
 
 
 def test_small_photos_are_remarked_on() -> None:
     small = check_photos(Case((skin_photo(180, 150),)))[0][0]
-    assert small.remarks == ("The photo is small (180 x 150 pixels): fine structures may be lost.",)
+    assert small.remarks == (
+        "The photo is small (180 x 150 pixels), so fine structures may be lost.",
+    )
     fine = check_photos(Case((skin_photo(800, 600),)))[0][0]
     assert fine.remarks == ()
 

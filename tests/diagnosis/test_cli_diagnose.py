@@ -63,21 +63,20 @@ def test_the_plain_answer_says_what_to_do_both_errors_and_what_the_model_does_no
     said, record = typed(bundle, photos[0]), json.loads(typed(bundle, photos[0], "--json"))
     lines, said = said.splitlines(), " ".join(said.split())
     assert record["next_step"]["urgency"] == "urgent"
-    assert " ".join(lines).startswith(f"Next step  {record['next_step']['advice']}")
+    assert " ".join(lines).startswith(f"What to do next  {record['next_step']['advice']}")
     for text in (
         record["next_step"]["because"],
-        "cannot rule out any disease",
-        "The threshold is set to miss at most 5 %",  # one error
-        "it calls 25.0 %",  # the other
+        "rules out no disease",
+        "How often this advice is wrong was not measured.",
         f"The model knows {len(classes)} conditions and no others",
-        "Urgent conditions that it does not know",
+        "It does not know other urgent conditions",
         record["source"]["digest"][:16],
         record["notice"],
     ):
         assert said.count(text) == 1, said
     for candidate in record["candidates"]:
         assert candidate["name"] in said
-    assert said.index("Next step") < said.index("ICD-10") < said.index("that it does not know")
+    assert said.index("What to do") < said.index("ICD-10") < said.index("It does not know")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_a_refused_photo_leaves_no_report(
     blurred = Path(photos[0]).with_name("blurred.jpg")
     blurred.write_bytes(skin_photo(blur=9))
     reports = ("--pdf", str(tmp_path / "report.pdf"), "--fhir", str(tmp_path / "report.json"))
-    with pytest.raises(Refused, match=r"^photo 2: the photo is too blurred"):
+    with pytest.raises(Refused, match=r"^Photo 2: The photo is too blurred"):
         typed(tiny_bundle, photos[0], str(blurred), *reports)
     assert not list(tmp_path.glob("report*"))
 

@@ -18,12 +18,13 @@ from skindx.clinic.narrative import sections
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CUT, Photo
+from skindx.diagnosis.record import Photo
+from skindx.diagnosis.record_assembly import cut_text
 from skindx.imaging.decode import decode
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
 
-SAYS = "part of the lesion was not seen"
+SAYS = "Part of the lesion seems to lie outside the square"
 
 
 def photo(x: float, radius: float) -> bytes:
@@ -86,7 +87,7 @@ def test_networks_that_see_whole_photos_miss_what_the_edge_cuts(model: Model) ->
     for data, cut in ((photo(0.4, 0.35), ""), (photo(0.3, 0.35), "edge")):
         (seen,) = sees_all.diagnose(data).diagnosis.photos
         assert seen.cut_by == cut
-        assert seen.remarks == ((CUT["edge"],) if cut else ())
+        assert seen.remarks == ((cut_text("edge"),) if cut else ())
 
 
 def test_the_detectors_box_decides_in_its_place(model: Model, tiny_bundle: Path) -> None:

@@ -17,7 +17,7 @@ from skindx.diagnosis.case import Case, Patient, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import Refused, open_photo, small_view
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import not_judged
 from skindx.imaging.dicom import spacing_of
 from skindx.imaging.image_formats import photo_format
 from skindx.scan.photo_store import photo_store
@@ -43,7 +43,7 @@ def test_the_answer_is_that_of_the_photo_within(predictor: Predictor) -> None:
     assert answered.views[0].jpeg == plain.views[0].jpeg
     patient = answered.diagnosis.patient
     assert patient == Patient(age=54, sex="female", site="back", from_file=("age", "sex", "site"))
-    sentence = "Read from the photo's file: age 54 years, sex female, place back."
+    sentence = "The photo's file gave age 54 years, sex female and place back."
     assert sentence in answered.diagnosis.use_of_facts
     assert "Doe" not in answered.diagnosis.model_dump_json()
     assert "4711" not in answered.diagnosis.model_dump_json()
@@ -54,7 +54,7 @@ def test_what_a_person_says_counts_for_more(predictor: Predictor) -> None:
     photos = (wrapped(PatientAge="054Y"), wrapped(PatientAge="055Y", PatientSex="M"))
     read = answer(predictor, Case(photos, patient)).diagnosis.patient
     assert read == Patient(age=30, duration="weeks", sex="male", from_file=("sex",))
-    assert use_of_facts(read).endswith("Read from the photo's file: sex male.")
+    assert use_of_facts(read).endswith("The photo's file gave sex male.")
 
 
 def test_photos_of_two_patients_are_no_case(predictor: Predictor) -> None:
@@ -67,12 +67,12 @@ def test_photos_of_two_patients_are_no_case(predictor: Predictor) -> None:
 def test_refusals_say_what_to_do() -> None:
     for data, words in (
         (wrapped(NumberOfFrames=200), "it has 200 frames; export one of them as an image."),
-        (wrapped()[:-1000], "cut short.*; export it again."),
-        (wrapped(Rows=60000, Columns=60000), "cap of .*; export it again with fewer pixels."),
+        (wrapped()[:-1000], "cut short.*, so export it again."),
+        (wrapped(Rows=60000, Columns=60000), "cap of .*, so export it again with fewer pixels."),
         (wrapped(Modality="SM"), "microscopy.*; give a photograph or dermoscopy of skin."),
     ):
         with pytest.raises(
-            Refused, match=f"^the DICOM file cannot be read: .*{words} {NOT_JUDGED}$"
+            Refused, match=f"^The DICOM file cannot be read.*{words} {not_judged()}$"
         ):
             open_photo(data)
 

@@ -14,7 +14,7 @@ from skin_photo import skin_photo
 
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
-from skindx.diagnosis.case import CHANGES_NOTHING, SKIN_TYPE_CHOOSES, Case, Patient, use_of_facts
+from skindx.diagnosis.case import Case, Patient, how_facts_count, skin_type_chooses, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.ui.http.api_schemas import form_schema
@@ -35,14 +35,14 @@ def test_what_is_said_is_true(tiny_bundle: Path) -> None:
     ("patient", "words"),
     [
         (Patient(), ""),
-        (Patient(age=3), "The answer does not depend on age: the networks saw the photos alone."),
+        (Patient(age=3), "The answer does not depend on age. The networks saw the photos alone."),
         (GIVEN, "does not depend on age, sex, place and duration"),
         (
             Patient(site="lip", laterality="midline"),
-            "The answer does not depend on place and side: the networks saw the photos alone.",
+            "The answer does not depend on place and side. The networks saw the photos alone.",
         ),
-        (Patient(skin_type=5), SKIN_TYPE_CHOOSES),
-        (Patient(sex="other", skin_type=2), f"saw the photos alone. {SKIN_TYPE_CHOOSES}"),
+        (Patient(skin_type=5), skin_type_chooses()),
+        (Patient(sex="other", skin_type=2), f"saw the photos alone. {skin_type_chooses()}"),
     ],
 )  # fmt: skip
 def test_it_names_what_was_given(patient: Patient, words: str) -> None:
@@ -64,9 +64,9 @@ def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
-    assert CHANGES_NOTHING in intake_html(64)
-    assert SKIN_TYPE_CHOOSES in intake_html(64)
-    assert CHANGES_NOTHING not in intake_html(64, fields=("age", "site"))
+    assert how_facts_count(()) in intake_html(64)
+    assert skin_type_chooses() in intake_html(64)
+    assert how_facts_count(()) not in intake_html(64, fields=("age", "site"))
     assert "uses age and place where given" in intake_html(64, fields=("age", "site"))
     schema = form_schema(3)["content"]["multipart/form-data"]["schema"]["properties"]
     used = form_schema(3, ("age", "site"))["content"]["multipart/form-data"]["schema"]
@@ -74,6 +74,6 @@ def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
         assert "does not change the answer" in schema[name]["description"]
         about = used["properties"][name]["description"]
         assert ("changes the answer where it is given" in about) == (name in ("age", "site"))
-    assert SKIN_TYPE_CHOOSES in schema["skin_type"]["description"]
+    assert skin_type_chooses() in schema["skin_type"]["description"]
     _, out, _ = skindx("diagnose", "--help")
     assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 2  # side, duration

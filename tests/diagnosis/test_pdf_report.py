@@ -18,8 +18,9 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Promise, Similar, UrgentRisk
+from skindx.diagnosis.record import CaseAnswer, Promise, Similar, UrgentRisk
 from skindx.models.conformal import Share
+from skindx.texts import catalogue
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -53,20 +54,20 @@ def test_the_notice_and_the_next_step_come_first(
     words = words_of(report_pdf(answered, figures(0.5), WHEN))
     diagnosis = answered.diagnosis
     order = [
-        "Preliminary. Made on 04 March 2026, 05:06 UTC",
+        "preliminary and was made on 04 March 2026, 05:06 UTC",
         "no medical device",
         diagnosis.next_step.advice.split(",")[0],
-        CANNOT_RULE_OUT[:50],
+        catalogue.text("cannot_rule_out")[:50],
         "The networks contradict",
         "What it resembles most",
         diagnosis.candidates[1].name,
         "The model knows 9 conditions",
         "Photo 1.",
-        "Similar images",
+        "Similar cases",
         "54 years",
         diagnosis.source.version[:16],
         "true one in 50.0 %",
-        "Some letters above are printed as",
+        "Some letters are printed as",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))
@@ -89,11 +90,11 @@ def test_both_errors_stand_under_the_next_step_and_the_guarantee_below(
     words = words_of(report_pdf(sure, None, WHEN))
     order = [
         sure.diagnosis.next_step.advice.split(",")[0],
-        "set to miss at most 5",
+        "How often this advice is wrong was not measured",
         "What it may be",
         "How this is decided",
-        "set on 57 calibration lesions",
-        "confidence at most 8.1",
+        "fitted on 57 calibration lesions to miss at most 5",
+        "at most 8.1",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))

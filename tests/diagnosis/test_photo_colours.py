@@ -59,7 +59,7 @@ def test_a_broken_profile_is_a_remark() -> None:
     seen, refusals = check_photos(Case((data,)))
     assert not refusals
     assert seen[0].remarks == (
-        "The photo's colour profile cannot be read and was ignored: its colours may be off.",
+        "The photo's colour profile cannot be read, so its colours may be off.",
     )
 
 

@@ -18,12 +18,12 @@ from skin_photo import skin_photo
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.diagnosis.answer_report import print_diagnosis
+from skindx.diagnosis.answer_texts import how_combined
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer, bundle_version
-from skindx.diagnosis.guarantees import how_combined, risk_guarantee
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
-from skindx.diagnosis.record_assembly import mix_text, shown_prevalence
+from skindx.diagnosis.record_assembly import measured_advice, mix_text, shown_prevalence
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import calibration_classes
@@ -98,8 +98,6 @@ def test_it_changes_what_is_shown_and_nothing_that_was_fitted(
     assert other.urgent_risk is not None
     for name in ("risk", "threshold", "miss_rate", "sent_on"):
         assert getattr(plain.urgent_risk, name) == getattr(other.urgent_risk, name)
-    assert plain.urgent_risk.ppv != other.urgent_risk.ppv
-    assert plain.urgent_risk.npv != other.urgent_risk.npv
 
 
 def test_the_correction_is_bayes_rule_by_hand() -> None:
@@ -150,8 +148,8 @@ def test_every_output_says_which_mix_the_probabilities_hold_for(
     from skindx.diagnosis.answer_report import report_pdf
 
     expected = (
-        "hold for the mix of diseases of the calibration images (",
-        "corrected for the prevalence that the operator gave: ",
+        "hold for the mix of diseases of the calibration images, ",
+        "hold for the prevalence that the operator gave, ",
     )
     for said, words in zip(answers, expected, strict=True):
         console = Console(file=io.StringIO(), width=400)
@@ -174,7 +172,7 @@ def test_every_output_says_which_mix_the_probabilities_hold_for(
 def test_a_bundle_that_does_not_name_its_mix_says_so(tiny_bundle: Path, file: Path) -> None:
     bundle = open_bundle(tiny_bundle)
     nameless: Any = SimpleNamespace(prevalence=None, calibration_mix=mix_of(bundle))
-    assert "which this bundle does not name" in mix_text(nameless)
+    assert "The bundle does not name the mix" in mix_text(nameless)
     assert shown_prevalence(nameless) is None
     with pytest.raises(UserError, match="does not say how many calibration images"):
         Predictor.load(tiny_bundle, prevalence=file)
@@ -252,21 +250,34 @@ def test_a_server_s_worker_takes_it(tiny_bundle: Path, file: Path) -> None:
 def test_the_sharpening_of_the_mean_is_told(answers: tuple[CaseAnswer, CaseAnswer]) -> None:
     diagnosis = answers[0].diagnosis
     assert diagnosis.temperature == 0.5
-    assert "sharpened by a temperature of 0.50" in how_combined(diagnosis)
-    assert "sharpened by a temperature of 0.50" in result_html(answers[0], None)
+    assert how_combined(diagnosis).startswith("A temperature of 0.50, fitted on the validation")
+    assert how_combined(diagnosis) in result_html(answers[0], None)
     assert how_combined(diagnosis.model_copy(update={"temperature": 1.0})) == ""
-    assert "softened" in how_combined(diagnosis.model_copy(update={"temperature": 1.4}))
+    assert "less sure than" in how_combined(diagnosis.model_copy(update={"temperature": 1.4}))
 
 
-def test_predictive_values_by_hand(answers: tuple[CaseAnswer, CaseAnswer]) -> None:
-    diagnosis = answers[0].diagnosis
-    risk = diagnosis.urgent_risk
-    assert risk is not None
-    assert risk.sent_on is not None
-    assert diagnosis.prevalence is not None
-    urgent = sum(diagnosis.prevalence[one.key] for one in ISIC9.classes if one.urgency == "urgent")
-    called = urgent * (1 - risk.miss_rate)
-    ppv = called / (called + (1 - urgent) * risk.sent_on.value)
-    assert (risk.prevalence, risk.ppv) == (pytest.approx(urgent), pytest.approx(ppv))
-    named = diagnosis.model_copy(update={"abstained": ""})
-    assert "(positive predictive value)" in risk_guarantee(named)
+def test_predictive_values_stand_at_the_prevalence_that_the_operator_gave(
+    plain: Predictor, corrected: Predictor
+) -> None:
+    rule = plain.urgent_risk
+    assert rule is not None
+    rates = {"urgent": {"value": 0.9, "low": 0.8, "high": 0.95}}
+    others = {"urgent": {"value": 0.2, "low": 0.1, "high": 0.3}}
+    metrics = {
+        "urgent_risk": {"chosen": rule.level().miss_rate},
+        "served": [
+            {"name": "urgent classes", "n": 100, "rates": rates},
+            {"name": "other classes", "n": 300, "rates": others},
+        ],
+    }
+    urgent = [one.key for one in ISIC9.classes if one.urgency == "urgent"]
+    shares = dict.fromkeys(ISIC9.keys[:-1], 0.01) | {ISIC9.keys[-1]: 0.92}
+    for predictor, share in ((plain, 0.01), (corrected, sum(shares[key] for key in urgent))):
+        vars(predictor)["metrics"] = metrics
+        advice = measured_advice(predictor)
+        del vars(predictor)["metrics"]
+        assert advice is not None
+        stated, own = advice.values
+        assert stated.prevalence == pytest.approx(share)
+        assert stated.ppv == pytest.approx(0.9 * share / (0.9 * share + 0.2 * (1 - share)))
+        assert own.prevalence == 0.25

@@ -11,9 +11,9 @@ from skindx.diagnosis.record import (
     Photo,
     Source,
     Vote,
-    percent,
 )
-from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Urgency
+from skindx.taxonomy import SkinClass, Urgency, advice_for
+from skindx.texts.catalogue import percent
 
 ORDER: list[Urgency] = ["routine", "unknown", "soon", "urgent"]
 
@@ -39,7 +39,7 @@ def test_the_next_step_follows_the_most_urgent_of_the_leading_classes(
 ) -> None:
     step = next_step([(a_class(urgency), share, False) for urgency, share in ranked])
     assert step.urgency == expected
-    assert step.advice == URGENCY_ADVICE[expected]
+    assert step.advice == advice_for(expected)
 
 
 def test_a_share_that_rounds_just_below_the_limit_counts_as_reached() -> None:
@@ -85,9 +85,9 @@ def a_diagnosis(
 @pytest.mark.parametrize(
     ("votes", "said"),
     [
-        (["a"], "single network"),
+        (["a"], "holds one network"),
         (["a", "a", "a"], "All 3 networks"),
-        (["a", "b", "a"], "disagree: 2 of 3 put A first"),
+        (["a", "b", "a"], "Only 2 of 3 networks put A first"),
         (["b", "c"], "None of the 2"),
     ],
 )

@@ -28,7 +28,7 @@ from skindx.diagnosis.photo_checks import (
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import LesionBox, Photo
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import not_judged
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
@@ -39,7 +39,7 @@ from skindx.ui.http.api_schemas import problem
 from skindx.workers import worker_process
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
-TWO = (Refusal(2, "light", "it is dark; take it again."), Refusal(0, "blur", "it is blurred."))
+TWO = (Refusal(2, "light", "It is dark, so take it again."), Refusal(0, "blur", "It is blurred."))
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def gates(error: Refused) -> list[tuple[int, str]]:
 
 def test_the_error_names_the_photos_in_their_order() -> None:
     error = Refused.of(TWO, 3)
-    causes = "photo 1: it is blurred; photo 3: it is dark; take it again."
-    assert str(error) == f"{causes} {NOT_JUDGED}"
+    causes = "Photo 1: It is blurred. Photo 3: It is dark, so take it again."
+    assert str(error) == f"{causes} {not_judged()}"
     assert (error.gate, error.photo) == ("blur", 0)
     assert error.refusals == (TWO[1], TWO[0])
-    assert str(Refused.of(TWO[1:], 1)) == f"it is blurred. {NOT_JUDGED}"
+    assert str(Refused.of(TWO[1:], 1)) == f"It is blurred. {not_judged()}"
 
 
 def noise(width: int, height: int, high: int = 256) -> bytes:
@@ -95,24 +95,24 @@ def test_no_refusal_sounds_like_an_all_clear(
     seen = {gate for error in errors for _, gate in gates(error)}
     assert seen == set(get_args(Gate))
     for error in errors:
-        assert str(error).count(NOT_JUDGED) == 1
-        assert str(error).endswith(NOT_JUDGED)
+        assert str(error).count(not_judged()) == 1
+        assert str(error).endswith(not_judged())
         said = [
             problem(422, str(error), refused=error),
             fhir_problem(422, str(error), refused=error),
         ]
         for body in map(json.loads, (answer_.body for answer_ in said)):
-            shown = json.dumps(body, ensure_ascii=False).count(NOT_JUDGED)
+            shown = json.dumps(body, ensure_ascii=False).count(not_judged())
             assert shown == len(error.refusals) + ("error" in body)
         row = row_of(error)
         assert row["reason"] == str(error)
-        assert NOT_JUDGED in shown_row({FILE: "a.jpg", "sha256": "", **row}, "", {})["text"]
-    assert row_of(UserError("it is odd."))["reason"].endswith(NOT_JUDGED)
+        assert not_judged() in shown_row({FILE: "a.jpg", "sha256": "", **row}, "", {})["text"]
+    assert row_of(UserError("it is odd."))["reason"].endswith(not_judged())
     monkeypatch.setattr(
         type(predictor.bundle), "images", SimpleNamespace(modality="dermoscopic"), raising=False
     )
     for error in (refused(strange, SOUND), refused(predictor, noise(200, 200))):
-        assert "take the photo through one" in str(error)
+        assert "take the photo through a dermatoscope" in str(error)
     assert "dermatoscope" not in str(refused(predictor, BLURRED))
 
 
@@ -127,7 +127,7 @@ def test_a_refused_photo_from_afar_is_offered_a_scan(
     afar = Photo(width=240, height=180, sha256="0" * 64, boxes=boxes)
     monkeypatch.setattr("skindx.diagnosis.diagnose.photo_of", lambda *_: afar)
     error = refused(strange, SOUND, SOUND)
-    assert str(error).count("It shows 4 small lesions, as from afar: scan it") == 2
+    assert str(error).count("It shows 4 small lesions, so scan it") == 2
     assert "`skindx scan run`" in error.refusals[0].text
 
 
@@ -202,7 +202,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, SOUND)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "without one, or to show something other than skin; take it through a" in str(error)
+    assert "through a dermatoscope, unless it shows something other than skin" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True

@@ -5,22 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.diagnosis.record import NextStep
-from skindx.diagnosis.scope import (
-    WITHOUT_TIME,
-    cannot_reassure,
-    known_names,
-    knows,
-    lacks,
-    without_reassurance,
-)
-from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Urgency, load_taxonomy
+from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, without_reassurance
+from skindx.taxonomy import SkinClass, Urgency, advice_for, load_taxonomy
+from skindx.texts import catalogue
 
 ISIC9, SKIN10 = (load_taxonomy(name).classes for name in ("isic9", "skin10"))
 TIERS: list[Urgency] = ["routine", "unknown", "soon", "urgent"]
 
 
 def step(urgency: Urgency) -> NextStep:
-    return NextStep(urgency=urgency, advice=URGENCY_ADVICE[urgency], because="X is in the set.")
+    return NextStep(urgency=urgency, advice=advice_for(urgency), because="X is in the set.")
 
 
 def test_names_and_what_is_missing_become_sentences() -> None:
@@ -32,7 +26,7 @@ def test_names_and_what_is_missing_become_sentences() -> None:
     assert knows(known_names(ISIC9)) == "The model knows 9 conditions and no others."
     assert knows(("A",)) == "The model knows 1 condition and no other."
     assert knows(()) == lacks(()) == ""
-    assert lacks(("a", "b")).endswith("does not know, among others: a, b.")
+    assert lacks(("a", "b")).endswith("does not know other urgent conditions, among them a and b.")
 
 
 @pytest.mark.parametrize("urgency", TIERS)
@@ -49,8 +43,10 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
         assert said == step(urgency)
         return
     assert said.urgency != "routine"
-    assert said.advice == WITHOUT_TIME
-    assert "does not know melanoma and squamous cell carcinoma" in said.because
+    without_time = {"soon": "advice_soon_without_time"}.get(urgency, "advice_without_time")
+    assert said.advice == catalogue.text(without_time)
+    why = (said.because, *said.more)
+    assert any("does not know melanoma or squamous cell carcinoma" in text for text in why)
     for time in ("next visit", "weeks", "months"):
         assert time not in said.advice
 
@@ -58,9 +54,9 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
 def test_a_cancer_without_urgency_in_an_older_bundle_is_named() -> None:
     melanoma, scc = (SkinClass(key=key, name=key) for key in ("melanoma", "SCC"))
     old = [melanoma, scc, SkinClass(key="nevus", name="nevus", urgency="routine")]
-    assert "has no urgency for melanoma and SCC" in cannot_reassure(old)
+    assert "has no urgency for melanoma or SCC" in cannot_reassure(old)
     answered = without_reassurance(step("routine"), old)
-    assert (answered.urgency, answered.advice) == ("unknown", WITHOUT_TIME)
+    assert (answered.urgency, answered.advice) == ("unknown", catalogue.text("advice_without_time"))
 
 
 @given(st.sets(st.sampled_from(range(len(ISIC9))), min_size=1), st.sampled_from(TIERS))

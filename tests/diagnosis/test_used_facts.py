@@ -58,8 +58,8 @@ def test_the_answer_says_what_was_used_and_what_it_would_be_without(knowing: Bun
     assert told.used_facts.without == pytest.approx(without[first.key])
     assert told.candidates[0].probability > told.used_facts.without
     text = told.use_of_facts
-    assert text.startswith(f"The answer uses age and place: {first.name} has ")
-    assert "by the photos alone it would have" in text
+    assert text.startswith(f"The answer uses age and place. {first.name} has ")
+    assert "by the photos alone." in text
     assert text.endswith("The answer does not depend on duration.")
     # Sets are those that were fitted for answers with these fields.
     assert (plain.promise, told.promise) != (None, None)

@@ -17,7 +17,6 @@ from rich.console import Console
 from skindx.core.errors import UserError
 from skindx.core.measurement import MeasurementOrigin
 from skindx.data.manifest import Record
-from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.figures import bounds, decimal, percent, points
@@ -40,6 +39,7 @@ from skindx.evaluation.report_plots import (
 from skindx.evaluation.score import Evaluation, measure
 from skindx.metrics import DetectionScore, Interval
 from skindx.models.ensemble import Prediction
+from skindx.texts.catalogue import text
 
 ORIGIN = MeasurementOrigin(
     bundle="runs/demo/bundle",
@@ -473,7 +473,7 @@ def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
         "Melanoma",
     ]
     html = render(dataclasses.replace(simulated(), sets=sets))
-    assert set_holds(0.9) in html  # the sentence of the page and of the PDF
+    assert text("set_fitted", level=0.9) in html  # the sentence of the page and of the PDF
     assert "promise" not in html.lower()
     alone = dataclasses.replace(sets, by_group=(), by_urgency=(row("routine"),))
     assert set_rows(alone) == ["urgency routine", "Melanoma"]

@@ -20,9 +20,11 @@ PLAIN: dict[str, Any] = USE.model_dump(mode="json")
 def test_the_sentence_is_made_of_its_fields() -> None:
     assert USE.sentence == SAYS
     assert USE.licence_text == "CC-BY-NC-4.0 (https://creativecommons.org/licenses/by-nc/4.0/)"
-    assert USE.text.startswith(f"{SAYS} Licence of the weights: CC-BY-NC-4.0 (https://")
+    assert USE.text.startswith(f"{SAYS} The licence of the weights is CC-BY-NC-4.0 (https://")
     free = UseLimits(licence="Our own", commercial=True, learned_from="photos.", not_for=("dogs",))
-    assert free.sentence == "For research. It learned from photos; it knows nothing about dogs."
+    assert (
+        free.sentence == "It is for research. It learned from photos and knows nothing about dogs."
+    )
     assert (free.licence_text, free.licence_url) == ("Our own", "")
     assert USE.model_copy(update={"not_for": ()}).sentence.endswith("images of moles.")
 

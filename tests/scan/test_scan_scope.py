@@ -18,7 +18,6 @@ from whole_photo import ArrayPhoto
 
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.models.conformal import Share
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
@@ -26,6 +25,7 @@ from skindx.scan.outputs.scan_pages import threshold_sentence
 from skindx.scan.outputs.scan_result import missed_sentence, read_summary
 from skindx.scan.scanned_lesions import diagnose_lesions, rank, read_lesions, write_lesions
 from skindx.taxonomy import SkinClass, Taxonomy
+from skindx.texts import catalogue
 from skindx.ui.scans.scan_answer import answer_of, list_html
 
 SIZE = (500, 400)
@@ -76,10 +76,10 @@ def test_without_urgent_classes_no_output_gives_an_urgent_risk(harmless: Folder)
     with (harmless.path / "lesions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {(row["urgent_risk"], row["urgent"]) for row in rows} == {("", "")}
-    assert {row["no_urgent_risk"] for row in rows} == {NO_URGENT_CLASSES}
+    assert {row["no_urgent_risk"] for row in rows} == {catalogue.text("no_urgent_classes")}
     assert pq.read_table(harmless.path / "lesions.parquet")["urgent_risk"].null_count == 5
     assert [one.urgent_risk for one in harmless.answer.lesions] == [None] * 5
-    assert harmless.answer.no_urgent_risk == NO_URGENT_CLASSES
+    assert harmless.answer.no_urgent_risk == catalogue.text("no_urgent_classes")
     assert '<span class="risk">–</span>' in harmless.texts()["scan.html"]
 
 
@@ -87,7 +87,7 @@ def test_every_output_says_which_conditions_the_model_does_not_know(harmless: Fo
     for name, text in harmless.texts().items():
         assert "Melanocytic naevus" in text, name
         assert "Merkel cell carcinoma" in text, name
-        assert name == "api" or "does not know melanoma and squamous cell carcinoma" in text, name
+        assert name == "api" or "does not know melanoma or squamous cell carcinoma" in text, name
     assert "melanoma" in harmless.answer.unknown_urgent
     assert harmless.answer.warning.startswith("The model does not know melanoma")
     summary = read_summary(harmless.path)

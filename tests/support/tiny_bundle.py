@@ -35,8 +35,8 @@ USE = UseLimits(
 )
 """What a bundle says of its use in tests."""
 SAYS = (
-    "For research, not for commercial use. It learned from dermoscopic images of moles; it knows "
-    "nothing about children, nails or mucosa."
+    "It is for research, not for commercial use. It learned from dermoscopic images of moles and "
+    "knows nothing about children, nails or mucosa."
 )
 """The sentence that each answer of such a bundle has."""
 

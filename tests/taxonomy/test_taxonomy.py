@@ -1,6 +1,7 @@
 import csv
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import (
-    URGENCY_ADVICE,
     SkinClass,
     Taxonomy,
+    Urgency,
+    advice_for,
     load_taxonomy,
     normalise,
     taxonomy_names,
@@ -236,7 +238,7 @@ def test_unknown_urgency_sends_to_a_clinician() -> None:
     own = SkinClass(key="New_Class", name="New class")
     assert own.urgency == "unknown"
     assert own.advice == "See a clinician."
-    assert all("clinician" in sentence for sentence in URGENCY_ADVICE.values())
+    assert all("clinician" in advice_for(urgency) for urgency in get_args(Urgency))
 
 
 @pytest.mark.parametrize(

@@ -74,19 +74,22 @@ ROW = dict.fromkeys(COLUMNS) | {
 def test_a_row_leads_with_the_condition_that_decides_and_the_risk_that_did() -> None:
     urgent = shown_row(ROW | {"urgency": "urgent", "decided_by": "mel"}, "", NAMES)
     assert urgent["first"] == "because of Melanoma"
-    assert urgent["text"] == "Likeliest: Nevus, 78 %. Set: Nevus, Melanoma."
-    assert urgent["risks"] == [("urgent risk", "10.0 %", "urgent from 3.0 %")]
+    assert urgent["text"] == "The likeliest is Nevus, 78 %. The set is Nevus and Melanoma."
+    assert urgent["risks"] == [("10.0 %", "risk of urgent, urgent from 3.0 %")]
     raised = {"urgency": "soon", "decided_by": "akiec", "urgent_risk": 0.01}
     soon = shown_row(ROW | raised, "", NAMES)
     assert soon["first"] == "because of Actinic keratosis"
     assert soon["risks"] == [
-        ("risk of urgent or soon", "15.0 %", "soon from 12.0 %"),
-        ("urgent risk", "1.0 %", "urgent from 3.0 %"),
+        ("15.0 %", "risk of urgent or soon, soon from 12.0 %"),
+        ("1.0 %", "risk of urgent, urgent from 3.0 %"),
     ]
     not_ruled_out = shown_row(ROW | raised | {"soon_risk": 0.02}, "", NAMES)  # the set did
-    assert [name for name, _, _ in not_ruled_out["risks"]] == ["urgent risk"]
+    assert [name for _, name in not_ruled_out["risks"]] == ["risk of urgent, urgent from 3.0 %"]
     likeliest = shown_row(ROW | {"urgency": "routine", "decided_by": "nv"}, "", NAMES)
-    assert (likeliest["first"], likeliest["text"]) == ("Nevus, 78 %", "Set: Nevus, Melanoma.")
+    assert (likeliest["first"], likeliest["text"]) == (
+        "Nevus, 78 %",
+        "The set is Nevus and Melanoma.",
+    )
     unsure = shown_row(
         ROW | {"urgency": "urgent", "decided_by": "mel", "abstained": "Blur."}, "", NAMES
     )

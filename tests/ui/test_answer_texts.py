@@ -14,55 +14,21 @@ from rich.console import Console
 from skin_photo import skin_photo
 
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis import answer_texts, pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis.answer_texts import set_sentence
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
-from skindx.diagnosis.guarantees import (
-    coverage,
-    guarantee,
-    missed,
-    set_errors,
-    shown_share,
-    theory,
-)
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import (
-    SEES_SQUARE,
-    SEES_WHOLE,
-    CaseAnswer,
-    LesionBox,
-    MeasuredSets,
-    Promise,
-)
+from skindx.diagnosis.record import CaseAnswer, LesionBox, MeasuredSets
 from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
+from skindx.texts import catalogue
+from skindx.texts.catalogue import share_text
 from skindx.ui.page.answer_html import problem_html, result_html, scope_html, waiting_html
 from skindx.ui.page.diagnosis_page import intake_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
-PROMISE = Promise(
-    level=0.9,
-    pictures=1232,
-    group="skin type 5",
-    urgent_missed=Share(value=0.031, low=0.008, high=0.079, pictures=64),
-)
-
-
-def test_the_guarantee_by_hand() -> None:
-    assert coverage(PROMISE, 3) == (
-        "These 3 conditions are the set that the model names: of 100 photos like the calibration "
-        "images, about 90 have their true condition in such a set (fitted on 1,232 images of skin "
-        "type 5)."
-    )
-    assert coverage(PROMISE, 1).startswith("This condition is the set")
-    apart = coverage(PROMISE.model_copy(update={"urgent_level": 0.95}), 3)
-    assert "of urgent conditions about 95 (" in apart
-    assert apart.endswith("though it is less likely than another outside.")
-    same = PROMISE.model_copy(update={"urgent_level": 0.9})
-    assert coverage(same, 3) == coverage(PROMISE, 3)
-    assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 images)" in missed(PROMISE)
-    assert "could not be measured" in missed(PROMISE.model_copy(update={"urgent_missed": None}))
 
 
 def painted(width: int) -> CaseAnswer:
@@ -83,8 +49,8 @@ def on_paper(answer: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(101)
-    said, decided = set_errors(answer.diagnosis), theory(answer.diagnosis)
-    assert "about 90" in said
+    said, decided = set_sentence(answer.diagnosis), answer_texts.decided(answer.diagnosis)
+    assert "about 90 of 100" in said
     assert any("fitted on" in text for text in decided)
     for shown in (in_terminal(answer), on_paper(answer, monkeypatch)):
         assert all(shown.count(text) == 1 for text in (said, *decided))
@@ -94,16 +60,19 @@ def test_a_set_that_holds_a_rarer_condition_than_it_leaves_out_says_why() -> Non
     diagnosis = painted(101).diagnosis
     first, second, third, *_ = diagnosis.candidates
     assert diagnosis.promise
+    promise = diagnosis.promise.model_copy(update={"urgent_level": 0.95, "group": "skin_type_5"})
     update = {
         "candidates": tuple(
             one.model_copy(update={"in_set": held})
             for one, held in ((first, True), (second, False), (third, True))
         ),
-        "promise": diagnosis.promise.model_copy(update={"urgent_level": 0.95}),
+        "promise": promise,
     }
-    swapped = diagnosis.model_copy(update=update)
-    assert "one may be in the set though it is less likely" in set_errors(swapped)
-    assert "less likely" not in set_errors(diagnosis)
+    swapped = " ".join(answer_texts.decided(diagnosis.model_copy(update=update)))
+    assert "one may be in the set although a likelier condition is not" in swapped
+    assert "95 of 100 for urgent conditions" in swapped
+    assert "232 calibration images of skin type 5" in swapped
+    assert "likelier" not in " ".join(answer_texts.decided(diagnosis))
 
 
 def test_no_measured_figure_is_said_twice() -> None:
@@ -118,22 +87,25 @@ def test_no_measured_figure_is_said_twice() -> None:
     shown = in_terminal(
         replace(answer, diagnosis=answer.diagnosis.model_copy(update={"promise": promise}))
     )
-    assert all(shown.count(shown_share(share)) == 1 for share in shares.values())
+    said = ("urgent", "least")
+    assert all(shown.count(share_text(shares[name])) == 1 for name in said)
+    # Errors of the sets are not those of the advice, and nobody is given both.
+    assert share_text(shares["urgent_missed"]) not in shown
 
 
 def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(103)
     assert answer.diagnosis.abstained
-    assert guarantee(answer.diagnosis) == ""
+    assert set_sentence(answer.diagnosis) == ""
     terminal, paper = in_terminal(answer), on_paper(answer, monkeypatch)
     for text in (terminal, paper):
         assert "The model does not know." in text
         assert "of 100 photos" not in text
-        assert "may be" not in text.replace("One may be", "")
+        assert "What it may be" not in text
     assert "█" not in terminal
     assert "●" not in terminal
     assert "in the set" not in paper.replace("conditions in the set", "")
-    assert "Grad-CAM" not in paper
+    assert "heat map" not in paper
 
 
 def test_without_sets_the_paper_has_no_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +126,8 @@ def test_what_is_known_is_listed_in_terminal_and_on_paper(monkeypatch: pytest.Mo
     answer = painted(101)
     for text in (in_terminal(answer), on_paper(answer, monkeypatch)):
         assert "The model knows 9 conditions and no others." in text
-        assert ", ".join(answer.diagnosis.known) in text
-        assert "does not know, among others: Merkel cell carcinoma" in text
+        assert ", ".join(answer.diagnosis.known[:-1]) in text
+        assert "does not know other urgent conditions, among them Merkel cell carcinoma" in text
 
 
 def with_source(answer: CaseAnswer, learned_from: str) -> CaseAnswer:
@@ -172,7 +144,7 @@ def test_every_answer_of_a_model_of_paintings_says_so(monkeypatch: pytest.Monkey
     page = result_html(answer, None)
     assert page.index(warning) < page.index('class="sx-advice"'), "nobody reads the end of a page"
     assert warning in answer.diagnosis.model_dump_json()
-    assert "paintings" not in result_html(painted(101), None)
+    assert "synthetic" not in result_html(painted(101), None)
     assert warning in scope_html(load_taxonomy("isic9"), warning)
 
 
@@ -192,8 +164,8 @@ def test_no_chip_says_routine_where_nothing_may_be_said_to_wait(
         assert "sx-chip sx-routine" not in result_html(doubtful, None)
         rows = in_terminal(doubtful).split("probability")[1].split("\n")[1 : len(routine) + 1]
         assert not any("routine" in row for row in rows)
-        table = on_paper(doubtful, monkeypatch).split("probability")[1]
-        assert "routine" not in table.split("Where no urgency stands")[0]
+        table = on_paper(doubtful, monkeypatch).split("Probability")[1]
+        assert "routine" not in table.split("A dash in the column")[0]
 
 
 def test_a_detectors_score_is_no_probability_of_a_disease() -> None:
@@ -226,7 +198,7 @@ def test_where_networks_see_whole_photos_no_square_is_drawn(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictor = Predictor.load(tiny_bundle)
-    frames = {"square": SEES_SQUARE, "whole": SEES_WHOLE}
+    frames = {"square": catalogue.text("seen_square"), "whole": catalogue.text("seen_whole")}
     members = predictor.bundle.spec.members
     for kinds in ("whole", "whole"), ("square", "whole"):
         framed = tuple(
@@ -261,8 +233,8 @@ def test_the_square_that_the_networks_see_is_drawn(
     assert top + bottom == pytest.approx(photo.height)
     html = result_html(answer, None)
     assert f'class="sx-over" x="{round(left, 1)}" y="{round(top, 1)}"' in html
-    assert SEES_SQUARE in html
-    assert SEES_SQUARE[:40] in on_paper(answer, monkeypatch)
+    assert catalogue.text("seen_square") in html
+    assert catalogue.text("seen_square")[:40] in on_paper(answer, monkeypatch)
     old = photo.model_copy(update={"square": None})
     plain = answer.diagnosis.model_copy(update={"photos": (old,)})
-    assert SEES_SQUARE not in result_html(replace(answer, diagnosis=plain), None)
+    assert catalogue.text("seen_square") not in result_html(replace(answer, diagnosis=plain), None)

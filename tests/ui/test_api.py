@@ -17,8 +17,8 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.photo_checks import Refusal, Refused, WideRule
-from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS, CaseAnswer
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.scope import not_judged
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_routes import docs_html, routes
 from skindx.ui.http.server_metrics import (
@@ -184,12 +184,12 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
     app, metrics = served(Fake(Refused.of(two, 3)))
     said = ask(app, "POST", "/v1/diagnose", files=[("photo", b"x")] * 3).json()
     assert said == {
-        "error": f"Photo 1: it is blurred; photo 3: it is dark. {NOT_JUDGED}",
+        "error": f"Photo 1: it is blurred. Photo 3: it is dark. {not_judged()}",
         "gate": "blur",
         "photo": 0,
         "refusals": [
-            {"photo": 0, "gate": "blur", "error": f"It is blurred. {NOT_JUDGED}"},
-            {"photo": 2, "gate": "light", "error": f"It is dark. {NOT_JUDGED}"},
+            {"photo": 0, "gate": "blur", "error": f"It is blurred. {not_judged()}"},
+            {"photo": 2, "gate": "light", "error": f"It is dark. {not_judged()}"},
         ],
     }
     text = metrics.text().decode()
@@ -216,7 +216,7 @@ def test_the_description_is_whole(painted: CaseAnswer) -> None:
     assert "skin_type" in fields
     assert str(MAX_BYTES >> 20)  # the limit itself is told by 413's sentence
     html = docs_html(described)
-    assert CANNOT_RULE_OUT in html
+    assert "it rules out no disease" in html
     for name in (*fields, "/v1/metrics", "Retry-After", "too blurred"):
         assert name in html
     # What is inside a diagnosis is described too, down to the boxes of a photo.
@@ -231,7 +231,7 @@ def test_the_description_is_whole(painted: CaseAnswer) -> None:
         assert name in html
     assert html.count("<code>LesionBox</code>") == 1
     assert html.count("<code>RefusedPhoto</code>") == 1
-    assert SET_HOLDS.format(level="100 times this") in html
+    assert "The share of true conditions that the sets were fitted to hold" in html
     assert '<pre tabindex="0">curl -F' in html
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import Seen
 
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import not_judged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -117,7 +117,7 @@ def test_what_belongs_to_an_earlier_case_changes_nothing(
     page.wait_for_selector(".sx-refused")
     (blurred, unjudged) = page.evaluate("said")
     assert blurred.startswith("The photo is blurred")
-    assert unjudged == NOT_JUDGED
+    assert unjudged == not_judged()
 
 
 def test_a_server_that_went_away_is_said_and_the_next_one_answers(

@@ -187,9 +187,9 @@ def test_the_page_says_after_the_answer_what_an_example_is(examples: Examples) -
     def verdict(example: Any, diagnosis: Any = answer.diagnosis) -> str:
         return example_of(example, diagnosis, taxonomy).verdict
 
-    assert verdict(right) == "The model is right: it puts this condition first."
+    assert verdict(right) == "The model is right and puts this condition first."
     assert verdict(wrong) == (
-        f"The model is wrong: it puts {CLASSES[0].name} first. Its set holds the true condition "
+        f"The model is wrong and puts {CLASSES[0].name} first. Its set holds the true condition "
         "too."
     )
     assert "does not know" in verdict(wrong.model_copy(update={"truth": "Kerion"}))

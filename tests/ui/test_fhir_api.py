@@ -10,7 +10,7 @@ from test_api import Fake, ask, served
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refusal, Refused
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import not_judged
 from skindx.ui.diagnosis_pool import Busy
 from skindx.ui.http.answer_forms import NotAcceptable, wants_fhir
 
@@ -77,7 +77,7 @@ def test_the_answer_is_a_bundle_with_what_was_included() -> None:
     ("error", "options", "status", "code", "texts"),
     [
         (Refused.of([Refusal(0, "blur", "it is blurred.")], 1), {}, 422, "processing",
-         [f"It is blurred. {NOT_JUDGED}"]),
+         [f"It is blurred. {not_judged()}"]),
         (UserError("it is odd."), {}, 422, "processing", ["It is odd."]),
         (Busy(7), {}, 503, "throttled", None),
         (UserError("-"), {"data": {"age": "old"}}, 400, "invalid", None),

@@ -20,7 +20,7 @@ from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, PhotoView
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import not_judged
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.diagnosis_pool import Busy, DiagnosisPool, Unanswered, load_bundle
 from skindx.workers import worker_process
@@ -86,7 +86,10 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
                 *(pool.diagnose(Case((path,))) for path in said), return_exceptions=True
             )
             assert isinstance(reported[0], Refused)
-            assert (reported[0].gate, str(reported[0])) == ("blur", f"it is blurred. {NOT_JUDGED}")
+            assert (reported[0].gate, str(reported[0])) == (
+                "blur",
+                f"it is blurred. {not_judged()}",
+            )
             assert str(reported[1]) == "it is wrong."
             assert isinstance(reported[2], Unanswered)
             assert isinstance(reported[3], CaseAnswer)  # whatever was in one batch with it
@@ -218,6 +221,7 @@ import asyncio, sys
 from skindx.diagnosis.case import Case
 from skindx.ui.diagnosis_pool import DiagnosisPool
 from skindx.workers.worker_pool import PoolSettings
+from skindx.diagnosis.scope import not_judged
 async def run():
     async with DiagnosisPool(sys.argv[1:], PoolSettings(workers=2)) as pool:
         asyncio.ensure_future(pool.diagnose(Case((b"hang",))))

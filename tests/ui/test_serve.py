@@ -78,7 +78,7 @@ def test_what_is_no_image_gets_a_sentence(served: Served) -> None:
     for name in ("notes.jpg", "../../up.png", "a<b>.jpg"):
         answer = served.answer(served.upload(b"not a picture", name), f"bad-{name}")
         assert answer.success
-        assert "not a photo in" in answer.said
+        assert "no photo in" in answer.said
         assert "Traceback" not in answer.said
         assert served.uploads == []
 

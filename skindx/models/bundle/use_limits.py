@@ -19,8 +19,9 @@ from skindx.core.untrusted import MEGABYTE, read_plain, read_plain_values
 from skindx.data.origin import parse_licence
 from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
 from skindx.taxonomy import SkinClass
+from skindx.texts.catalogue import joined, text
 
-MOST_WORDS = 30
+MOST_WORDS = 32
 """An answer is read on a phone: what each one says of its limits is at most this long."""
 
 
@@ -81,11 +82,19 @@ class UseLimits(Settings):
     @property
     def sentence(self) -> str:
         """What each answer of the bundle says, at most MOST_WORDS words."""
-        allowed = "" if self.commercial else ", not for commercial use"
-        *first, last = self.not_for or ("",)
-        lacking = f"{', '.join(first)} or {last}" if first else last
-        lacks = f"; it knows nothing about {lacking}" if lacking else ""
-        return f"For {self.purpose}{allowed}. It learned from {self.learned_from}{lacks}."
+        return joined(self.purpose_text, self.learned)
+
+    @property
+    def purpose_text(self) -> str:
+        """What it may be used for, in a sentence."""
+        return text("use_research_commercial" if self.commercial else "use_research")
+
+    @property
+    def learned(self) -> str:
+        """What it learned from and knows nothing about, in a sentence."""
+        if self.not_for:
+            return text("learned_from_lacks", images=self.learned_from, lacking=self.not_for)
+        return text("learned_from", images=self.learned_from)
 
     @property
     def licence_text(self) -> str:
@@ -95,8 +104,9 @@ class UseLimits(Settings):
     @property
     def licensed(self) -> str:
         """Licence and citation in sentences."""
-        cite = f" Citation: {self.citation.removesuffix('.')}." if self.citation else ""
-        return f"Licence of the weights: {self.licence_text}.{cite}"
+        named = text("use_licence", licence=self.licence_text)
+        cite = self.citation.removesuffix(".")
+        return joined(named, text("use_citation", citation=cite) if cite else "")
 
     @property
     def text(self) -> str:

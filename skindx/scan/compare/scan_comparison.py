@@ -13,11 +13,11 @@ from skindx.core.errors import UserError
 from skindx.core.private_files import private_output, write_private, write_private_csv
 from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.tables.cells import no_formula
-from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match
 from skindx.scan.compare.registration import Registration, ScanView, StoredScan, read_scan, register
 from skindx.scan.outputs.scan_result import Summary, shown_risk
+from skindx.texts.catalogue import joined, percent, text
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def render_comparison(comparison: ScanComparison) -> str:
         "comparison.html.jinja"
     ).render(
         title=f"Compared scans: {headline(comparison)}",
-        notice=f"A lesion that did not change can be dangerous, and {CANNOT_RULE_OUT}",
+        notice=joined(text("unchanged_dangerous"), text("cannot_rule_out")),
         before_when=_when(comparison.before.summary),
         after_when=_when(comparison.after.summary),
         remarks=_remarks(comparison),

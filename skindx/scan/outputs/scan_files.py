@@ -24,7 +24,7 @@ from skindx.core.untrusted import MALFORMED, MEGABYTE, read_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.data.tables.cells import no_formula
-from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
+from skindx.diagnosis.scope import Scope, urgent_known
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.outputs.scan_pages import (
     PAGE,
@@ -45,6 +45,7 @@ from skindx.scan.outputs.scan_result import (
 from skindx.scan.pixel_store import ReadRegion, overview
 from skindx.scan.scanned_lesions import RankedLesion, ScannedLesion, ScannedPhoto
 from skindx.taxonomy import SkinClass
+from skindx.texts.catalogue import text
 
 PARQUET, CSV = "lesions.parquet", "lesions.csv"
 CLASSES = b"classes"
@@ -89,7 +90,7 @@ def renew_tables(folder: Path) -> list[Path]:
         risks = [row["urgent_risk"] for row in rows]
         if table.column_names == [name for name, _ in _columns()] and 0 not in risks:
             return []
-        none = summary.no_urgent_risk or NO_URGENT_CLASSES * (bool(rows) and not any(risks))
+        none = summary.no_urgent_risk or text("no_urgent_classes") * (bool(rows) and not any(risks))
         texts = {"no_urgent_risk": none, "not_known": summary.scope.text}
         for one in (*rows, *coco["annotations"]):
             one["urgent_risk"] = one["urgent_risk"] or None
@@ -214,7 +215,7 @@ def write_lesion_list(
                 for photo in photos
             ],
             "problems": list(problems),
-            "no_urgent_risk": "" if urgent_known(classes) else NO_URGENT_CLASSES,
+            "no_urgent_risk": "" if urgent_known(classes) else text("no_urgent_classes"),
             "not_known": Scope.of(classes).text,
         },
     )

@@ -12,9 +12,7 @@ import numpy as np
 from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
-from skindx.diagnosis.guarantees import shown_share
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.diagnosis.record import percent
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
@@ -27,6 +25,7 @@ from skindx.scan.outputs.scan_result import (
 )
 from skindx.scan.pixel_store import Pixels, ReadRegion, overview
 from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto, cut_by
+from skindx.texts.catalogue import percent, share_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -141,7 +140,7 @@ def threshold_sentence(result: ScanResult) -> str:
     called_urgent = ""
     if result.sent_on:
         called_urgent = (
-            f" Of calibration images of other conditions, {shown_share(result.sent_on)} are called "
+            f" Of calibration images of other conditions, {share_text(result.sent_on)} are called "
             "urgent."
         )
     return (

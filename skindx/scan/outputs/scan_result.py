@@ -20,14 +20,15 @@ from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
 from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.diagnosis.conclusion import LARGEST_SET
-from skindx.diagnosis.record import Source, percent
-from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
+from skindx.diagnosis.record import Source
+from skindx.diagnosis.scope import Scope, urgent_known
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.conformal import Share
 from skindx.models.detector import SizeRecall
 from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
 from skindx.taxonomy import SkinClass
+from skindx.texts.catalogue import percent, text
 
 UNKNOWN = (
     "How many lesions were missed is unknown: the detector's recall by size was not measured for "
@@ -160,7 +161,7 @@ class ScanResult:
     @property
     def no_urgent_risk(self) -> str:
         """Why there is no urgent risk, in a sentence; empty where there is."""
-        return "" if urgent_known(self.classes) else NO_URGENT_CLASSES
+        return "" if urgent_known(self.classes) else text("no_urgent_classes")
 
     @property
     def scope(self) -> Scope:

@@ -7,11 +7,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from skindx.diagnosis.case import SKIN_TYPE_CHOOSES, limits_of, values_of
+from skindx.diagnosis.case import limits_of, skin_type_chooses, values_of
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Gate, Refused
 from skindx.diagnosis.record import Diagnosis
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.scope import unjudged
+from skindx.texts.catalogue import text
 from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_answer import ScanAnswer
 from skindx.ui.scans.scan_job import Stage, State
@@ -66,7 +67,7 @@ class RefusedPhoto(BaseModel):
     )
 
 
-_BLURRED = f"The photo is too blurred to be judged; hold still and take it again. {NOT_JUDGED}"
+_BLURRED = unjudged(text("refused_blurred"))
 
 
 class Problem(BaseModel):
@@ -167,7 +168,7 @@ def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
         fact, values = INTAKE[name], values_of(name)
         use = _USED if name in used else _UNUSED
         if fact.use == "thresholds":
-            use = SKIN_TYPE_CHOOSES
+            use = skin_type_chooses()
         kind = "integer" if INTAKE[name].number else "string"
         allowed = (
             {"enum": list(values)} if values else dict(zip(_LIMITS, limits_of(name), strict=True))

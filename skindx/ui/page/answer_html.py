@@ -13,35 +13,18 @@ from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_q
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.answer_report import basis
-from skindx.diagnosis.guarantees import how_combined, measured, risk_errors, set_errors, theory
-from skindx.diagnosis.record import (
-    CANNOT_RULE_OUT,
-    NEAREST_FIRST,
-    NOTICE,
-    CaseAnswer,
-    Diagnosis,
-    Photo,
-    PhotoView,
-    percent,
-)
+from skindx.diagnosis import answer_texts
+from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, notice
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
 from skindx.models.bundle.use_limits import Example
-from skindx.taxonomy import Taxonomy, Urgency, unknown_to
+from skindx.taxonomy import Taxonomy, unknown_to
+from skindx.texts.catalogue import joined, percent, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
 from skindx.ui.scans.scan_job import NoScans, ScanServing
 
 if TYPE_CHECKING:
     from skindx.ui.scans.scan_jobs import ScanJobs
-
-
-TIERS: dict[Urgency, str] = {
-    "urgent": "Urgent",
-    "soon": "Soon",
-    "routine": "Routine",
-    "unknown": "Urgency unknown",
-}
 
 
 def top_html(*, logged_in: bool = False) -> str:
@@ -53,7 +36,7 @@ def top_html(*, logged_in: bool = False) -> str:
     from markupsafe import Markup
 
     css = Markup(styles())  # noqa: S704 (our own file)
-    return render("top.html.jinja", notice=NOTICE, logged_in=logged_in, css=css)
+    return render("top.html.jinja", notice=notice(), logged_in=logged_in, css=css)
 
 
 def waiting_html(images: ImageOrigin | None = None, *, similar: bool = True) -> str:
@@ -62,7 +45,7 @@ def waiting_html(images: ImageOrigin | None = None, *, similar: bool = True) -> 
     `images` are those that the model learned from, which the tips follow; `similar`: it has some.
     """
     facts = {"images": images, "similar": similar}
-    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT, **facts)
+    return render("waiting.html.jinja", **facts)
 
 
 def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
@@ -98,15 +81,15 @@ def example_of(example: Example, diagnosis: Diagnosis, taxonomy: Taxonomy) -> Tr
     """Return what the page says of an example after its answer."""
     first, truth = diagnosis.candidates[0], example.class_of(taxonomy.classes)
     if truth is None:
-        verdict = "The model does not know this condition, so it cannot name it."
+        verdict = text("example_unknown")
     elif diagnosis.abstained:
-        verdict = "The model names no condition for it."
+        verdict = text("example_abstained")
     elif first.key == truth.key:
-        verdict = "The model is right: it puts this condition first."
+        verdict = text("example_right")
     else:
         inside = any(one.in_set and one.key == truth.key for one in diagnosis.candidates)
-        holds = " Its set holds the true condition too." if inside else ""
-        verdict = f"The model is wrong: it puts {first.name} first.{holds}"
+        holds = text("example_in_set") if inside else ""
+        verdict = joined(text("example_wrong", name=first.name), holds)
     return TriedExample(truth.name if truth else example.truth, verdict, example)
 
 
@@ -118,44 +101,24 @@ def result_html(
     `tried`: it is the answer to an example, which the page marks, with the true diagnosis.
     """
     diagnosis = answer.diagnosis
-    shown = sum(candidate.probability for candidate in diagnosis.candidates)
+    inside = [one for one in diagnosis.candidates if one.in_set and not diagnosis.abstained]
     return render(
         "result.html.jinja",
         diagnosis=diagnosis,
-        cannot_rule_out=CANNOT_RULE_OUT,
-        likely=[candidate for candidate in diagnosis.candidates if candidate.in_set],
-        remaining=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
-        rest=max(0.0, 1 - shown),
-        tiers=TIERS,
+        said=answer_texts,
+        inside=inside,
+        outside=[one for one in diagnosis.candidates if one not in inside],
+        rest=max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates)),
         shown_tier=partial(shown_tier, diagnosis),
-        set_errors=set_errors(diagnosis),
         knows=knows(diagnosis.known),
-        lacks=lacks(diagnosis.unknown_urgent),
-        when=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
-        basis=basis(diagnosis, metrics),
-        ood=ood_sentence(diagnosis),
-        how_combined=how_combined(diagnosis),
-        use_of_facts=diagnosis.use_of_facts,
-        measured=measured(metrics),
-        risk_errors=risk_errors(diagnosis),
-        theory=theory(diagnosis),
+        when=datetime.now().astimezone(),
+        metrics=metrics,
         percent=percent,
         names={candidate.key: candidate.name for candidate in diagnosis.candidates},
         views=_views(diagnosis, answer.views),
         has_heat=any(view.heat for view in answer.views),
         similar=_similar(answer),
-        nearest_first=NEAREST_FIRST,
         tried=tried,
-    )
-
-
-def ood_sentence(diagnosis: Diagnosis) -> str:
-    """Return what the out-of-distribution check found, in plain words."""
-    if diagnosis.familiarity is None:
-        return "This bundle has no check for photos that are unlike the images it was trained on."
-    return (
-        f"Out-of-distribution check: {percent(diagnosis.familiarity)} of the calibration images "
-        "are as unlike the training images as this photo, or more."
     )
 
 

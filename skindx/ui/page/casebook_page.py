@@ -21,13 +21,14 @@ from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.record import CaseAnswer, percent
+from skindx.diagnosis.record import CaseAnswer
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions
+from skindx.texts.catalogue import percent
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
-from skindx.ui.page.answer_html import TIERS, followup_html, problem_html
+from skindx.ui.page.answer_html import followup_html, problem_html
 from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
@@ -248,7 +249,6 @@ def casebook_html(
         person={case.id: patient_facts(case.diagnosis.patient) for case in cases},
         differences=differing_facts(before, after),
         classes=taxonomy.classes,
-        tiers=TIERS,
         percent=percent,
         done=done,
         problem=problem,

@@ -16,22 +16,23 @@ from skindx.core.machine import go_offline
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.case import (
     MAX_PHOTOS,
-    SKIN_TYPE_CHOOSES,
     Case,
     Patient,
     how_facts_count,
     limits_of,
+    skin_type_chooses,
     values_of,
 )
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE
-from skindx.diagnosis.scope import NOT_JUDGED
+from skindx.diagnosis.record import notice
+from skindx.diagnosis.scope import not_judged
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits
+from skindx.texts.catalogue import joined
 from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
@@ -85,13 +86,13 @@ def intake_html(
         limits_of=limits_of,
         values_of=values_of,
         changes_nothing=how_facts_count(fields),
-        skin_type_chooses=SKIN_TYPE_CHOOSES,
+        skin_type_chooses=skin_type_chooses(),
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
         limits=photo_limits(least_side),
         crop=crop,
         expects=images.expects if images else "",
-        unjudged=NOT_JUDGED,
+        unjudged=not_judged(),
         images=images,
         examples=offered_examples(examples),
     )
@@ -123,8 +124,7 @@ def many_html(least_side: int, use: UseLimits | None = None) -> str:
         limits=photo_limits(least_side),
         at_a_time=AT_A_TIME,
         accept="image/*,.heic,.heif,.dcm",
-        notice=f"{use.sentence} {NOTICE}" if use else NOTICE,
-        cannot=CANNOT_RULE_OUT,
+        notice=joined(use.sentence if use else "", notice()),
     )
 
 

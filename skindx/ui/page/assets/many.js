@@ -97,7 +97,7 @@ async function show(file, { shown, csv }) {
   const head = make("p", "");
   head.append(make("span", `sx-chip sx-${shown.kind === "refused" ? "unknown" : shown.kind}`, `${shown.kind === "urgent" ? "▲ " : ""}${KINDS[shown.kind]}`), make("b", "", shown.first));
   text.append(head);
-  const risks = shown.risks.map(([name, risk, least]) => ["sx-hint", `${risk} ${name}, ${least}`]);
+  const risks = shown.risks.map(([risk, name]) => ["sx-hint", `${risk} ${name}`]);
   for (const [className, words] of [["", shown.text], ...risks, ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
   item.append(await thumbnail(file), text);
   item.dataset.kind = shown.kind;
