@@ -35,6 +35,7 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.answer_texts import measured
 from skindx.diagnosis.case import Case, PersonFacts
 from skindx.diagnosis.diagnose import answer, needed_side
+from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
 from skindx.diagnosis.scope import known_names
@@ -110,9 +111,14 @@ class Answer:
         """Return the record as plain values, as `skindx diagnose --json` prints it."""
         return self.diagnosis.model_dump(mode="json")
 
-    def pdf(self) -> bytes:
-        """Return the report for a clinician."""
-        return report_pdf(self._answered, self._metrics, datetime.now().astimezone())
+    def pdf(self, patient: str = "", when: datetime | None = None) -> bytes:
+        """Return the report for a clinician: a record to file, a page for the patient, the basis.
+
+        `patient` is a pseudonym, which the record leaves a line for where none is given; `when` the
+        answer was given (default: now). Raises UserError without fpdf2.
+        """
+        now = datetime.now().astimezone()
+        return report_pdf(self._answered, self._metrics, when or now, Filing(patient))
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure: photos, the set with probabilities, next step and limits.

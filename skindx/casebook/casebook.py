@@ -156,6 +156,13 @@ class Casebook(SealedBook):
         cases = self._read(self._owned_by(owner), CaseRow.id.in_(cards)) if cards else []
         return [case.renamed(cards[case.id].patient, cards[case.id].lesion) for case in cases]
 
+    def case(self, owner: str, case: str) -> KeptCase:
+        """Return a case of the owner. Raises UserError for one that is not there."""
+        found = self._read(self._owned_by(owner), CaseRow.id == case)
+        if not found:
+            raise UserError(_GONE)
+        return found[0]
+
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
         """Return all cases, oldest first, each name of an owner's patient spelled in one way."""
         return one_spelling(self._read(*([] if owner is None else [self._owned_by(owner)])))
@@ -185,8 +192,10 @@ class Casebook(SealedBook):
         CONFIRMED_BY. `version` is that of the case as it was shown. Raises UserError for a class
         that is not in `known`, and where the case has changed since.
         """
-        finding = finding_of(label, note, known, outside, confirmed_by)
-        self._edit(owner, case, version, lambda record, _: (record, finding))
+        finding, now = finding_of(label, note, known, outside, confirmed_by), datetime.now(UTC)
+        self._edit(
+            owner, case, version, lambda record, before: (record, finding.dated(before, now))
+        )
 
     def agree(self, owner: str, case: str, *, compare: bool, train: bool, version: int) -> None:
         """Write down that a patient now agrees to comparing and training, or no longer does.

@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from skindx.core.errors import UserError
 from skindx.data.sources.columns import CONFIRMATIONS
+from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
@@ -103,6 +104,15 @@ class ConfirmedFinding:
     outside: Outside | None = None
     confirmed_by: str = ""
     """One of CONFIRMED_BY; "" where nobody said."""
+    found: datetime | None = None
+    """When the diagnosis was written down; None: there is none, or an older version wrote it."""
+
+    def dated(self, before: "ConfirmedFinding", now: datetime) -> "ConfirmedFinding":
+        """Return the finding with its time: that of `before` where only the note is new."""
+        if not (self.confirmed or self.outside):
+            return self
+        same = replace(self, note=before.note, found=before.found) == before
+        return replace(self, found=before.found if same else now)
 
 
 def finding_of(
@@ -189,6 +199,8 @@ class KeptCase:
     photos: tuple[bytes, ...]
     confirmed_by: str = ""
     """How: one of CONFIRMED_BY; "" where nobody said, and in a case of an older version."""
+    found: datetime | None = None
+    """When a clinician wrote the diagnosis down; None: not known."""
 
     @property
     def place(self) -> str:
@@ -221,6 +233,26 @@ def one_lesion_question(diagnosis: Diagnosis) -> str:
         which = [f"{boxes} lesions in photo {number}" for number, boxes in several]
         return f"The detector outlined {' and '.join(which)}."
     return f"This case has {count} photos." if count > 1 else ""
+
+
+def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
+    """Return under what a kept answer is filed, with the diagnosis that a clinician recorded."""
+    recorded = None
+    if case.confirmed or case.outside:
+        key = case.confirmed
+        known = {one.key: Outside(one.name, one.icd10) for one in taxonomy.classes}
+        known |= {one.key: Outside(one.name, one.icd10) for one in case.diagnosis.candidates}
+        named = case.outside or known.get(key) or Outside(key)
+        opinion = case.is_opinion
+        recorded = RecordedDiagnosis(
+            named.name,
+            named.icd10,
+            confirmed_by="" if opinion else case.confirmed_by,
+            opinion=opinion,
+            who=case.owner,
+            when=case.found.astimezone() if case.found else None,
+        )
+    return Filing(case.patient, case.lesion, kept=True, recorded=recorded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,8 @@ def sealed_parts(
         held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
     if finding.confirmed_by:
         held_finding["confirmed_by"] = finding.confirmed_by
+    if finding.found:
+        held_finding["found"] = _text(finding.found)
     bound = replace(binding, consents=record.consents)
     return {
         "version": binding.version,
@@ -226,7 +228,8 @@ def read_finding(keys: Keys, row: CaseRow, record: CaseRecord) -> ConfirmedFindi
     held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
     outside = Outside(*held["outside"]) if "outside" in held else None
     how = held.get("confirmed_by", "")  # an older version did not ask
-    return ConfirmedFinding(held["confirmed"], held["note"], outside, how)
+    found = datetime.fromisoformat(held["found"]) if "found" in held else None  # nor keep the time
+    return ConfirmedFinding(held["confirmed"], held["note"], outside, how, found)
 
 
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:
@@ -257,6 +260,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         confirmed=finding.confirmed,
         outside=finding.outside,
         confirmed_by=finding.confirmed_by,
+        found=finding.found,
         note=finding.note,
         version=row.version,
         photos=tuple(

@@ -10,7 +10,7 @@ import typer
 
 from skindx.cli.options import BundlePath, Expect, MissRate, Prevalence, console
 from skindx.core.errors import UserError
-from skindx.core.private_files import write_private
+from skindx.core.machine import missing_modules
 from skindx.core.text import printable
 from skindx.diagnosis.intake import INTAKE, OPTION_USES
 
@@ -73,6 +73,9 @@ def diagnose(
     fhir: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a FHIR R4 DiagnosticReport.")
     ] = None,
+    fhir_pdf: Annotated[
+        bool, typer.Option("--fhir-pdf/--no-fhir-pdf", help="--fhir: carry the PDF report within.")
+    ] = True,
     dicom_sr: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +86,8 @@ def diagnose(
         ),
     ] = None,
     patient_id: Annotated[
-        str, typer.Option(metavar="ID", help="Whose photos they are, for --fhir and --dicom-sr.")
+        str,
+        typer.Option(metavar="ID", help="Whose photos they are, for --pdf, --fhir and --dicom-sr."),
     ] = "",
     study_uid: Annotated[
         str, typer.Option(metavar="UID", help="The study of wrapped photos; default: a new one.")
@@ -150,9 +154,8 @@ def diagnose(
     case = read_photos(photos)
     files.check(case, photos)
     answered = model.diagnose(case, **facts)
-    if pdf:
-        write_private(pdf, answered.pdf())
-    files.write(answered.diagnosis, case, answered.metrics)
+    makes = pdf or (fhir and fhir_pdf and not missing_modules("fpdf"))
+    files.write(answered.diagnosis, case, answered.metrics, answered.pdf if makes else None)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))
     else:

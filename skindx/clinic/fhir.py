@@ -8,217 +8,46 @@ import base64
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from decimal import Decimal
 from html import escape
-from typing import Any
 
 from skindx import __version__
+from skindx.clinic.fhir_observations import (
+    CODES,
+    Plain,
+    body_site,
+    coded,
+    condition_concept,
+    given_facts,
+    notes,
+    observations,
+    photo_valid,
+    recorded_concept,
+    recorded_observation,
+    text_value,
+)
 from skindx.clinic.narrative import (
-    ICD10_URI,
-    SNOMED_URI,
-    Concept,
-    RiskFigure,
-    next_step,
-    possible,
-    reached_name,
-    risk_figures,
-    risk_is_sure,
-    risk_name,
+    Section,
+    conclusion,
     sections,
-    sites,
-    snomed,
 )
 from skindx.core.machine import require_extra
-from skindx.core.text import printable
-from skindx.diagnosis import answer_texts
-from skindx.diagnosis.case import Patient
-from skindx.diagnosis.intake import INTAKE
+from skindx.diagnosis.filing import (
+    NOT_FILED,
+    Filing,
+    possible,
+)
 from skindx.diagnosis.photo_checks import Refused
-from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
-from skindx.models.urgent_risk import Question
+from skindx.diagnosis.record import Diagnosis
 from skindx.texts.catalogue import joined, text
-
-CODES = "urn:skindx:observation"
-"""System of the codes of observations; the guide lists them."""
-_URGENCY = "urn:skindx:urgency"
-_UNITS = "http://unitsofmeasure.org"
-_LOINC = "http://loinc.org"
-_ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
-_CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"
-_INTERPRETATION = "http://terminology.hl7.org/CodeSystem/v3-ObservationInterpretation"
-_DIGITS = 6
-"""Of a probability; two runtimes agree to fewer."""
-
-Plain = dict[str, Any]
-
-
-def observations(diagnosis: Diagnosis) -> list[Plain]:
-    """Return what the answer says of all its photos together."""
-    risks = [_risk(diagnosis, diagnosis.urgent_risk, "urgent_risk")]
-    if diagnosis.soon_risk:
-        risks.append(_risk(diagnosis, diagnosis.soon_risk, "soon_risk"))
-    return [_next_step(diagnosis), _conditions(diagnosis), *risks]
-
-
-def _observation(code: str, display: str, **more: Any) -> Plain:
-    return {
-        "resourceType": "Observation",
-        "status": "preliminary",
-        "category": [coded(_CATEGORY, "imaging", "Imaging")],
-        "code": coded(CODES, code, display),
-        **{name: value for name, value in more.items() if value},
-    }
-
-
-def _next_step(diagnosis: Diagnosis) -> Plain:
-    step = diagnosis.next_step
-    urgency = coded(_URGENCY, step.urgency, step.urgency, step.advice)
-    remarks = notes(step.because, *step.more, text("cannot_rule_out"))
-    return _observation("next-step", text("next_step"), valueCodeableConcept=urgency, note=remarks)
-
-
-def _conditions(diagnosis: Diagnosis) -> Plain:
-    """Return the probabilities of conditions; of an abstention none, but why."""
-    code, display = "conditions", text("conditions_heading")
-    if diagnosis.abstained:
-        return _observation(code, display, dataAbsentReason=_absent("unknown", diagnosis.abstained))
-    components = []
-    for candidate in diagnosis.candidates:
-        component = _component(condition_concept(candidate), candidate.probability)
-        if candidate.in_set:
-            component["interpretation"] = [{"text": text("in_possible_set")}]
-        components.append(component)
-    remarks = notes(answer_texts.set_sentence(diagnosis), diagnosis.agreement, diagnosis.mix)
-    return _observation(code, display, component=components, note=remarks)
-
-
-def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> Plain:
-    """Return the risk with both errors of its threshold; absent where it would reassure falsely.
-
-    An abstention doubts its own probabilities: they may still warn, and a low risk is then none.
-    """
-    code, display = question.replace("_", "-"), risk_name(question)
-    if risk is None:
-        why = diagnosis.no_urgent_risk or text("risk_no_threshold")
-        return _observation(code, display, dataAbsentReason=_absent("unsupported", why))
-    components = [part for one in risk_figures(risk, question) for part in _figure(one)]
-    errors = joined(*answer_texts.errors(diagnosis)) if question == "urgent_risk" else ""
-    remarks = notes(errors, text("cannot_rule_out"))
-    if not risk_is_sure(diagnosis, risk):
-        absent = _absent("unknown", diagnosis.abstained)
-        return _observation(code, display, dataAbsentReason=absent, note=remarks)
-    interpretation: Plain = {"text": text("risk_below")}
-    if risk.is_reached:
-        interpretation = coded(_INTERPRETATION, "A", "Abnormal", reached_name(question))
-    return _observation(
-        code,
-        display,
-        valueQuantity=_quantity(risk.risk),
-        interpretation=[interpretation],
-        component=components,
-        note=remarks,
-    )
-
-
-def photo_valid(diagnosis: Diagnosis, place: int) -> Plain:
-    """Return that a photo passed its checks, as every photo of an answer did."""
-    photo, display = diagnosis.photos[place], text("photo_valid", number=place + 1)
-    remarks = notes(*photo.remarks, photo.boxes_found)
-    return _observation("photo-valid", display, valueBoolean=True, note=remarks)
-
-
-def given_facts(diagnosis: Diagnosis) -> Plain:
-    """Return the facts given about the person; empty where none is."""
-    patient = diagnosis.patient
-    components: list[Plain] = []
-    for name, value in patient.given.items():
-        fact = INTAKE[name]
-        code: Plain = {"text": fact.fhir}
-        if fact.loinc:
-            code = coded(_LOINC, fact.loinc, fact.question, fact.fhir)
-        shown: Plain = {"valueString": str(value)}
-        if fact.unit == "years":
-            years = {"value": value, "unit": "years", "system": _UNITS, "code": "a"}
-            shown = {"valueQuantity": years}
-        components.append({"code": code} | shown)
-    if not components:
-        return {}
-    more = {"category": [coded(_CATEGORY, "survey", "Survey")], "component": components}
-    return _observation(
-        "given-facts", text("facts_observed"), **more, note=notes(diagnosis.use_of_facts)
-    )
-
-
-def condition_concept(candidate: Candidate) -> Plain:
-    """Return a condition with its codes, as far as it has some."""
-    codings: list[Plain] = []
-    if candidate.icd10:
-        codings.append({"system": ICD10_URI, "code": candidate.icd10})
-    if concept := snomed(candidate):
-        codings.append(_snomed(concept))
-    coding = {"coding": codings} if codings else {}
-    return coding | {"text": text_value(candidate.name)}
-
-
-def body_site(patient: Patient) -> Plain:
-    """Return the element `bodySite`; empty where no place was given."""
-    if patient.site is None:
-        return {}
-    concept = sites().get(patient.site)
-    coding = {"coding": [_snomed(concept)]} if concept else {}
-    return {"bodySite": coding | {"text": patient.place}}
-
-
-def _snomed(concept: Concept) -> Plain:
-    return {"system": SNOMED_URI, "code": concept.code, "display": concept.meaning}
-
-
-def coded(system: str, code: str, display: str, shown: str = "") -> Plain:
-    """Return a CodeableConcept of one code; its text is that of the code where none is given."""
-    coding = {"system": system, "code": code, "display": display}
-    return {"coding": [coding], "text": text_value(shown or display)}
-
-
-def _absent(code: str, why: str) -> Plain:
-    return coded(_ABSENT, code, code.capitalize(), why)
-
-
-def _component(code: Plain, share: float) -> Plain:
-    return {"code": code, "valueQuantity": _quantity(share)}
-
-
-def _quantity(share: float) -> Plain:
-    """Return a share, 0 to 1."""
-    return {"value": Decimal(str(round(share, _DIGITS))), "system": _UNITS, "code": "1"}
-
-
-def _figure(figure: RiskFigure) -> list[Plain]:
-    """Return a figure of a risk and its interval, each as a component."""
-    components = [_component(coded(CODES, figure.code, figure.name), figure.value)]
-    if share := figure.interval:
-        name = text("risk_interval", name=figure.name, images=share.pictures)
-        interval = {"low": _quantity(share.low), "high": _quantity(share.high)}
-        code = coded(CODES, f"{figure.code}-interval", name)
-        components.append({"code": code, "valueRange": interval})
-    return components
-
-
-def notes(*texts: str) -> list[Plain]:
-    """Return an Annotation of each text that says something."""
-    return [{"text": text_value(one)} for one in texts if one]
-
-
-def text_value(value: str) -> str:
-    """Return text as FHIR takes it: printable, not empty, without space at its ends."""
-    return printable(value).strip() or "–"
-
 
 MEDIA_TYPE = "application/fhir+json"
 VERSION = "4.0"
 
 _GATE = "urn:skindx:gate"
+_PERFORMER = "software"
+_ABSENT_URL = "http://hl7.org/fhir/StructureDefinition/data-absent-reason"
 _SERVICE = "http://terminology.hl7.org/CodeSystem/v2-0074"
 _MEDIA = "http://terminology.hl7.org/CodeSystem/media-type"
 _UID = "urn:dicom:uid"
@@ -274,15 +103,21 @@ def fhir_json(
     when: datetime,
     subject: Subject | None = None,
     attached: Attachments | None = None,
+    *,
+    filing: Filing = NOT_FILED,
 ) -> bytes:
     """Return the bundle as JSON; `metrics` are the bundle's own, `when` bears a time zone.
 
+    The patient is that of `subject`, or else of `filing`, which also makes a report amended.
     The same answer at the same time gives the same bytes. Raises UserError without fhir.resources.
     """
     require_fhir("a FHIR report")
     from fhir.resources.R4B.bundle import Bundle
 
-    plain = _bundle(diagnosis, metrics, when, subject or Subject(), attached or Attachments())
+    subject = subject or Subject()
+    whose = subject.patient_id or filing.patient
+    subject, filing = replace(subject, patient_id=whose), replace(filing, patient=whose)
+    plain = _bundle(diagnosis, metrics, when, subject, attached or Attachments(), filing=filing)
     checked = Bundle.model_validate(plain)
     return json.dumps(json.loads(checked.model_dump_json()), indent=2, ensure_ascii=False).encode()
 
@@ -298,6 +133,8 @@ def _bundle(
     when: datetime,
     subject: Subject,
     attached: Attachments,
+    *,
+    filing: Filing,
 ) -> Plain:
     issued = when.isoformat(timespec="seconds")
     seed = [diagnosis.model_dump_json(), issued, subject.patient_id, subject.study_uid]
@@ -321,27 +158,30 @@ def _bundle(
         observed.append(photo_valid(diagnosis, place) | shared | {"derivedFrom": [link]})
     if given := given_facts(diagnosis):
         observed.append(given | common | {"issued": issued})
+    if filing.recorded:
+        observed.insert(0, recorded_observation(filing.recorded) | common | site)
     results = [entries.add(observation) for observation in observed]
-    use = diagnosis.source.use
-    said = (use.sentence if use else "", diagnosis.notice)
     report: Plain = {
         "resourceType": "DiagnosticReport",
-        "text": {"status": "additional", "div": _div(diagnosis, metrics)},
-        "status": "preliminary",
+        "text": {"status": "additional", "div": _div(sections(diagnosis, metrics, when, filing))},
+        "contained": [_performer()],
+        "status": filing.status,
         "category": [coded(_SERVICE, "OTH", "Other")],
         "code": coded(CODES, "report", text("report_title")),
         **common,
+        **_effective(diagnosis),
         "issued": issued,
+        "performer": [{"reference": f"#{_PERFORMER}"}],
         "result": results,
         "media": [
             {"comment": text("photo_label", number=n), "link": link}
             for n, link in enumerate(media, 1)
         ],
-        "conclusion": text_value(" ".join(filter(None, [*next_step(diagnosis), *said]))),
+        "conclusion": text_value(conclusion(diagnosis, filing)),
     }
     if subject.study_uid:
         report["imagingStudy"] = [{"identifier": _uid(subject.study_uid)}]
-    if codes := [condition_concept(candidate) for candidate in possible(diagnosis)]:
+    if codes := _conclusion_codes(diagnosis, filing):
         report["conclusionCode"] = codes
     if attached.pdf:
         report["presentedForm"] = [
@@ -358,6 +198,33 @@ def _bundle(
         "timestamp": issued,
         "entry": entries.entries(),
     }
+
+
+def _performer() -> Plain:
+    """Return who made the report; R4 takes no device here, and no person did."""
+    return {
+        "resourceType": "Organization",
+        "id": _PERFORMER,
+        "name": text_value(text("record_software")),
+    }
+
+
+def _effective(diagnosis: Diagnosis) -> Plain:
+    """Return the date of the photos, or that it is not known; `issued` is that of the answer."""
+    return {"_effectiveDateTime": {"extension": [{"url": _ABSENT_URL, "valueCode": "unknown"}]}}
+
+
+def _conclusion_codes(diagnosis: Diagnosis, filing: Filing) -> list[Plain]:
+    """Return one code, or none: a set of several conditions is no conclusion on one of them.
+
+    Of what a clinician recorded only a confirmed diagnosis has one.
+    """
+    if one := filing.recorded:
+        return [recorded_concept(one)] if one.confirmed_by else []
+    named = possible(diagnosis)
+    if len(named) != 1 or not named[0].in_set:
+        return []
+    return [condition_concept(named[0])]
 
 
 def _device(diagnosis: Diagnosis) -> Plain:
@@ -437,11 +304,11 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _div(diagnosis: Diagnosis, metrics: Plain | None) -> str:
+def _div(said: Sequence[Section]) -> str:
     """Return the whole answer as XHTML; names come from a bundle, which is untrusted."""
     parts = [
         f"<h2>{escape(section.heading)}</h2>"
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
-        for section in sections(diagnosis, metrics)
+        for section in said
     ]
     return f'<div xmlns="http://www.w3.org/1999/xhtml">{"".join(parts)}</div>'

@@ -10,6 +10,7 @@ is written with these codes says so. Places follow DICOM PS3.16, context groups 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,15 @@ from skindx.core.text import printable
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.filing import (
+    NOT_FILED,
+    Filing,
+    RecordLine,
+    possible,
+    record_lines,
+    status_sentence,
+    urgent_first,
+)
 from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.models.conformal import Share
@@ -81,10 +91,26 @@ class Section:
     sentences: tuple[str, ...]
 
 
-def sections(diagnosis: Diagnosis, metrics: Metrics) -> tuple[Section, ...]:
-    """Return the whole answer; `metrics` are the bundle's own (`Bundle.metrics`)."""
+def sections(
+    diagnosis: Diagnosis,
+    metrics: Metrics,
+    when: datetime,
+    filing: Filing = NOT_FILED,
+    *,
+    study_date: str | None = None,
+) -> tuple[Section, ...]:
+    """Return the whole answer and its record; `metrics` are the bundle's own (`Bundle.metrics`).
+
+    It was given at `when`, in local time. `study_date` is that of the photo's file, "" where the
+    file gives none; None: the report is of no study.
+    """
+    recorded = text("recorded_counts") if filing.recorded else ""
+    record = [line.sentence for line in record_lines(diagnosis, filing, when)]
+    if study_date is not None:
+        record.append(RecordLine("study", text("record_study"), study_date).sentence)
     parts = [
         ("notice", "notice_heading", [diagnosis.notice, *answer_texts.warnings(diagnosis)]),
+        ("record", "record_heading", [status_sentence(filing), recorded, *record]),
         ("next-step", "step_heading", next_step(diagnosis)),
         ("conditions", "resembles" if diagnosis.abstained else "may_be", _conditions(diagnosis)),
         (
@@ -114,15 +140,56 @@ def next_step(diagnosis: Diagnosis) -> list[str]:
     return [step.advice, step.because, text("cannot_rule_out"), errors, unsure]
 
 
-def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
-    """Return the conditions that the answer names: its set, or without sets the leading ones.
+MOST_WORDS = 60
+"""Words of a conclusion: who reads a list of reports reads no more."""
 
-    None where the model abstains.
+
+def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
+    """Return the answer in at most MOST_WORDS words, which the longest names do not exceed.
+
+    The conditions are named where they fit, urgent ones first, or else counted. What a clinician
+    recorded comes first.
     """
+    named = urgent_first(possible(diagnosis))
+    has_set = any(one.in_set for one in named)
+    names = [one.name for one in named]
+    listed, short = answer_texts.unsure(diagnosis), ""
     if diagnosis.abstained:
-        return ()
-    in_set = tuple(candidate for candidate in diagnosis.candidates if candidate.in_set)
-    return in_set or diagnosis.candidates[: diagnosis.next_step.classes]
+        short = text("record_no_condition")
+    elif names:
+        key = "record_conclusion" if has_set else "record_conclusion_likely"
+        listed = text(key, names=names)
+        short = text("record_conclusion_count", count=len(names))
+    recorded = filing.recorded
+    parts = {
+        "recorded": _recorded(filing, 12),
+        "advice": diagnosis.next_step.advice,
+        "conditions": listed,
+        "no_disease": text("cannot_rule_out"),
+        "notice": "" if recorded else text("notice_tool"),
+    }
+    if _words(parts) > MOST_WORDS:
+        parts["conditions"] = short
+    if _words(parts) > MOST_WORDS:  # an advice that is not ours, of an older version
+        parts["notice"] = ""
+        parts["conditions"] = ""
+    return joined(*parts.values())
+
+
+def _recorded(filing: Filing, most: int) -> str:
+    """Return what a clinician recorded, with so many words of its name."""
+    if not (one := filing.recorded):
+        return ""
+    return text("record_conclusion_recorded", name=_first(one.words, most), how=one.basis)
+
+
+def _first(name: str, most: int) -> str:
+    words = name.split()
+    return name if len(words) <= most else f"{' '.join(words[:most])} …"
+
+
+def _words(parts: Mapping[str, str]) -> int:
+    return len(joined(*parts.values()).split())
 
 
 @dataclass(frozen=True)

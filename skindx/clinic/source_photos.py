@@ -84,8 +84,8 @@ def read_headers(photos: Sequence[bytes], named: Named) -> list[DicomFacts | Non
             raise UserError(f"photo {number}: the DICOM file cannot be read: {error}.") from None
         if facts and named.patient_id not in ("", facts.identity.patient_id):
             raise UserError(
-                f"photo {number} is of another patient than --patient-id names; leave the option "
-                "out, or give photos of that patient."
+                f"photo {number} is of another patient than the patient ID that was given; leave "
+                "the ID out, or give photos of that patient."
             )
         headers.append(facts)
     return headers

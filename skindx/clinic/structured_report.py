@@ -5,14 +5,14 @@ and for each photo. The text of the whole answer stands before the groups, notic
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
-from skindx.clinic.fhir import Subject, fhir_json, require_fhir
+from skindx.clinic.fhir import Attachments, Subject, fhir_json, require_fhir
 from skindx.clinic.narrative import (
     ICD10,
     ICD10_OID,
@@ -40,6 +40,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.private_files import write_private
 from skindx.core.text import printable
+from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.imaging.dicom_pixels import EXPLICIT
@@ -67,6 +68,7 @@ def structured_report(
     photos: Sequence[DicomFacts],
     metrics: dict[str, Any] | None,
     when: datetime,
+    filing: Filing = NOT_FILED,
 ) -> bytes:
     """Return the report as a DICOM file; `photos` are the headers of the diagnosis' photos.
 
@@ -75,14 +77,19 @@ def structured_report(
     from highdicom.coding_schemes import CodingSchemeIdentificationItem
     from highdicom.sr import ComprehensiveSR
 
-    seed = hashlib.sha256(f"{diagnosis.model_dump_json()} {when.isoformat()}".encode()).hexdigest()
+    identity = photos[0].identity
+    filing = replace(filing, patient=filing.patient or identity.patient_id)
+    seed = hashlib.sha256(
+        f"{diagnosis.model_dump_json()} {when.isoformat()} {filing}".encode()
+    ).hexdigest()
     schemes = [
         CodingSchemeIdentificationItem(ICD10, name="ICD-10-CM", registry="HL7", uid=ICD10_OID),
         CodingSchemeIdentificationItem(_LOCAL, name="Codes of skindx"),
     ]
+    said = sections(diagnosis, metrics, when, filing, study_date=identity.study_date)
     report = ComprehensiveSR(
         evidence=[_evidence(photo) for photo in photos],
-        content=_content(diagnosis, photos, metrics, seed),
+        content=_content(diagnosis, photos, said, seed),
         series_instance_uid=uid_of("series", seed),
         series_number=_SERIES_NUMBER,
         sop_instance_uid=uid_of("report", seed),
@@ -116,7 +123,7 @@ def _evidence(photo: DicomFacts) -> "Dataset":
 
 
 def _content(
-    diagnosis: Diagnosis, photos: Sequence[DicomFacts], metrics: dict[str, Any] | None, seed: str
+    diagnosis: Diagnosis, photos: Sequence[DicomFacts], said: Sequence[Section], seed: str
 ) -> "Dataset":
     from highdicom.sr import (
         DeviceObserverIdentifyingAttributes,
@@ -143,7 +150,7 @@ def _content(
         imaging_measurements=list(_groups(diagnosis, photos, seed)),
     )
     root = report[0]
-    texts = [_text(one) for one in sections(diagnosis, metrics)]
+    texts = [_text(one) for one in said]
     *before, measurements = root.ContentSequence
     root.ContentSequence = type(root.ContentSequence)([*before, *texts, measurements])
     return root
@@ -282,8 +289,8 @@ def _sites(diagnosis: Diagnosis, photos: Sequence[DicomFacts]) -> "list[FindingS
     if scheme == SNOMED and code and first.region and site in (None, first.site):
         return [FindingSite(CodedConcept(code, SNOMED, _short(first.region)), laterality=side)]
     concept = sites().get(site) if site else None
-    if concept is None:
-        return []
+    if concept is None:  # the side alone, of the skin
+        return [FindingSite(codes.SCT.Skin, laterality=side)] if side else []
     return [FindingSite(CodedConcept(concept.code, SNOMED, concept.meaning), laterality=side)]
 
 
@@ -309,6 +316,10 @@ def _short(value: str) -> str:
     return " ".join(printable(value).replace("\\", "/").split())[:64].strip() or "–"
 
 
+MakePdf = Callable[[str, datetime], bytes]
+"""Makes the printed report from a patient ID ("": not known) and the time of the answer."""
+
+
 @dataclass
 class ReportFiles:
     """Which files are asked for, and whom they are about."""
@@ -317,7 +328,6 @@ class ReportFiles:
     dicom_sr: Path | None = None
     named: Named = field(default_factory=Named)
     pdf: Path | None = None
-    """Written by another, and no more in the place of a photo or a report than these."""
     _headers: list[DicomFacts | None] = field(default_factory=list)
 
     def check(self, photos: Sequence[bytes], paths: Sequence[Path] = ()) -> None:
@@ -335,44 +345,54 @@ class ReportFiles:
             if path.is_dir():
                 raise UserError(f"{path} is a folder; give a file.")
             taken.add(path.resolve())
-        if self.named != Named() and not (self.fhir or self.dicom_sr):
+        if self.named.study_uid and not (self.fhir or self.dicom_sr):
             raise UserError(
-                "--patient-id and --study-uid name whose photos a report is about; give --fhir or "
-                "--dicom-sr too, or leave them out."
+                "--study-uid names the study that a report belongs to; give --fhir or --dicom-sr "
+                "too, or leave it out."
+            )
+        if self.named.patient_id and not outputs:
+            raise UserError(
+                "--patient-id names whose photos a report is about; give --pdf, --fhir or "
+                "--dicom-sr too, or leave it out."
             )
         if self.fhir:
             require_fhir("--fhir")
         if self.dicom_sr:
             require_extra("clinic", "highdicom", "pydicom", purpose="--dicom-sr")
-        if self.fhir or self.dicom_sr:
-            self._headers = read_headers(photos, self.named)
+        self._headers = read_headers(photos, self.named) if outputs else []
         if self.dicom_sr:
             check_identity(self._headers, self.named)
 
     def write(
-        self, diagnosis: Diagnosis, photos: Sequence[bytes], metrics: dict[str, Any] | None
+        self,
+        diagnosis: Diagnosis,
+        photos: Sequence[bytes],
+        metrics: dict[str, Any] | None,
+        pdf: MakePdf | None = None,
     ) -> list[Path]:
         """Write what is asked for, each file whole or absent, and return all of them.
 
         A photo that is no DICOM file is wrapped beside a structured report. `metrics` are the
-        bundle's own.
+        bundle's own. `pdf` makes the printed report, which FHIR carries too.
         """
         when = datetime.now().astimezone()
         files: dict[Path, bytes] = {}
         headers = self._headers
         if path := self.dicom_sr:
-            whose = identity_of(self.named, photos, headers)
-            facts: list[DicomFacts] = []
-            for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):
-                if header is None:
-                    wrapped, made = wrap_photo(photo, number, whose, diagnosis.patient)
-                    files[self._wrapped(path, number)] = wrapped
-                facts.append(header or made)
-            files[path] = structured_report(diagnosis, facts, metrics, when)
+            report, wrapped, facts = dicom_files(
+                diagnosis, photos, headers, metrics, when, named=self.named
+            )
+            for number, photo in wrapped.items():
+                files[self._wrapped(path, number)] = photo
+            files[path] = report
             headers = list(facts)
+        subject = subject_of(headers, self.named)
+        printed = pdf(subject.patient_id, when) if pdf else b""
+        if self.pdf and printed:
+            files[self.pdf] = printed
         if self.fhir:
-            subject = subject_of(headers, self.named)
-            files[self.fhir] = fhir_json(diagnosis, metrics, when, subject)
+            attached = Attachments(pdf=printed)
+            files[self.fhir] = fhir_json(diagnosis, metrics, when, subject, attached)
         for file, data in files.items():
             write_private(file, data)
         return list(files)
@@ -380,6 +400,30 @@ class ReportFiles:
     @staticmethod
     def _wrapped(report: Path, number: int) -> Path:
         return report.with_name(f"{report.stem}-photo-{number}.dcm")
+
+
+def dicom_files(
+    diagnosis: Diagnosis,
+    photos: Sequence[bytes],
+    headers: Sequence[DicomFacts | None],
+    metrics: dict[str, Any] | None,
+    when: datetime,
+    *,
+    named: Named,
+    filing: Filing = NOT_FILED,
+) -> tuple[bytes, dict[int, bytes], list[DicomFacts]]:
+    """Return a structured report, each wrapped photo by its number, and the photos' headers."""
+    whose = identity_of(named, photos, headers)
+    wrapped: dict[int, bytes] = {}
+    facts: list[DicomFacts] = []
+    for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):
+        if header:
+            facts.append(header)
+            continue
+        wrapped[number], made = wrap_photo(photo, number, whose, diagnosis.patient)
+        facts.append(made)
+    report = structured_report(diagnosis, facts, metrics, when, filing)
+    return report, wrapped, facts
 
 
 def subject_of(headers: Sequence[DicomFacts | None], named: Named | None = None) -> Subject:

@@ -14,8 +14,10 @@ from rich.text import Text
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, LesionBox, Photo, PhotoView
+from skindx.diagnosis.record_page import patient_half, record_page
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
@@ -24,53 +26,33 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-_NOTICE_FILL = (255, 243, 214)
-_FILL: dict[Urgency, tuple[int, int, int]] = {
-    "urgent": (252, 226, 224),
-    "soon": (255, 238, 205),
-    "routine": (226, 240, 232),
-    "unknown": (226, 234, 244),
-}
 _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
 """A heading and its first row of images."""
-_STEPS: dict[Urgency, str] = {
-    "urgent": "step_urgent",
-    "soon": "step_soon",
-    "routine": "step_routine",
-    "unknown": "step_unknown",
-}
-"""Keys of the tiers beside the heading of the next step."""
 
 
-def report_pdf(answer: CaseAnswer, metrics: Metrics, when: datetime) -> bytes:
+def report_pdf(
+    answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing = NOT_FILED
+) -> bytes:
     """Return the report on an answer as PDF; `metrics` are the bundle's own (`Bundle.metrics`).
 
-    The same answer at the same time gives the same bytes. Raises UserError without fpdf2.
+    Page 1 is a record that one can file, page 2 begins with half a page for the patient, and the
+    technical basis follows. `when` it was answered, in local time with its zone. The same answer at
+    the same time gives the same bytes. Raises UserError without fpdf2.
     """
     diagnosis = answer.diagnosis
     sheet = Sheet(text("paper_title", when=when), when)
-    sheet.text(text("paper_heading"), 16, bold=True)
-    sheet.text(text("paper_preliminary", when=when), faint=True)
-    sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
-    for warning in answer_texts.warnings(diagnosis):
-        sheet.text(warning, 10, bold=True, fill=_NOTICE_FILL)
-    step = diagnosis.next_step
-    sheet.heading(f"{text('step_heading')}: {text(_STEPS[step.urgency])}")
-    sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
-    sheet.text(step.because)
-    sheet.text(text("cannot_rule_out"), bold=True)
-    sheet.text(" ".join(answer_texts.errors(diagnosis)))
-    if unsure := answer_texts.unsure(diagnosis):
-        sheet.text(unsure, bold=True)
+    record_page(sheet, answer, when, filing, outlined)
+    patient_half(sheet, diagnosis, filing)
+    sheet.heading(text("record_technical"))
     _conditions(sheet, diagnosis)
     if decided := " ".join(answer_texts.decided(diagnosis)):
         sheet.heading(text("decided_heading"))
-        sheet.text(decided, 7, faint=True)
+        sheet.text(decided, 8, faint=True)
     _photos(sheet, answer)
-    _similar(sheet, answer)
+    _similar(sheet, answer, kept=filing.kept)
     if facts := facts_list(diagnosis.patient):
         sheet.heading(text("facts_heading"))
         sheet.text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts))
@@ -132,8 +114,14 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
     sheet.images(images, captions, _TWICE)
 
 
-def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
+def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
     similar = answer.diagnosis.similar
+    if kept:
+        names = [f"{case.name} ({case.basis})" for case in similar]
+        sheet.text(text("record_heat_not_kept"), faint=True)
+        if names:
+            sheet.text(text("similar_names", names=names))
+        return
     if not similar:
         return
     sheet.heading(text("similar_heading"), _SIMILAR_ROOM_MM)

@@ -210,7 +210,7 @@ def basis(diagnosis: Diagnosis, metrics: Metrics) -> list[str]:
         text("taxonomy", taxonomy=source.taxonomy, review=source.review),
         source.use.licensed if source.use else "",
         text(calibrated if source.calibrated else "not_calibrated"),
-        measured(metrics) or text("not_measured"),
+        measured(metrics) or text("measured_elsewhere" if source.evaluation else "not_measured"),
         ood_sentence(diagnosis),
         text("photo_hashes", hashes=[photo.sha256[:16] for photo in diagnosis.photos]),
     )

@@ -45,7 +45,7 @@ class IntakeField:
     """Its name within a sentence; empty: as the fact is called."""
     loinc: str = ""
     """Its code in LOINC, for FHIR; empty: it has none. Another code system, or codes of its values,
-    need clinic/fhir.py too."""
+    need clinic/fhir_observations.py too."""
     number: bool = False
     """It is a whole number."""
     unit: str = ""

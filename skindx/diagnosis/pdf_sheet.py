@@ -58,6 +58,9 @@ def _latin(char: str) -> str:
 
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
+_LABEL_MM = 62
+_SIGNATURE_MM = 10
+"""Room above a line, to sign in."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 
 
@@ -131,10 +134,86 @@ class Sheet:
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
-    def table(
-        self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False
+    def lines(self, facts: Sequence[tuple[str, str]]) -> None:
+        """Write labels with their values, and a line to write on where a value is empty."""
+        self.pdf.ln(1)
+        for label, value in facts:
+            self._ink(9, faint=True)
+            self.pdf.set_draw_color(*_INK)
+            top = self.pdf.get_y()
+            self.pdf.multi_cell(_LABEL_MM, 4.6, self._known(label), align="L")
+            lowest = self.pdf.get_y()
+            self.pdf.set_xy(MARGIN_MM + _LABEL_MM, top)
+            self._ink(9.5)
+            if value:
+                self.pdf.multi_cell(0, 4.6, self._known(value), align="L")
+                lowest = max(lowest, self.pdf.get_y())
+            else:
+                self.pdf.line(MARGIN_MM + _LABEL_MM, top + 4.6, MARGIN_MM + _WIDTH_MM, top + 4.6)
+            self.pdf.set_xy(MARGIN_MM, lowest + 1)
+        self.pdf.ln(1)
+
+    def strip(
+        self, images: Sequence["Image.Image"], captions: Sequence[str], height_mm: float
     ) -> None:
-        """Write rows, the first of them as the heading."""
+        """Set up to three images in one row of a height, each with its caption below."""
+        width = (_WIDTH_MM - 2 * GAP_MM) / 3
+        top, lowest = self.pdf.get_y(), 0.0
+        for place, (image, caption) in enumerate(zip(images, captions, strict=True)):
+            left = MARGIN_MM + place * (width + GAP_MM)
+            scale = min(width / image.width, height_mm / image.height)
+            self.pdf.image(image, left, top, scale * image.width, scale * image.height)
+            self.pdf.set_xy(left, top + scale * image.height + 0.8)
+            self._ink(7.5, faint=True)
+            self.pdf.multi_cell(width, 3.6, self._known(caption), align="L")
+            lowest = max(lowest, self.pdf.get_y())
+        self.pdf.set_xy(MARGIN_MM, lowest)
+
+    def signature(self, labels: Sequence[str]) -> None:
+        """Set lines to sign on, side by side at the foot of the page."""
+        self.pdf.ln(_SIGNATURE_MM)
+        foot = self.pdf.h - MARGIN_MM - 7
+        if self.pdf.get_y() > foot:
+            self.pdf.add_page()
+            self.pdf.ln(_SIGNATURE_MM)
+        else:
+            self.pdf.set_y(foot)
+        width = (_WIDTH_MM - (len(labels) - 1) * 3 * GAP_MM) / len(labels)
+        top = self.pdf.get_y()
+        self.pdf.set_draw_color(*_INK)
+        for place, label in enumerate(labels):
+            left = MARGIN_MM + place * (width + 3 * GAP_MM)
+            self.pdf.line(left, top, left + width, top)
+            self.pdf.set_xy(left, top + 0.8)
+            self._ink(8, faint=True)
+            self.pdf.cell(width, 4, self._known(label))
+        self.pdf.set_xy(MARGIN_MM, top + 6)
+
+    def gap(self) -> None:
+        """Leave a little room."""
+        self.pdf.ln(1.5)
+
+    def page(self) -> None:
+        """Begin a page."""
+        self.pdf.add_page()
+
+    def rule(self) -> None:
+        """Draw a line across the page."""
+        self.pdf.ln(2)
+        self.pdf.set_draw_color(*_LINE)
+        top = self.pdf.get_y()
+        self.pdf.line(MARGIN_MM, top, MARGIN_MM + _WIDTH_MM, top)
+        self.pdf.ln(1)
+
+    def table(
+        self,
+        rows: Sequence[Sequence[str]],
+        widths: Sequence[int],
+        *,
+        faint: bool = False,
+        headed: bool = True,
+    ) -> None:
+        """Write rows, the first of them as the heading unless it is not `headed`."""
         self._ink(8.5, faint=faint)
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
@@ -144,6 +223,7 @@ class Sheet:
             line_height=4.2,
             padding=(0.6, 2, 0.6, 0),
             align="L",
+            first_row_as_headings=headed,
         ) as table:
             for row in rows:
                 cells = table.row()

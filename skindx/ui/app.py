@@ -26,6 +26,7 @@ from skindx.ui.http.asgi import USER, App, Message, Receive, Send, refuse, respo
 from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.guard import Guard
+from skindx.ui.http.kept_reports import kept_report_routes
 from skindx.ui.http.login import Gate
 from skindx.ui.http.request_limits import PER_ADDRESS, BodyLimit, ConnectionQuota, RequestQuota
 from skindx.ui.http.scan_routes import PATH as SCAN
@@ -193,6 +194,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     reports = Reports(bundle.metrics())
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(by_page, bundle))
+    if wiring.casebook is not None:
+        app.include_router(kept_report_routes(wiring.casebook, bundle))
     app.include_router(example_routes(examples))
     offered: dict[str, Any] = {"logged_in": logged_in, "scans": scans, "examples": examples}
     page = build_page(by_page, bundle, reports, wiring.casebook, **offered)

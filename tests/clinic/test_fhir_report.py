@@ -2,19 +2,23 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from clinical_answers import WHEN, answered, diagnosed
+from hypothesis import given
+from hypothesis import strategies as st
 from painted_answers import plain
 
 from skindx import __version__
 from skindx.clinic.fhir import Attachments, Subject, fhir_json, outcome
-from skindx.clinic.narrative import conditions, sites
+from skindx.clinic.narrative import conclusion, conditions, sites
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import NOT_FILED, Filing, RecordedDiagnosis
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import Diagnosis, notice
 from skindx.diagnosis.scope import not_judged
@@ -58,9 +62,9 @@ def test_the_example_that_was_checked_by_hand() -> None:
 # https://hl7.org/fhir/R4/: every element that a resource or data type of ours may have there.
 R4 = {
     "Bundle": "resourceType type timestamp entry",
-    "DiagnosticReport": "text identifier basedOn status category code subject encounter "
-    "effectiveDateTime effectivePeriod issued performer resultsInterpreter specimen result "
-    "imagingStudy media conclusion conclusionCode presentedForm",
+    "DiagnosticReport": "contained _effectiveDateTime text identifier basedOn status "
+    "category code subject encounter effectiveDateTime effectivePeriod issued performer "
+    "resultsInterpreter specimen result imagingStudy media conclusion conclusionCode presentedForm",
     "Observation": "identifier basedOn partOf status category code subject focus encounter issued "
     "performer valueQuantity valueCodeableConcept valueString valueBoolean dataAbsentReason "
     "interpretation note bodySite method specimen device referenceRange hasMember derivedFrom "
@@ -72,11 +76,14 @@ R4 = {
     "Media": "identifier basedOn partOf status type modality view subject encounter "
     "createdDateTime issued operator reasonCode bodySite deviceName device height width frames "
     "duration content note",
+    "Organization": "id identifier active type name alias telecom address partOf contact endpoint",
     "Patient": "identifier active name telecom gender birthDate",
     "OperationOutcome": "text issue",
 }
 PARTS = {
     "entry": "fullUrl resource",
+    "_effectiveDateTime": "extension",
+    "extension": "url valueCode",
     "text": "status div",
     "coding": "system version code display userSelected",
     "component": "code valueQuantity valueCodeableConcept valueString valueRange dataAbsentReason "
@@ -93,11 +100,13 @@ PARTS = {
     "presentedForm": "contentType language data url size hash title creation",
     "issue": "severity code details diagnostics location expression",
     "media": "comment link",
-    **dict.fromkeys(("subject", "device", "derivedFrom", "result", "link"), "reference"),
+    **dict.fromkeys(
+        ("subject", "device", "derivedFrom", "result", "link", "performer"), "reference"
+    ),
     "imagingStudy": "reference identifier",
     **dict.fromkeys(
         ("code", "category", "valueCodeableConcept", "dataAbsentReason", "interpretation", "type",
-         "bodySite", "conclusionCode", "details"), "coding text"),
+         "bodySite", "method", "conclusionCode", "details"), "coding text"),
 }  # fmt: skip
 
 
@@ -122,7 +131,7 @@ def test_every_element_is_one_of_r4_and_every_reference_leads_somewhere(
     assert unknown_to_r4(made) == []
     urls = {entry["fullUrl"] for entry in made["entry"]}
     assert len(urls) == len(made["entry"])
-    assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls
+    assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls | {"#software"}
     assert unknown_to_r4({"resourceType": "Observation", "value": 1}) == [".value"]
 
 
@@ -145,7 +154,7 @@ def test_every_output_is_preliminary_and_says_first_what_it_is_not() -> None:
         assert states == {"preliminary"}
         assert report["text"]["div"].index(notice()) < report["text"]["div"].index("Melanoma")
         assert catalogue.text("cannot_rule_out") in report["text"]["div"]
-        assert notice() in report["conclusion"]
+        assert catalogue.text("notice_tool") in report["conclusion"]
         assert catalogue.text("cannot_rule_out") in report["conclusion"]
 
 
@@ -183,6 +192,106 @@ def test_an_abstention_names_no_condition_and_reassures_by_no_low_risk() -> None
     without = diagnosis.model_copy(update={"urgent_risk": None, "no_urgent_risk": "It has none."})
     absent = observation(bundle(without), "urgent-risk")["dataAbsentReason"]
     assert (absent["coding"][0]["code"], absent["text"]) == ("unsupported", "It has none.")
+
+
+SAID = diagnosed()
+NEVUS = RecordedDiagnosis("Nevus (mole)", "D22.9", "histopathology", who="ann", when=WHEN)
+
+
+def report_on(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> dict[str, Any]:
+    """Return the report, which the validator took, by what it says."""
+    made = json.loads(fhir_json(diagnosis, None, WHEN, filing=filing))
+    assert unknown_to_r4(made) == []
+    report: dict[str, Any] = made["entry"][0]["resource"]
+    return report
+
+
+def test_several_conditions_are_a_differential_with_urgent_ones_first_and_no_conclusion() -> None:
+    made = bundle(diagnosed())
+    assert "conclusionCode" not in made["entry"][0]["resource"]
+    parts = observation(made, "conditions")["component"]
+    shares = {one["code"]["text"]: one["valueQuantity"]["value"] for one in parts}
+    assert next(iter(shares)) == "Melanoma"  # urgent with 8 %, before what is soon with 46 %
+    assert shares["Actinic keratosis"] == 0.46
+    inside = [one["code"]["text"] for one in parts if "interpretation" in one]
+    assert inside == ["Actinic keratosis", "Basal cell carcinoma", "Dermatofibroma"]
+    first, *others = diagnosed().candidates
+    alone = diagnosed().model_copy(
+        update={
+            "candidates": (
+                first.model_copy(update={"in_set": True}),
+                *(one.model_copy(update={"in_set": False}) for one in others),
+            )
+        }
+    )
+    (code,) = report_on(alone)["conclusionCode"]
+    assert (code["text"], code["coding"][0]["code"]) == ("Actinic keratosis", "L57.0")
+    without = alone.model_copy(
+        update={"candidates": (first.model_copy(update={"in_set": False}),), "promise": None}
+    )
+    assert "conclusionCode" not in report_on(without)
+
+
+def test_a_report_names_a_software_as_performer_and_that_the_photos_have_no_date() -> None:
+    report = report_on(diagnosed())
+    (performer,) = report["contained"]
+    assert report["performer"] == [{"reference": f"#{performer['id']}"}]
+    assert performer["resourceType"] == "Organization"
+    assert "no person" in performer["name"]
+    (absent,) = report["_effectiveDateTime"]["extension"]
+    assert absent["valueCode"] == "unknown"
+
+
+def test_a_diagnosis_of_a_clinician_amends_the_report() -> None:
+    filing = Filing("P-017", "arm", kept=True, recorded=NEVUS)
+    report = report_on(diagnosed(), filing)
+    assert report["status"] == "amended"
+    assert report["conclusion"].startswith(
+        "A clinician recorded Nevus (mole) (D22.9), confirmed by histopathology."
+    )
+    (code,) = report["conclusionCode"]
+    assert code["coding"][0]["code"] == "D22.9"
+    for said in ("This report is amended", "Recorded by (login): ann.", "26 November 2026, 12:00"):
+        assert said in report["text"]["div"]
+    made = json.loads(fhir_json(diagnosed(), None, WHEN, filing=filing))
+    recorded = observation(made, "recorded-diagnosis")
+    assert recorded["status"] == "final"
+    assert observation(made, "conditions")["status"] == "preliminary"
+    (patient,) = resources(made, "Patient")
+    assert patient["identifier"] == [{"value": "P-017"}]
+    opinion = replace(NEVUS, confirmed_by="", opinion=True)
+    said = report_on(diagnosed(), Filing(recorded=opinion))
+    assert said["status"] == "amended"
+    assert "conclusionCode" not in said
+    assert "clinical opinion, which nothing confirmed" in said["conclusion"]
+
+
+@given(
+    names=st.lists(st.text("abc ", min_size=1, max_size=200), min_size=1, max_size=9),
+    urgency=st.sampled_from(["advice_urgent", "advice_soon_without_time", "advice_routine"]),
+    abstained=st.booleans(),
+    recorded=st.sampled_from([None, NEVUS, RecordedDiagnosis("x " * 100, opinion=True)]),
+)
+def test_a_conclusion_has_at_most_sixty_words(
+    names: list[str], urgency: str, abstained: bool, recorded: RecordedDiagnosis | None
+) -> None:
+    first = SAID.candidates[0]
+    candidates = tuple(
+        first.model_copy(update={"key": str(n), "name": name, "in_set": True})
+        for n, name in enumerate(names)
+    )
+    step = SAID.next_step.model_copy(update={"advice": catalogue.text(urgency)})
+    many = catalogue.text("abstain_many", possible=7, classes=9)
+    why = catalogue.joined(many, catalogue.text("abstain_many_help"))
+    diagnosis = SAID.model_copy(
+        update={
+            "candidates": candidates, "next_step": step, "abstained": why if abstained else "",
+        }
+    )  # fmt: skip
+    said = conclusion(diagnosis, Filing(recorded=recorded))
+    assert len(said.split()) <= 60
+    assert catalogue.text(urgency) in said
+    assert catalogue.text("cannot_rule_out") in said
 
 
 def test_nobody_is_named_who_was_not_given() -> None:

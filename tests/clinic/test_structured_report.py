@@ -14,9 +14,10 @@ from painted_answers import jpeg, plain
 from PIL import Image
 
 from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap_photo
-from skindx.clinic.structured_report import ReportFiles, subject_of
+from skindx.clinic.structured_report import ReportFiles, structured_report, subject_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis, notice
 from skindx.imaging.decode import decode, decode_stored_jpeg
 from skindx.imaging.dicom import can_read_dicom, read_dicom
@@ -293,3 +294,47 @@ def test_without_the_library_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("skindx.core.machine.missing_modules", lambda *names: list(names))
     with pytest.raises(UserError, match=r"--dicom-sr needs highdicom, pydicom, .*\[clinic\]"):
         ReportFiles(dicom_sr=Path("sr.dcm")).check([b""])
+
+
+def record_of(report: Any) -> str:
+    """Return the section that says whose a report is."""
+    containers = [one for one in report.ContentSequence if one.ValueType == "CONTAINER"]
+    (record,) = (
+        one for one in containers if one.ConceptNameCodeSequence[0].CodeMeaning == "Record"
+    )
+    return str(record.ContentSequence[0].TextValue)
+
+
+def test_date_and_patient_are_those_of_the_header_or_are_empty_and_said() -> None:
+    record = record_of(report_of(diagnosed()))
+    for line in ("Patient (pseudonym or ID): 4711.", "Study date of the photo's file: 20261126."):
+        assert line in record
+    nameless = DicomIdentity(study_uid="1.2.3", series_uid="1.2.3.4", instance_uid="1.2.3.4.5",
+                             class_uid=OLD.identity.class_uid)  # fmt: skip
+    bare = report_of(diagnosed(), DicomFacts("photograph", "XC", 80, 60, identity=nameless))
+    assert (bare.PatientID, bare.StudyDate, bare.StudyTime) == ("", "", "")
+    for line in ("Patient (pseudonym or ID): not given.", "Side of the body: not given.",
+                 "Study date of the photo's file: not given.",
+                 "Place on the body: back."):  # fmt: skip
+        assert line in record_of(bare)
+
+
+def test_a_side_without_a_place_is_that_of_the_skin() -> None:
+    sided = diagnosed().model_copy(update={"patient": Patient(laterality="right")})
+    bare = DicomFacts("photograph", "XC", 80, 60, identity=OLD.identity)
+    (site, *_) = items(report_of(sided, bare), "Finding Site")
+    assert site.ConceptCodeSequence[0].CodeValue == "39937001"
+    (side,) = items(site, "Laterality")
+    assert side.ConceptCodeSequence[0].CodeMeaning == "Right"
+
+
+def test_an_amended_report_says_what_a_clinician_recorded() -> None:
+    from pydicom import dcmread
+
+    recorded = RecordedDiagnosis("Nevus (mole)", "D22.9", "histopathology", who="ann", when=WHEN)
+    filing = Filing("4711", "arm", kept=True, recorded=recorded)
+    made = structured_report(diagnosed(), [OLD], None, WHEN, filing)
+    record = record_of(dcmread(io.BytesIO(made)))
+    for line in ("This report is amended", "Nevus (mole) (D22.9)", "Recorded by (login): ann.",
+                 "confirmed by histopathology", "Recorded on: 26 November 2026"):  # fmt: skip
+        assert line in record

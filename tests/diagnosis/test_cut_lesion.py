@@ -13,7 +13,7 @@ from rich.console import Console
 
 import skindx
 from skindx.api.model import Model
-from skindx.clinic.fhir import photo_valid
+from skindx.clinic.fhir_observations import photo_valid
 from skindx.clinic.narrative import sections
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis

@@ -54,8 +54,9 @@ def test_the_notice_and_the_next_step_come_first(
     words = words_of(report_pdf(answered, figures(0.5), WHEN))
     diagnosis = answered.diagnosis
     order = [
-        "preliminary and was made on 04 March 2026, 05:06 UTC",
+        "This report is preliminary",
         "no medical device",
+        "04 March 2026, 05:06 UTC",
         diagnosis.next_step.advice.split(",")[0],
         catalogue.text("cannot_rule_out")[:50],
         "The networks contradict",

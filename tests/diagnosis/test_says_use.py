@@ -63,12 +63,11 @@ def said(answer: CaseAnswer) -> dict[str, str]:
     print_diagnosis(answer.diagnosis, Console(file=terminal, width=500))
     fhir = json.loads(fhir_json(answer.diagnosis, None, WHEN, None))
     kinds = {one["resource"]["resourceType"]: one["resource"] for one in fhir["entry"]}
-    report = sections(answer.diagnosis, None)  # the text of FHIR and of a structured report
+    report = sections(answer.diagnosis, None, WHEN)  # the text of FHIR and of a structured report
     return {
         "page": result_html(answer, None),
         "PDF": words_of(report_pdf(answer, None, WHEN)),
         "terminal": terminal.getvalue(),
-        "FHIR": kinds["DiagnosticReport"]["conclusion"],
         "its text": kinds["DiagnosticReport"]["text"]["div"],
         "its device": json.dumps(kinds["Device"]["note"]),
         "notebook": answer_html(answer, None),

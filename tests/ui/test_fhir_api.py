@@ -68,8 +68,14 @@ def test_the_answer_is_a_bundle_with_what_was_included() -> None:
     (media,) = (one for one in others if one["resourceType"] == "Media")
     assert media["content"]["contentType"] == "image/jpeg"
     assert "Patient" not in {one["resourceType"] for one in others}
-    alone = diagnose(app).json()["entry"]
-    assert "presentedForm" not in alone[0]["resource"]
+    alone = diagnose(app).json()["entry"]  # the PDF comes unasked
+    assert "presentedForm" in alone[0]["resource"]
+    without = diagnose(app, data={"exclude": "pdf", "patient_id": "P-017"}).json()["entry"]
+    assert "presentedForm" not in without[0]["resource"]
+    (patient,) = (
+        one["resource"] for one in without if one["resource"]["resourceType"] == "Patient"
+    )
+    assert patient["identifier"] == [{"value": "P-017"}]
     assert diagnose(app, "application/json").json()["diagnosis"]
 
 
@@ -82,6 +88,8 @@ def test_the_answer_is_a_bundle_with_what_was_included() -> None:
         (Busy(7), {}, 503, "throttled", None),
         (UserError("-"), {"data": {"age": "old"}}, 400, "invalid", None),
         (UserError("-"), {"data": {"include": "heat"}}, 400, "invalid", None),
+        (UserError("-"), {"data": {"exclude": "views"}}, 400, "invalid", None),
+        (UserError("-"), {"data": {"patient_id": "a\\b"}}, 400, "invalid", None),
     ],
 )  # fmt: skip
 def test_an_error_is_an_outcome(

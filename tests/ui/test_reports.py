@@ -15,6 +15,7 @@ from painted_answers import jpeg, rich
 from skindx.core.errors import UserError
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.filing import Filing
 from skindx.ui.http.answer_forms import PATH, Reports, made_pdf, report_routes
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 
@@ -39,6 +40,15 @@ def test_a_sealed_answer_comes_back_as_its_report() -> None:
     assert answered.status_code == 200
     assert answered.headers["content-type"] == "application/pdf"
     assert answered.content == report_pdf(ANSWER, {"pictures": 7}, WHEN)
+
+
+def test_a_pseudonym_after_the_seal_stands_in_the_record() -> None:
+    reports = Reports(None)
+    sealed = reports.sealed(ANSWER, WHEN, "ann")
+    named = asked(reports, f"{sealed}\n P-017 ", "ann")
+    assert named.content == report_pdf(ANSWER, None, WHEN, Filing("P-017"))
+    refused = asked(reports, f"{sealed}\n{'x' * 65}", "ann")
+    assert (refused.status_code, "at most 64" in refused.json()["error"]) == (422, True)
 
 
 @pytest.mark.parametrize("changed", [0, 31, 32, 36, 200, -1])

@@ -28,10 +28,13 @@ from skindx.clinic.fhir import MEDIA_TYPE, VERSION, Attachments, fhir_json, outc
 from skindx.clinic.source_photos import Named, read_headers
 from skindx.clinic.structured_report import subject_of
 from skindx.core.errors import UserError
+from skindx.core.machine import missing_modules
+from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
+from skindx.ui.http.forms import AskedCase
 from skindx.ui.page_basics import sentence
 from skindx.workers import worker_process
 
@@ -48,13 +51,18 @@ _making = threading.Lock()
 _made = itertools.count(1)
 
 
-def made_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
+def made_pdf(
+    answer: CaseAnswer,
+    metrics: dict[str, Any] | None,
+    when: datetime,
+    filing: Filing = NOT_FILED,
+) -> bytes:
     """Return the report on an answer as `report_pdf` does. Raises UserError without fpdf2."""
     from skindx.diagnosis.answer_report import report_pdf
 
     with _making:
         try:
-            return report_pdf(answer, metrics, when)
+            return report_pdf(answer, metrics, when, filing)
         finally:
             if next(_made) % _EVERY == 0:
                 gc.collect()
@@ -95,8 +103,10 @@ class Reports:
     def pdf(self, sealed: bytes, user: str) -> bytes:
         """Return the report on a sealed answer; the same answer gives the same bytes.
 
+        A line after the seal names the patient by a pseudonym, which no seal covers.
         Raises UserError for anything else, for another user's answer, and without fpdf2.
         """
+        sealed, _, patient = sealed.partition(b"\n")
         try:
             data = base64.b64decode(sealed, validate=True)
         except ValueError:
@@ -108,7 +118,9 @@ class Reports:
         if message["user"] != user:
             raise UserError(_ANOTHER_USERS)
         answer = worker_process.rebuilt(CaseAnswer, message["answer"])
-        return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
+        filing = Filing(Named(" ".join(patient.decode("utf-8", "replace").split())).patient_id)
+        when = datetime.fromisoformat(message["when"])
+        return made_pdf(answer, self._metrics, when, filing)
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")
@@ -143,7 +155,8 @@ def report_routes(reports: Reports) -> "APIRouter":
 
 CONTENT_TYPE = f"{MEDIA_TYPE}; fhirVersion={VERSION}"
 INCLUDED = ("views", "pdf")
-"""What a FHIR bundle can carry of what may be included: as Media and as the report's form."""
+"""What a FHIR bundle can carry of what may be included: as Media and as the report's form, which
+comes unasked."""
 _ABOUT_JSON = {"application/json", "application/*", "*/*"}
 
 
@@ -205,27 +218,24 @@ def check_included(include: Sequence[str]) -> None:
 
 
 async def fhir_answer(
-    answer: CaseAnswer,
-    photos: Sequence[bytes],
-    include: Sequence[str],
-    metrics: dict[str, Any] | None,
+    answer: CaseAnswer, asked: AskedCase, metrics: dict[str, Any] | None
 ) -> Response:
-    """Return an answer as a FHIR Bundle, about whom DICOM photos name."""
-    return await asyncio.to_thread(_fhir_body, answer, photos, include, metrics)
+    """Return an answer as a FHIR Bundle, about whom the form or DICOM photos name.
+
+    It carries the PDF report unless the form excludes it, or fpdf2 is not installed.
+    """
+    return await asyncio.to_thread(_fhir_body, answer, asked, metrics)
 
 
-def _fhir_body(
-    answer: CaseAnswer,
-    photos: Sequence[bytes],
-    include: Sequence[str],
-    metrics: dict[str, Any] | None,
-) -> Response:
+def _fhir_body(answer: CaseAnswer, asked: AskedCase, metrics: dict[str, Any] | None) -> Response:
     when = datetime.now().astimezone()
+    subject = subject_of(read_headers(asked.case.photos, asked.named), asked.named)
+    printed = "pdf" not in asked.exclude and not missing_modules("fpdf")
+    filing = Filing(subject.patient_id)
     attached = Attachments(
-        photos=[view.jpeg for view in answer.views] if "views" in include else (),
-        pdf=made_pdf(answer, metrics, when) if "pdf" in include else b"",
+        photos=[view.jpeg for view in answer.views] if "views" in asked.include else (),
+        pdf=made_pdf(answer, metrics, when, filing) if printed else b"",
     )
-    subject = subject_of(read_headers(photos, Named()))
     body = fhir_json(answer.diagnosis, metrics, when, subject, attached)
     return Response(body, media_type=CONTENT_TYPE)
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from skindx.clinic.fhir import MEDIA_TYPE
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.photo_checks import Refused, WideRule
 from skindx.diagnosis.record import CaseAnswer
 from skindx.models.bundle.bundle import Bundle
@@ -30,7 +31,7 @@ from skindx.ui.http.answer_forms import (
     wants_fhir,
 )
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, form_schema, problem, problems
-from skindx.ui.http.forms import read_case
+from skindx.ui.http.forms import AskedCase, read_case
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
 from skindx.ui.scans.scan_job import seen_of_refused
@@ -193,27 +194,27 @@ def routes(
 
         `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
 
-        `Accept: application/fhir+json` asks for a FHIR R4 Bundle with a DiagnosticReport, whose
-        errors are OperationOutcomes.
+        `Accept: application/fhir+json` asks for a FHIR R4 Bundle with a DiagnosticReport, which
+        carries the PDF report, and whose errors are OperationOutcomes.
         """
         start = time.perf_counter()
         failed: Callable[..., Response] = problem
         try:
             fhir = wants_fhir(request.headers.get("accept", ""))
             failed = fhir_problem if fhir else problem
-            case, include = await read_case(request)
+            asked = await read_case(request)
             if fhir:
-                check_included(include)
+                check_included(asked.include)
         except UserError as error:
             metrics.ended("api", "bad-input", time.perf_counter() - start)
             return failed(406 if isinstance(error, NotAcceptable) else 400, str(error))
         try:
-            answer = await diagnoser.diagnose(case)
+            answer = await diagnoser.diagnose(asked.case)
             if fhir:
-                return await fhir_answer(answer, case.photos, include, measured)
+                return await fhir_answer(answer, asked, measured)
             seen = dict(enumerate(answer.diagnosis.photos))
             wide = tuple(rule.wide(seen)) if rule else ()
-            return await asyncio.to_thread(_answer_body, answer, include, measured, wide)
+            return await asyncio.to_thread(_answer_body, answer, asked, measured, wide)
         except UserError as error:
             return _failure(error, failed, rule)
 
@@ -258,10 +259,11 @@ def _failure(error: UserError, failed: Callable[..., Response], rule: WideRule |
 
 def _answer_body(
     answer: CaseAnswer,
-    include: Sequence[str],
+    asked: AskedCase,
     measured: dict[str, Any] | None,
     wide: tuple[int, ...],
 ) -> Response:
+    include = asked.include
     included: dict[str, Any] = {"wide_photos": wide} if wide else {}
     if "views" in include:
         included["views"] = [_text(view.jpeg) for view in answer.views]
@@ -270,7 +272,8 @@ def _answer_body(
     if "thumbnails" in include:
         included["thumbnails"] = [_text(thumbnail) for thumbnail in answer.thumbnails]
     if "pdf" in include:
-        included["pdf"] = _text(made_pdf(answer, measured, datetime.now().astimezone()))
+        now, filing = datetime.now().astimezone(), Filing(asked.named.patient_id)
+        included["pdf"] = _text(made_pdf(answer, measured, now, filing))
     body = Answered(diagnosis=answer.diagnosis, **included)
     unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
     return Response(body.model_dump_json(exclude=unasked), media_type="application/json")

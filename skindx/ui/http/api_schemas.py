@@ -48,7 +48,7 @@ class Answered(BaseModel):
             "JPEG of each similar training image; empty where its licence forbids showing it."
         ),
     )
-    pdf: str | None = Field(None, description="The report to take to a clinician.")
+    pdf: str | None = Field(None, description="The report, to file or to take to a clinician.")
     wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
@@ -185,6 +185,16 @@ def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
             f"What to return beside the diagnosis, separated by commas: {', '.join(INCLUDES)}."
         ),
         "example": "views,heat",
+    }
+    fields["exclude"] = {
+        "type": "string",
+        "enum": ["pdf"],
+        "description": "FHIR leaves out the PDF report, which it carries as `presentedForm`.",
+    }
+    fields["patient_id"] = {
+        "type": "string",
+        "maxLength": 64,
+        "description": "A pseudonym or an ID of the patient, for the PDF report and FHIR.",
     }
     return _form(fields)
 

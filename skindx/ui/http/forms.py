@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from skindx.clinic.source_photos import Named
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS, Case, Patient
 from skindx.diagnosis.intake import INTAKE
@@ -21,14 +23,35 @@ SCALE = "scale_mm_per_pixel"
 """The field of a scan's form, once or for each photo; without it sizes are in pixels."""
 NO_SCALE = "none"
 """Its value for a photo without one, where others have one."""
+_NO_FACTS = ("patient_id", "include", "exclude")
 _HOW = "send multipart/form-data with 1 to 3 files named `photo`"
 
 
-async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
+@dataclass(frozen=True)
+class AskedCase:
+    """A case, and what its form asks for beside the diagnosis."""
+
+    case: Case
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    """What FHIR leaves out: `pdf`."""
+    named: Named = field(default_factory=Named)
+    """Whose photos they are, for the reports."""
+
+
+async def read_case(request: Request) -> AskedCase:
     """Return the case, and what beside the diagnosis is asked for. Raises UserError."""
     photos, fields = await read_form(request)
-    include = tuple(part for part in fields.pop("include", "").split(",") if part)
-    return Case(photos, _patient(fields)), _checked(include)
+    include, exclude = (_parts(fields.pop(name, "")) for name in ("include", "exclude"))
+    for part in exclude:
+        if part != "pdf":
+            raise UserError(f"{part[:20]!r} cannot be excluded; valid: pdf.")
+    named = Named(fields.pop("patient_id", ""))
+    return AskedCase(Case(photos, _patient(fields)), _checked(include), exclude, named)
+
+
+def _parts(value: str) -> tuple[str, ...]:
+    return tuple(part for part in value.split(",") if part)
 
 
 async def read_scan(request: Request) -> tuple[tuple[bytes, ...], tuple[float | None, ...]]:
@@ -151,7 +174,9 @@ def _patient(fields: dict[str, str]) -> Patient:
     values: dict[str, object] = {}
     for name, value in fields.items():
         if name not in INTAKE:
-            raise UserError(f"there is no field {name!r}; valid: {', '.join(INTAKE)}, include.")
+            raise UserError(
+                f"there is no field {name!r}; valid: {', '.join((*INTAKE, *_NO_FACTS))}."
+            )
         if INTAKE[name].number:
             if not value.isascii() or not value.isdigit() or len(value) > 3:
                 raise UserError(f"{name} {value[:20]!r} is no whole number; give one or none.")

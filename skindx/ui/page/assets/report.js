@@ -5,11 +5,12 @@ element.addEventListener("click", async (event) => {
   if (!button || button.getAttribute("aria-disabled") === "true") return;
   const say = (sentence) => { button.closest("section").querySelector(".sx-report-problem").textContent = sentence; };
   const words = button.textContent;
+  const patient = button.closest("section").querySelector("[data-pseudonym]").value;
   say("");
   button.setAttribute("aria-disabled", "true");
   button.textContent = "Making the report …";
   try {
-    const answer = await fetch("report", { method: "POST", body: button.dataset.report });
+    const answer = await fetch("report", { method: "POST", body: `${button.dataset.report}\n${patient}` });
     if (answer.ok) {
       const url = URL.createObjectURL(await answer.blob());
       Object.assign(document.createElement("a"), { href: url, download: button.dataset.name }).click();

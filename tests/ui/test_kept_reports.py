@@ -1,0 +1,132 @@
+"""Reports on kept cases: as on a fresh answer, of the owner alone, amended by a clinician."""
+
+import io
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from echo_app import ask
+from fastapi import FastAPI
+from kept_cases import answer
+from pdf_words import words_of
+
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.kept_case import Outside
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.case import Patient
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.http.asgi import USER, Message, Receive, Send
+from skindx.ui.http.kept_reports import kept_report_routes
+
+pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+class FakeBundle:
+    """As much of a bundle as a report on a kept case asks for."""
+
+    taxonomy = load_taxonomy("isic9")
+    evaluation = "e" * 64
+
+    def metrics(self) -> dict[str, Any]:
+        return {"pictures": 7}
+
+
+def got(book: Casebook, case: str, form: str, user: str = "ann") -> httpx.Response:
+    app = FastAPI()
+    app.include_router(kept_report_routes(book, FakeBundle()))  # type: ignore[arg-type]
+
+    async def logged_in(scope: Message, receive: Receive, send: Send) -> None:
+        await app({**scope, USER: user}, receive, send)
+
+    return ask(logged_in, "GET", f"/kept/{case}/{form}")
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Casebook, str]:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)  # its letters can be read in the file
+    book = Casebook.open(tmp_path / "cases.db")
+    told = answer(1, 2, patient=Patient(site="arm", laterality="left"))
+    return book, book.keep("ann", told, patient="P-017", lesion="left forearm", consent=True)
+
+
+def plain_words(made: httpx.Response) -> str:
+    return words_of(made.content).replace("\\(", "(").replace("\\)", ")")
+
+
+def report(made: httpx.Response) -> dict[str, Any]:
+    assert made.status_code == 200, made.text
+    first: dict[str, Any] = made.json()["entry"][0]["resource"]
+    return first
+
+
+def test_a_kept_case_has_the_files_of_a_fresh_answer(kept: tuple[Casebook, str]) -> None:
+    made = got(*kept, "report.pdf")
+    assert made.headers["content-disposition"].startswith('attachment; filename="skindx-20')
+    words = plain_words(made)
+    for said in ("P-017", "left forearm", "This report is preliminary", "Clinician (name)",
+                 "Date and signature", "For the patient", "keeps no heat maps"):  # fmt: skip
+        assert said in words
+    assert "licence" not in words.lower()
+    fhir = report(got(*kept, "report.json"))
+    assert fhir["status"] == "preliminary"
+    assert fhir["presentedForm"][0]["contentType"] == "application/pdf"
+    pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: extra clinic")
+    with zipfile.ZipFile(io.BytesIO(got(*kept, "report.zip").content)) as archive:
+        assert len(archive.namelist()) == 3
+        sr = pydicom.dcmread(io.BytesIO(archive.read("report.dcm")))
+    assert (sr.PatientID, sr.StudyDate) == ("P-017", "")
+
+
+def test_what_a_clinician_recorded_amends_it_and_says_who_and_when(
+    kept: tuple[Casebook, str],
+) -> None:
+    book, case = kept
+    book.confirm("ann", case, "", "", (), version=1, outside=Outside("Merkel cell", "C4A.9"),
+                 confirmed_by="histopathology")  # fmt: skip
+    found = book.case("ann", case).found
+    assert found is not None
+    words = plain_words(got(*kept, "report.pdf"))
+    local = f"{found.astimezone():%H:%M %Z}"
+    for said in ("This report is amended", "Merkel cell (C4A.9)", "confirmed by histopathology",
+                 "ann", local, "What the software had advised"):  # fmt: skip
+        assert said in words
+    fhir = report(got(*kept, "report.json"))
+    assert (fhir["status"], fhir["conclusionCode"][0]["text"]) == ("amended", "Merkel cell")
+    book.confirm("ann", case, "", "a note", (), version=2, outside=Outside("Merkel cell", "C4A.9"),
+                 confirmed_by="histopathology")  # fmt: skip
+    assert book.case("ann", case).found == found  # the note alone is new
+    book.confirm("ann", case, "Melanoma", "", ("Melanoma",), version=3,
+                 confirmed_by="clinical opinion")  # fmt: skip
+    fhir = report(got(*kept, "report.json"))
+    assert "conclusionCode" not in fhir
+    assert "A clinician recorded Melanoma (C43.9), clinical opinion" in fhir["conclusion"]
+    book.confirm("ann", case, "", "", (), version=4)
+    assert report(got(*kept, "report.json"))["status"] == "preliminary"
+
+
+def test_a_case_is_its_owners_alone(kept: tuple[Casebook, str]) -> None:
+    book, case = kept
+    for user, name in (("bob", case), ("ann", "0" * 32), ("", case)):
+        refused = got(book, name, "report.pdf", user)
+        assert refused.status_code == 422
+        assert "not in the case book" in refused.json()["error"]
+    assert got(book, case, "report.exe").status_code == 404
+
+
+@pytest.mark.parametrize("version", ["v0_1", "v0_2"])
+def test_cases_that_older_versions_kept_have_reports(version: str, tmp_path: Path) -> None:
+    for file in (FIXTURES / version).glob("cases.db*"):
+        shutil.copy(file, tmp_path / file.name).chmod(0o600)
+    book = Casebook.open(tmp_path / "cases.db")
+    cases = book.all_cases()
+    assert cases
+    for case in cases:
+        assert case.found is None
+        status = "amended" if case.confirmed or case.outside else "preliminary"
+        assert report(got(book, case.id, "report.json", case.owner))["status"] == status
+        assert got(book, case.id, "report.pdf", case.owner).content.startswith(b"%PDF")
+        assert got(book, case.id, "report.zip", case.owner).status_code == 200
