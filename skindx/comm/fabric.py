@@ -159,7 +159,7 @@ class GradientBuffer:
         self._view()
 
     def _view(self) -> None:
-        # As the parameter lies in memory (channels last): the optimizer walks both side by side.
+        # Same memory layout as the parameter (channels last): the optimizer reads both in step.
         self.views = [
             self.flat[start : start + size].as_strided(parameter.size(), parameter.stride(), start)
             for parameter, start, size in zip(

@@ -111,7 +111,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
 
 def _groups(answers: Answers, urgent_N: Bools) -> Iterator[tuple[str, Bools, float | None]]:
     """Yield the groups that thresholds may be fitted for: name, images, promised coverage."""
-    # Without thresholds of their own urgent and other classes are promised nothing by themselves.
+    # A coverage is promised for urgent and other classes only if they have own thresholds.
     apart = answers.urgent_level is not None
     if urgent_N.any():
         yield "urgent classes", urgent_N, answers.urgent_level

@@ -104,7 +104,7 @@ def decode_noted(
             orientation = orientation_of(data, "JPEG")
             if at_least and orientation >= 5:
                 at_least = at_least[1], at_least[0]
-            # By the file: one that is made plain has no profile.
+            # The colours are read from the original file: the repaired one has no profile.
             colours = _colours_of(data, "JPEG", decoding)
             pixels_HWC = read_jpeg(  # the lambda's answer; a file that it refuses is mended first
                 data, lambda jpeg: _jpeg(jpeg, max_pixels, at_least, rough, colours)

@@ -110,7 +110,7 @@ def jpeg_cost(
     """
     inks = colours in ("CMYK", "YCCK")
     passes = jpeg_passes(jpeg)
-    # Of several passes all coefficients are kept, 2 bytes each, until the last one.
+    # With several passes the decoder keeps all coefficients, 2 bytes each, until the last.
     samples = _SAMPLES.get(subsampling, 4.0 if inks else 3.0)
     result = 4 + _RESULT_BYTES if inks else _RESULT_BYTES
     kept = 2 * samples if passes > 1 else 0
@@ -177,7 +177,7 @@ def opened_cost(image: "Image.Image", data: bytes) -> DecodeCost:
     if image.format == "PNG":
         if getattr(image, "is_animated", False):
             stored *= 2  # a copy, on which the next frame would be laid
-        # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
+        # A PNG of 16 bits unpacks to more than is stored, which takes time but no memory.
         stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
     # What lets something shine through is laid on white: one more band, and the white one.
     bands = _BAND_BYTES * (2 if image.has_transparency_data else 1)

@@ -47,7 +47,7 @@ class Reduced:
         """Brightness H x W on the 0..255 scale."""
         import cv2
 
-        # In floating point: rounding it again would pass for detail in a dark photo.
+        # Rounding again would look like detail in a dark photo, so floating point is used.
         luma_HW: NDArray[np.float32] = cv2.cvtColor(
             self.pixels_HWC.astype(np.float32), cv2.COLOR_RGB2GRAY
         )

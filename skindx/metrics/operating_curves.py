@@ -27,7 +27,7 @@ Curve = Callable[[Floats], tuple[Floats, Floats]]
 def _curve_of(scores_N: Floats, positive_N: Bools) -> Curve:
     order_N = np.argsort(-scores_N, kind="stable")
     falling_N, positive_N = scores_N[order_N], positive_N[order_N]
-    # Of equal scores, the last: they reach a threshold together.
+    # Equal scores reach a threshold together, so only the last of them is a point.
     last_E = np.append(np.flatnonzero(np.diff(falling_N)), len(falling_N) - 1)
 
     def curve(weights_N: Floats) -> tuple[Floats, Floats]:

@@ -366,7 +366,7 @@ def decoded(
     """
     files = Files(dataset, records, decoding, limited=True)
     reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
-    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
+    # Batches have nearly equal sizes: no batch-norm statistics may rest on a single image.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
     with closing(reading) as images:
         for batch in batches:

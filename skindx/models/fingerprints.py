@@ -196,7 +196,7 @@ def _unpacked(packed: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.
     """Return rows x columns; nothing for anything that does not unpack to just as much."""
     unpacker, size = zlib.decompressobj(), rows * columns
     try:
-        # At most one byte more than it may have, whatever it says.
+        # Unpack at most one byte more than allowed, whatever the file states.
         data = unpacker.decompress(packed.tobytes(), size + 1)
     except zlib.error:
         data = b""

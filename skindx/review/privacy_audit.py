@@ -225,7 +225,7 @@ def _reader() -> Any:
     from rapidocr_onnxruntime import RapidOCR
 
     reader = RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
-    # At import it gives its loggers handlers and the level DEBUG.
+    # The import gives its loggers handlers and the level DEBUG.
     for name in ("RapidOCR", "OrtInferSession"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return reader

@@ -27,7 +27,7 @@ MM_PER_TICK: dict[Division, float] = {"millimetres": 1.0, "half millimetres": 0.
 """Millimetres between two ticks, for the divisions that give a scale."""
 
 _HIERARCHIES: dict[Division, tuple[tuple[int, ...], ...]] = {
-    # From which ticks are the longest to which are the shortest: the k-th with k % step == 0.
+    # Steps from the longest ticks to the shortest: those of a step are the k-th, k % step == 0.
     "millimetres": ((10, 5, 1), (10, 1)),
     "half millimetres": ((20, 10, 2, 1), (20, 10, 1)),
     "inches": ((16, 8, 4, 2, 1), (8, 4, 2, 1), (4, 2, 1), (12, 6, 3, 1)),
@@ -129,7 +129,7 @@ class Ruler:
         and lesions may be as far from the camera as either end.
         """
         row, ticks = self.row, len(self.row.ticks_T2)
-        # Of the slope of a line through so many points at equal distances.
+        # Standard error of the slope of a line through this many equidistant points.
         slope = row.jitter / row.period * np.sqrt(12 / ticks**3)
         ends = abs(row.period_last - row.period_first) / 2 / row.period
         return float(np.hypot(_NORMAL * slope, ends))

@@ -263,7 +263,7 @@ def rank(photos: Sequence[ScannedPhoto]) -> tuple[RankedLesion, ...]:
     differs more from the person's others, and then one of which the detector is more certain.
     The order of `photos` decides no rank but between lesions that are equal in all of it.
     """
-    # In an order of their own: a sum of floats depends on the order of its parts.
+    # The order is fixed, since a sum of floats depends on the order of its parts.
     placed = sorted(
         ((place, lesion) for place, photo in enumerate(photos) for lesion in photo.lesions),
         key=lambda item: (photos[item[0]].sha256, *_canonical(item[1]), item[0]),

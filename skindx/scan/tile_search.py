@@ -173,7 +173,7 @@ def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> Fl
     ends_K4 = np.concatenate([boxes_K4[:, :2] <= EDGE, boxes_K4[:, 2:] >= grid.tile - EDGE], axis=1)
     cut_K4 = ends_K4 & np.array(grid.inner_sides(number))
     parts_K = cut_K4.any(axis=1)
-    # Of a thin slice at a side the neighbour sees more, whatever it is of.
+    # The neighbouring tile sees more of whatever is only a thin slice at a side.
     depths_K2 = boxes_K4[:, 2:] - boxes_K4[:, :2]
     thin_K = (cut_K4 & (np.tile(depths_K2, 2) <= 2 * EDGE)).any(axis=1) & (grid.overlap > 2 * EDGE)
     (left, top), (factor, dx, dy) = grid.place(number), store.to_full(grid.level)
@@ -224,7 +224,7 @@ class TileDetections:
     def from_rows(cls, rows: Floats) -> "TileDetections":
         """Take rows of x1, y1, x2, y2, score, label, tile, part, in any order."""
         rows = rows.reshape(-1, 8)
-        # By score, then by all else: the order in which tiles were answered does not matter.
+        # Sorted by score, then by all else, so that the order of the tiles' answers has no effect.
         order = np.lexsort((*rows[:, [3, 2, 1, 0, 5, 6]].T, -rows[:, 4]))
         rows = rows[order]
         return cls(

@@ -259,7 +259,7 @@ def host_store(variables: MutableMapping[str, str]) -> Any:
     address = variables.setdefault("MASTER_ADDR", ADDRESS)
     port = int(variables.get("MASTER_PORT", 0))
     try:
-        # At this address alone, where torch by itself would listen at all of this machine.
+        # The store listens only at this address; torch would listen at all of the machine's.
         door = socket.create_server((address, port))
         port = door.getsockname()[1]
         store = dist.TCPStore(  # type: ignore[attr-defined]

@@ -233,7 +233,7 @@ class Conv(Layer):
     def _padded(self, images_NCHW: Tensor) -> Tensor:
         conv = self._conv
         if isinstance(conv, Conv2dSame):
-            # As TensorFlow: by the size of the images, and more behind than before.
+            # TensorFlow's padding depends on the image size and is larger behind than before.
             sizes = (list(conv.kernel_size), list(conv.stride), list(conv.dilation))
             padded: Tensor = pad_same(images_NCHW, *sizes)
             return padded

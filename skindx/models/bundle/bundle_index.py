@@ -387,7 +387,7 @@ def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = Path(entry.path).relative_to(root).as_posix()
-            # Of a bundle that is written within its folder, and of file managers: never read.
+            # Unfinished parts of a bundle and files of file managers are never read.
             if is_unfinished(name) or is_clutter(name):
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)

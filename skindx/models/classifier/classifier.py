@@ -81,7 +81,7 @@ class Classifier(nn.Module):
     def __init__(self, net: nn.Module, preprocess: Preprocess) -> None:
         super().__init__()
         self.net = net
-        # On the CPU, whatever device the network is built on: three numbers each.
+        # Three numbers each are computed on the CPU, whatever device the network is built on.
         mean, std = (torch.tensor(x, device="cpu") for x in (preprocess.mean, preprocess.std))
         # One multiply and one add: (x / 255 - mean) / std = x * scale + shift.
         scale, shift = (

@@ -85,7 +85,7 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
         raise UserError(f"{dataset} has no validation images to check an export on; add some.")
     bundle = open_bundle(path)
     ensemble = bundle.ensemble()
-    # Beside the bundle: its files are then linked into it, not copied.
+    # A folder beside the bundle lets its files be linked into the bundle, not copied.
     with temporary_folder(path) as beside:
         folder = beside / "export"
         folder.mkdir()

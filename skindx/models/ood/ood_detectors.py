@@ -88,7 +88,7 @@ def fit_gaussian(points_PD: Singles | Floats, labels_P: NDArray[np.str_]) -> Gau
     # Less is the rounding of single precision.
     if not total > 1e-10 * float((points_PD.astype(np.float64) ** 2).mean()) * dimensions:
         return None
-    # Of few images the last axes are noise, and would leave nothing for the rest.
+    # With few images the last axes are noise and would leave nothing for the rest.
     axes = max(1, min(AXES, images // 4, dimensions // 2))
     _, spread_A, axes_AD = randomized_svd(off_PD, axes, random_state=0)
     variances_A = spread_A**2 / images

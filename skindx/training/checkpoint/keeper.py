@@ -276,7 +276,7 @@ class Keeper:
             self._outcome = (at, str(reason))
             self._report()
             return False
-        # Without room for a copy the step waits, on this rank alone.
+        # The step waits for the writing, on this rank only, where memory lacks room for a copy.
         behind = not wait and 2 * sum(t.nbytes for _, t in tensors_in(states)) < free_memory()
         self._outcome = (at, "the thread that writes it failed")
         self._deadline = time.monotonic() + self._mesh.settings.timeout_s

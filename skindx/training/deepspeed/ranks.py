@@ -45,7 +45,7 @@ from skindx.training.parallel.mesh import (
 
 def import_deepspeed() -> Any:
     """Return DeepSpeed. Raises UserError when it is not installed."""
-    # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
+    # Torch warns on a machine without a GPU; `skindx doctor` says it better.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     require_extra("train", "deepspeed", purpose="training")
     with light_imports():
