@@ -39,7 +39,7 @@ class MemberSchedule:
     partitioned = False
     """Whether a member visits one partition of the training images after the other."""
     run_method = ""
-    """Name of the `RunMethod` that starts workers in place of ranks; empty: none."""
+    """The `RunMethod` that starts workers in place of ranks, as "module:Class"; empty: none."""
 
     def check_engine(self, engine: Any) -> None:
         """Raise ValueError for settings of the engine that do not go with this schedule."""
