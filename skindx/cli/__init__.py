@@ -39,7 +39,7 @@ from skindx.core.startup import STOPPED, collect_rarely, heed_interrupts
 from skindx.core.text import printable
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What a user can mend: a folder of others, a disk that is full or read alone, a limit of size."""
+"""Errors that a user can mend: another's folder, a full or read-only disk, a size limit."""
 
 
 def _file_above(error: OSError) -> Path | None:

@@ -42,7 +42,7 @@ class FusedSettings(ExchangeSettings):
 
     @property
     def lossy(self) -> bool:
-        """16 bits round the sums on their way."""
+        """Whether 16 bits round the sums on their way."""
         return self.wire == "bf16"
 
     @classmethod

@@ -86,11 +86,11 @@ def fixed_buckets(
 Plan = list[int]
 
 ROUNDING = 1e-9
-"""Times that differ by less, relatively, are equal."""
+"""Relative difference up to which two times are equal."""
 
 _FEW, _MOST_GROUPS = 8, 256
 _WORK = 2**28
-"""Pairs of tensors that are looked at for a plan with fewer groups: about a second."""
+"""Most pairs of tensors to examine for a plan with fewer groups: about a second of work."""
 
 
 def per_tensor(trace: Trace) -> Plan:

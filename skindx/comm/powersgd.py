@@ -31,7 +31,7 @@ class PowerSGDSettings(ExchangeSettings):
 
     @property
     def lossy(self) -> bool:
-        """What the projection loses comes in a later step."""
+        """Return True: what the projection loses is sent in a later step."""
         return True
 
     @classmethod

@@ -33,7 +33,7 @@ class SparseSettings(ExchangeSettings):
 
     @property
     def lossy(self) -> bool:
-        """What is not sent comes in a later step."""
+        """Return True: what is not sent now is sent in a later step."""
         return True
 
     @abstractmethod

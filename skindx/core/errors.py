@@ -73,7 +73,7 @@ and its line goes with it."""
 
 
 def deprecated(name: str, *, stacklevel: int = 2) -> None:
-    """Warn that a name of DEPRECATED goes; the warning is of the caller's caller."""
+    """Warn that a name of DEPRECATED will be removed; the warning points to the caller's caller."""
     of = DEPRECATED[name]
     sentence = f"{name} goes with skindx {of.goes}; {of.instead}."
     warnings.warn(sentence, DeprecatedName, stacklevel=stacklevel + 1)

@@ -32,7 +32,7 @@ _PATH = "PYTHONPATH"
 
 
 def python_command(*arguments: str, isolated: bool = False) -> list[str]:
-    """Return the command of a child of this interpreter; `child_environment` is for its own.
+    """Return the command that starts a child of this interpreter; see `child_environment`.
 
     `isolated`: nothing of the environment and of the user's folders counts either.
     """

@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 STOPPED = "stopped; run the same command again to go on"
-"""What a command says that Ctrl-C ended."""
+"""Sentence that a command prints when Ctrl-C has ended it."""
 
 _COMMAND_LINE = ("skindx.__main__", "skindx.cli", "__main__")
 

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 @lru_cache(maxsize=4096)  # each answer compares the same few hundred names
 def folded_name(text: str) -> str:
-    """Return a name as it is compared: names that fold alike are one, whatever they name.
+    """Return the form in which names are compared: names with the same form are one name.
 
     Case, composed letters, full width, circles and raised digits do not count (NFKC, casefold),
     nor invisible signs and runs of blanks, nor the dot of an i: Turkish and other keyboards write
@@ -74,7 +74,7 @@ _MOST, _LONGEST = 3, 40
 
 
 def differences(before: Any, now: Mapping[str, Any], names: Mapping[str, str] | None = None) -> str:
-    """Return in words what of `now` was otherwise `before`: the keys, and short values.
+    """Return in words how `now` differs from `before`: the keys, and short values.
 
     `names` gives other words to keys, or to all that stands below one; an empty one leaves it out.
     Without anything to compare with, as in what older versions wrote, that is said.

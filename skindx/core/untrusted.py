@@ -23,7 +23,7 @@ MALFORMED = (
 """What reading values of an unknown shape may raise; UserError is among them, as a ValueError."""
 _DEEPEST = 32
 _LONGEST_SCALAR = 16_384
-"""Characters: PyYAML reads some long scalars as numbers in quadratic time."""
+"""Most characters of a scalar: PyYAML reads some long ones as numbers in quadratic time."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -66,7 +66,7 @@ class PlainWords:
 
 
 class _WordLoader(PlainWords, _Loader):  # type: ignore[misc]
-    """Loads what strangers wrote."""
+    """YAML loader for text of unknown origin."""
 
 
 def load_words(text: str) -> Any:

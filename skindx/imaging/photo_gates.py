@@ -25,7 +25,7 @@ from skindx.core.untrusted import read_json
 from skindx.imaging.resize import shrink
 
 Fault = Literal["dark", "dim", "glaring", "pale", "no-skin", "blurred", "soft"]
-"""What to say of each is for who asked: a page gives advice, a dataset has a table."""
+"""Faults of a photo; the caller words them: a page gives advice, a dataset has a table."""
 
 SIDE = 160
 """Pixels of the shorter side: less than the networks see, so what is lost here is lost to them."""
@@ -186,7 +186,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MODALITY_SIDE = 64
-"""Every image is reduced to so few pixels and blurred, so that its size and JPEG say little."""
+"""Side to which every image is reduced and blurred, so that its size and JPEG say little."""
 _BLUR = 0.8
 _RADII = (0.0, 0.35, 0.65, 0.95, 1.15, 2.0)
 _WITH_DETAIL = 4

@@ -30,7 +30,7 @@ Space = Literal["RGB", "L", "CMYK"]
 """Colour space of the pixels, named by Pillow's mode."""
 
 _SAME = 1
-"""Levels of 255 by which ways to write down the same colours may differ."""
+"""Most levels of 255 by which the same colours, written in two ways, may differ."""
 _BAND_PIXELS = 1 << 20
 _HEADER = 132
 _CLASSES = (b"scnr", b"mntr", b"prtr", b"spac")

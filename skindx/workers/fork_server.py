@@ -29,7 +29,7 @@ from skindx.workers.worker_process import module_command, start
 
 _NUMBER = struct.Struct("=i")
 _LONGEST = 1 << 17
-"""Bytes of a request; most of it is the environment."""
+"""Most bytes of a request, of which most is the environment."""
 _STREAMS = 4
 _PRELOADED = ("numpy", "cv2", "simplejpeg", "PIL.Image", "pydantic")
 

@@ -116,7 +116,7 @@ _CONFLICTS = ("40P01", "40001")
 
 _TRIES, _PAUSE_S = 20, 0.05
 _BUSY_S = 60
-"""A writer waits so long for others: each of them holds the file for milliseconds."""
+"""Seconds that a writer waits for others, each of which holds the file for milliseconds."""
 
 _UNIX_EPOCH_JULIAN, _DAY_S = 2440587.5, 86400.0
 
@@ -232,7 +232,7 @@ def _first_line(error: BaseException) -> str:
 
 
 MOST_LOSSES = 3
-"""A task whose worker died so often is set aside."""
+"""Number of its workers' deaths after which a task is set aside."""
 
 
 @dataclass(frozen=True)

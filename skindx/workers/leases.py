@@ -346,7 +346,7 @@ class Leases:
 
 
 _BEATS = 4
-"""Heartbeats in the time of a lease."""
+"""Number of heartbeats in the time of a lease."""
 
 
 class Heartbeat:
@@ -354,7 +354,7 @@ class Heartbeat:
 
     def __init__(self, leases: Leases, worker: str) -> None:
         self.lost = False
-        """The worker was taken for dead: what it works on is another's now."""
+        """Whether the worker was taken for dead; its task is then another's."""
         self._leases, self._worker = leases, worker
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="skindx-heartbeat", daemon=True)

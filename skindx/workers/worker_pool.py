@@ -29,7 +29,7 @@ _ROOM_BYTES = 256 << 20
 _TRIES = 2
 _END_S = 1.0
 _MOST_REMEMBERED = 10_000
-"""Questions that ended a worker: their digests are kept as long as the pool."""
+"""Most digests that are kept of questions which ended a worker, as long as the pool lives."""
 _RETRY_AFTER_S = 5
 _PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses in seconds before the next start of a worker that keeps ending before it is ready."""
