@@ -84,7 +84,7 @@ class AnsweredMeanwhileError(UserError):
 
 
 History = dict[tuple[Question, Key], list[ReviewAnswer | None]]
-"""Of each question all answers in their order; None: undone."""
+"""All answers to each question, in their order; None: undone."""
 
 
 class AnswerLog:

@@ -55,7 +55,7 @@ class BoxedImage:
     height: int
     boxes: tuple[Box, ...]
     sha256: str = ""
-    """Of the stored bytes, where the file knows it."""
+    """SHA-256 of the stored bytes, where the file knows it."""
     refused: int = field(default=0, compare=False)
     """Boxes of the file that are empty or stand out of the image by more than a pixel, and other
     shapes than boxes."""
@@ -64,7 +64,7 @@ class BoxedImage:
 
 
 UNKNOWN_SIZE = (0, 0)
-"""Of an image without boxes, in a format that gives the size with the first box."""
+"""Size of an image without boxes, in a format that gives the size with the first box."""
 
 
 SLACK = 1.0

@@ -111,7 +111,7 @@ class EmbeddingRows:
     unused: int
     """Rows of the file that are of no image of the dataset."""
     sha256: str
-    """Of the file."""
+    """SHA-256 of the file."""
 
     @property
     def dimensions(self) -> int:

@@ -47,7 +47,7 @@ class LedgerRow:
     skin_type: int | None = None
     group: str = ""
     md5: str = ""
-    """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
+    """MD5 of the bytes by the source; "" where it gives none. Other bytes are not stored."""
     caption: str = ""
     """The source's text about it: caption, alternative text. May name a person."""
     confirmed_by: str = ""
@@ -59,7 +59,7 @@ class LedgerRow:
     modality: str = ""
     patient: str = ""
     study: str = ""
-    """Of the person and the image, as the manifest has them."""
+    """Facts about the person and the image, as the manifest has them."""
     split: str = ""
     """That the source gives; "": the build places it."""
 

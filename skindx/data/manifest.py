@@ -89,7 +89,7 @@ class Issue:
     """A fixed short word: dead-link, not-a-picture, exact-duplicate, near-duplicate …"""
     detail: str = ""
     kept_sha256: str = ""
-    """For a duplicate: the image that stays in its place."""
+    """SHA-256 of the image that stays in the place of a duplicate."""
 
 
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:

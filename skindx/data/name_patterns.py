@@ -19,9 +19,9 @@ from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
 LIMITS = SandboxLimits(timeout_s=5, memory_mb=1024)
-"""For one name."""
+"""Limits for one name."""
 _LONGEST_S = 20.0
-"""For all names of a call, and a millisecond for each."""
+"""Most seconds for all names of a call, with a millisecond more for each."""
 _CATEGORIES = {
     ops.CATEGORY_DIGIT: r"\p{Nd}",
     ops.CATEGORY_WORD: r"\p{L}\p{N}_",

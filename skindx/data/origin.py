@@ -20,7 +20,7 @@ class Licence:
     """One licence and the permissions that decide whether a changed copy may be given away."""
 
     id: str
-    """Like SPDX: CC-BY-NC-4.0, CC0-1.0, without the version where the source names none."""
+    """Identifier similar to SPDX: CC-BY-NC-4.0, CC0-1.0; no version where the source has none."""
     may_redistribute: bool
     may_adapt: bool
     non_commercial: bool = False

@@ -209,9 +209,9 @@ class ClassFunnel:
     """Addresses or files that the sources give for it."""
     fetched: int
     screened: int
-    """Of those, the ones that decode and show something."""
+    """Fetched images that decode and show something."""
     distinct: int
-    """Of those, the ones left by de-duplication."""
+    """Screened images that are left after de-duplication."""
     kept: int
     lost: Mapping[str, int] = field(default_factory=dict)
     """Reason -> images (or pages, which would have named images), the most frequent first."""
@@ -336,13 +336,13 @@ class BuildSummary:
     """Kept images that a box file names."""
     notes: tuple[str, ...] = ()
     counts: tuple[ClassCount, ...] = ()
-    """By class: what each source gave, against the recipe's targets."""
+    """Images of each class by source, against the recipe's targets."""
     folds: tuple[int, ...] = ()
     """Images of each fold."""
     earlier_manifests: tuple[str, ...] = ()
     """SHA-256 of this build's manifest before each take-down, oldest first."""
     funnel: tuple[ClassFunnel, ...] = ()
-    """By class: images named, fetched, sound, distinct, kept; classes without any come first."""
+    """Images named, fetched, sound, distinct and kept, by class; classes without any come first."""
     flagged: Mapping[str, int] = field(default_factory=dict)
     """Reason -> images of the dataset that the build flags for a person to look at."""
     lost_classes: Mapping[str, str] = field(default_factory=dict)

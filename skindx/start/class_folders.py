@@ -14,7 +14,7 @@ from skindx.start.proposal import Proposal, Wishes
 from skindx.taxonomy.label_matches import match
 
 FOLDERS = "folders"
-"""As the name of a dataset: each folder is a class, whatever its name."""
+"""Name of a dataset in which each folder is a class, whatever the folder's name."""
 _PARTS = re.compile(
     r"(?:.*[\W_])?(?:part|train|training|test|testing|val|valid|validation|images?|imgs?|pictures?"
     r"|photos?|masks?|splits?|folds?|batch|data|dataset|set|sets|new|old|original|augmented|raw"

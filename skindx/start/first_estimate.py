@@ -19,7 +19,7 @@ from skindx.start.first_files import VIEWS
 from skindx.start.image_folder import ImageFolder
 
 BUDGET_S = 6.0
-"""For the timed steps; importing torch comes on top."""
+"""Seconds for the timed steps; importing torch takes more."""
 _STEPS, _LIMIT_S = 3, 600.0
 _DECODING = 0.5
 """Share of a screening's time that a training needs to decode and crop an image."""

@@ -23,15 +23,15 @@ EFFORTS: dict[Effort, tuple[int, int]] = {
 }
 """Epochs, and the side of the images in pixels."""
 VIEWS, _HEAD_EPOCHS = 4, 40
-"""Of a quick training from pretrained weights, in which only the last layer learns."""
+"""Views and epochs of a quick training, of the last layer on pretrained weights."""
 _FEW = 1000
-"""Of fewer images the last layer alone learns more, and sooner, than a whole network."""
+"""Images below which the last layer alone learns more, and sooner, than a whole network."""
 MODALITIES: tuple[Modality, ...] = ("dermoscopic", "clinical", "mixed")
 TIERS: tuple[str, ...] = tuple(tier for tier in get_args(Urgency) if tier != "unknown")
 
 _NEW_RUN = FolderKind("a new run")
 _UNEVEN = 3
-"""From so many times the smallest class on, the largest one counts less in training."""
+"""Ratio to the smallest class from which the largest one counts less in training."""
 
 
 @dataclass(frozen=True)

@@ -181,9 +181,9 @@ class Agreement:
     """Share of the first annotator's boxes that the second drew as well."""
     rate_second: Interval | None
     kappa_presence: Interval | None
-    """On whether an image holds a lesion at all; None when both always said the same one thing."""
+    """Kappa on whether an image holds a lesion; None when both always gave the same one answer."""
     kappa_class: Interval | None
-    """On the classes of matched boxes; None when there is but one, or the two share none."""
+    """Kappa on the classes of matched boxes; None when there is but one, or they share none."""
 
 
 def agree(

@@ -21,7 +21,7 @@ UNLABELLED = (
     "as looked at and without a lesion"
 )
 FIRST = 3
-"""As many of what is counted are named."""
+"""Number of examples that a sentence names of what it counts."""
 _MOST_REASONS = 30
 _LONGEST_NAME = 200
 
@@ -54,7 +54,7 @@ class BoxEntry:
     upright ones; unsized: the file has no sizes, and the image beside it is turned by EXIF; either:
     the size is the stored one whatever the boxes were drawn on, and they are not cut to it."""
     view_deg: int = 0
-    """By how much the person had turned the view, clockwise; the boxes are on the image itself."""
+    """Degrees by which the person had turned the view, clockwise; boxes are on the image itself."""
     also: tuple[str, ...] = ()
     """Other names that the file gives it; where one is another image, neither is meant."""
 

@@ -141,7 +141,7 @@ class BoxFormatKind:
     read: Callable[[Path, BoxRules], BoxFile]
     write: Callable[[Path, BoxExport], object] | None = None
     suffix: str = ""
-    """Of the single file that it is; "": a folder, with images."""
+    """Suffix of its single file; "": it is a folder, with images."""
     names_all: bool = False
     """It names images whether somebody looked at them or not: `unannotated` says what they are."""
 

@@ -36,7 +36,7 @@ class LabelledFile:
 
     path: str
     target: Any
-    """As in the file; None where it says nothing."""
+    """Target as in the file; None where it says nothing."""
     classes: tuple[str, ...] = ()
     """The classes that it names, of the image or of its boxes, sorted."""
 

@@ -52,7 +52,7 @@ class _Claim:
 
     sha256: str
     name: str
-    """Under which the dataset knows it."""
+    """Name under which the dataset knows it."""
     nearness: int
     """Equal parts at the end of the two paths."""
     foreign: bool

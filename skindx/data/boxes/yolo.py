@@ -35,7 +35,7 @@ from skindx.data.boxes.box_file import (
 )
 
 _SLACK = 0.01
-"""Of the image: tools round, and let boxes stand out a little."""
+"""Share of the image by which a box may stand out of it, as tools round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""From a recipe to a dataset folder: the stages of `skindx build` and what it reports."""
+"""The stages of `skindx build` from a recipe to a dataset folder, and what it reports."""

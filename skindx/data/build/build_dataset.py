@@ -1,4 +1,4 @@
-"""From sources to a dataset folder: acquire, screen, label, de-duplicate, group, split, write."""
+"""Build a dataset folder: acquire, screen, label, de-duplicate, group, split, write."""
 
 import shutil
 from collections import Counter

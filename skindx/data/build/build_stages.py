@@ -33,7 +33,7 @@ from skindx.imaging.stored_colours import AS_STORED
 from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
-"""By the pixels alone."""
+"""Reason of an image whose pixels alone show no skin."""
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""

@@ -124,11 +124,11 @@ class PointChunk:
     codes_PL: NDArray[np.int8]
     probes_PXT: NDArray[np.uint16]
     angle_P: NDArray[np.int16]
-    """Of 256 in a full turn."""
+    """Angle of each point, in 256 parts of a full turn."""
     scale_P: NDArray[np.int16]
     """Half octaves of the diameter."""
     points_P4: NDArray[np.float32]
-    """As `Description` has them."""
+    """Points as `Description` has them."""
     widths_N: NDArray[np.int64]
 
 

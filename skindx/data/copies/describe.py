@@ -38,7 +38,7 @@ COMPONENTS = 64
 LEADING = 32
 NEAREST = 2
 SCALE = 254.0
-"""Of a code: a component of a descriptor of length 1 becomes a whole number of -127..127."""
+"""Scale of a code: a descriptor of length 1 has components from -127 to 127."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Codebook:
     components_CD: NDArray[np.float32]
     odd_C: NDArray[np.bool_]
     words_HKL: NDArray[np.float32]
-    """In units of a code; half h owns the leading components h, h + 2, ..."""
+    """Words in units of a code; half h owns the leading components h, h + 2, ..."""
 
     @property
     def signs(self) -> NDArray[np.int8]:

@@ -21,9 +21,9 @@ from skindx.data.copies.describe import Description, shipped_codebook
 FAR = 11000.0
 """Squared distance of two codes beyond which points never match."""
 RATIO = 0.85
-"""Of the squared distances to the nearest place and to the next one."""
+"""Largest ratio of the squared distances to the nearest and to the next place."""
 UNIQUE = 0.6
-"""From this ratio down a match counts as unique."""
+"""Ratio up to which a match counts as unique."""
 APART = 5.0
 """Pixels between two places that count as two."""
 STEPS = (14.0, 9.0, 6.0, 4.0)
@@ -163,12 +163,12 @@ class Aligned:
     transform_23: NDArray[np.float64]
     """Refined, from first to second, in pixels of the described size."""
     to_frame_23: NDArray[np.float64]
-    """From the first image's described pixels to those of the frame."""
+    """Map of the first image's described pixels to those of the frame."""
     covered: float
 
 
 _UP = np.array([[2.0, 0, 0.5], [0, 2.0, 0.5], [0, 0, 1]])
-"""From half-size pixels to described pixels."""
+"""Map of half-size pixels to described pixels."""
 
 
 def whole(transform_23: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -53,7 +53,7 @@ MOST_CHOICES = 5000
 MOST_PAIRS = 50_000_000
 """More would take gigabytes, and say no more than that everything looks like everything."""
 SORT_NS, TABLE_NS, COMPARE_NS = 12.0, 1.5, 0.2
-"""For each code sorted, bucket made, pair compared; they pick the plan and never the answer."""
+"""Nanoseconds to sort a code, make a bucket, compare a pair; they choose only the plan."""
 
 
 def pairs_within(codes_N: NDArray[np.uint64], radius: int) -> HashPairs:

@@ -49,7 +49,7 @@ VALUES = (
     "mirrored",
     *(f"transform_{place}" for place in range(6)),
 )
-"""Of a pair, as `Copy` names them; a pair without points that agree has zeros."""
+"""Columns of a pair, as `Copy` names them; a pair without agreeing points has zeros."""
 _SIDES = ("sha256_a", "sha256_b")
 _BATCH = 1 << 16
 """Pairs that are read at once."""
@@ -223,7 +223,7 @@ class CopyRecord:
     covered: float
     mirrored: bool
     transform: tuple[float, ...]
-    """From a to b."""
+    """Map of the pixels of a to those of b."""
 
     @property
     def pair(self) -> Pair:

@@ -176,9 +176,9 @@ def shipped_acceptance() -> Acceptance:
 
 
 ACCEPT = 0.9
-"""From this probability on two images are copies; `learn.acceptance` fits the weights to it."""
+"""Probability from which two images are copies; `learn.acceptance` fits the weights to it."""
 REVIEW = 0.5
-"""From this one on a person should look."""
+"""Probability from which a person should look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Copy:
     first: int
     second: int
     probability: float
-    """Of the learned acceptance; it depends on the two images alone."""
+    """Probability by the learned acceptance; it depends on the two images alone."""
     inliers: int
     """Points of the first that lie where the transform puts them, at different places."""
     ncc: float

@@ -39,8 +39,8 @@ _NCC, _BENEATH, _FINE = 0.7, 0.88, 0.4
 """Least local correlation and parallel gradients; least correlation of detail. Two pictures of
 different lesions whose hashes are near have a correlation of detail below 0.35."""
 _EVEN, _REST = 0.985, 0.45
-"""For a blurred copy, which has no detail: least correlation, and most of the rest, in standard
-deviations, that 98 of 100 pixels may have."""
+"""Limits for a blurred copy, which has no detail: least correlation, and the largest rest, in
+standard deviations, of 98 of 100 pixels."""
 _BLUR = 1.5
 
 

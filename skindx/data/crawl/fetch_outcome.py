@@ -248,7 +248,7 @@ class CrawlState:
         self._written: dict[tuple[str, str], str] = {}
         self._had = 0
         self._forbidden: dict[str, FetchOutcome] = {}
-        """By URL: the refusal of another address of the same image."""
+        """Refusal of another address of the same image, by URL."""
         self._unread: set[str] = set()
         """URLs of hosts whose rules could not be read."""
         self._stored: dict[str, list[LedgerRow]] = {}

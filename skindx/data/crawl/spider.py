@@ -45,7 +45,7 @@ from skindx.data.sources.image_source import (
 
 NOT_MODIFIED = 304
 MOST_IMAGES = 10_000
-"""Of one page, and as many of one figure."""
+"""Most images of one page, and of one figure."""
 PAGE_S = 10.0
 _PAGE_BYTES = 4_000_000
 _PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
@@ -167,11 +167,11 @@ class SourceVisit:
     named: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Images by the first page of their series and their label."""
     promises: dict[tuple[str, str], SearchCount] = field(default_factory=dict)
-    """By the same."""
+    """Promised number of images, by the same keys."""
     beyond: set[str] = field(default_factory=set)
     """Labels of which the source names more than max_pictures."""
     failures: list[str] = field(default_factory=list)
-    """Of pages, a sentence each."""
+    """Failures of pages, a sentence each."""
     passing: bool = False
     """Whether one of them may be read by the next run."""
 
@@ -238,7 +238,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
         self._state = state
         self._kept = PageCache(dataset)
         self._smaller: dict[tuple[str, str], list[Callable[[], Iterator[Request]]]] = {}
-        """By (url, md5) that is being fetched: how to ask for the image at its next address."""
+        """Functions that ask for an image at its next address, by the (url, md5) being fetched."""
 
     async def start(self) -> AsyncIterator[Request]:
         """Ask for what each source begins with: pages, or a whole table of images."""

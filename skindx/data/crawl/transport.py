@@ -38,7 +38,7 @@ CRAWL_DELAY = "skindx_crawl_delay_s"
 """Request meta: the seconds that the origin's robots.txt asks for between two requests, capped."""
 
 MAX_HEAD_BYTES = 262_144
-"""Of an answer's status line and headers: Twisted collects whatever comes."""
+"""Most bytes of an answer's status line and headers: Twisted itself sets no limit."""
 
 MAX_CODINGS = 3
 _UNDECODABLE = "skindx_undecodable"

@@ -227,7 +227,7 @@ def _by_table(square_SS3: Square, levels: NDArray[np.floating[Any]]) -> Square:
 
 
 _COLOURS = (_brighter, _contrasted, _saturated, _hue_moved)
-"""In albumentations' order."""
+"""Changes of colour in albumentations' order."""
 
 
 def turn() -> "BasicTransform":

@@ -1,4 +1,4 @@
-"""From the private dataset folder to the copy for others, and images out of such a copy."""
+"""Make a copy of the private dataset folder for others, and take images out of such a copy."""
 
 import dataclasses
 import hashlib

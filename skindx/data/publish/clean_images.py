@@ -88,7 +88,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 JPEG_QUALITY = 95
-"""Of the few images that must be coded again; without chroma subsampling."""
+"""Quality of the few images that must be coded again, without chroma subsampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def _encode(pixels_HWC: NDArray[np.uint8], kind: str, **options: int) -> bytes:
 
 
 _PER_PROCESS = 64
-"""So few images are cleaned sooner than another process starts."""
+"""Number of images that are cleaned sooner than another process starts."""
 _TIMES = 4
-"""As much memory and time as screening has: pixels are converted, coded and decoded once more."""
+"""Factor on screening's memory and time: pixels are converted, coded and decoded once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class CleanFile:
     path: Path
     problem: str = ""
     sha256: str = ""
-    """Of the bytes that were read."""
+    """SHA-256 of the bytes that were read."""
     suffix: str = ""
     width: int = 0
     height: int = 0

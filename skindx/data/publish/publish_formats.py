@@ -139,7 +139,7 @@ def _flush(writer: Any, group: list[dict[str, Any]]) -> None:
 
 FOR_PEOPLE = "metadata.csv"
 FOR_DATASETS = "metadata.parquet"
-"""In each split's folder, for `datasets`: from CSV it guesses types, differently in each split."""
+"""Table in each split's folder for `datasets`, which guesses differing types from CSV."""
 
 _COLUMNS = tuple(name for name in SHARD_NAMES if name != "image")
 _CSV_COLUMNS = ("file_name", *(name for name in _COLUMNS if name not in ("file_name", "boxes")))

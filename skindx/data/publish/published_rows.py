@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PENDING = "review-pending"
 PRIVATE_REASONS = frozenset({REVIEWED, PENDING})
-"""Of what is withheld for these, not even the address is given away."""
+"""Reasons to withhold an image together with its address."""
 
 
 def check_audited(dataset: Path, records: Sequence[Record]) -> None:
@@ -137,13 +137,13 @@ class PublishedRow:
     retrieved: str = ""
     perceptual_hash: str = ""
     fold: Int8 | None = None
-    """For cross-validation over train and val; None in the other splits."""
+    """Fold for cross-validation over train and val; None in the other splits."""
 
 
 _UNNAMED: dict[str, Any] = dict.fromkeys(
     ("creator", "attribution", "source_url", "page_url", "retrieved", "perceptual_hash"), ""
 )
-"""In the row of an image of a face or an intimate region, which nothing identifies."""
+"""Values in the row of an image of a face or intimate region, which nothing may identify."""
 
 
 def rows_of(

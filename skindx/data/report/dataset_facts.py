@@ -38,7 +38,7 @@ _LONGEST_NOTE = 800
 _MOST_REASONS = 60
 """A build has fewer; a table of unknown origin may have any number."""
 FEW_GROUPS = 10
-"""With fewer groups in test a figure of a class is hardly one."""
+"""Fewest groups in test that give a class a figure worth reading."""
 
 _OF_PEOPLE = ("confirmed_by", "skin_type", "age", "sex", "site")
 _GROUP_SIZES = ((1, 1), (2, 2), (3, 5), (6, 20), (21, 0))
@@ -104,7 +104,7 @@ class DatasetFacts:
     """Classes without an image, and why."""
     more_missing: int
     stages: tuple[StageFacts, ...]
-    """Of the classes that lost most images; none where the summary does not say."""
+    """Stages of the classes that lost most images; none where the summary does not say."""
     more_stages: int
     splits: tuple[tuple[str, int, int, int], ...]
     """Split, images, groups, classes."""
@@ -119,7 +119,7 @@ class DatasetFacts:
     left_out: int
     sources: Bars
     licences: tuple[tuple[str, int, str], ...]
-    """As the source says it, images, and what it allows."""
+    """Licence in the source's words, number of images, and what the licence allows."""
     people: tuple[Bars, ...]
     unknown: tuple[str, ...]
     """Facts that no image has."""

@@ -54,9 +54,9 @@ class Screened:
     height: int
     codes_KO: NDArray[np.uint64]
     perceptual_hash: str = ""
-    """Of the image as it stands, hexadecimal, whichever hashes are compared."""
+    """Hash of the upright image, hexadecimal, whichever hashes are compared."""
     sha256: str = ""
-    """Of the bytes that were judged; "" where they could not be read or ended their decoder."""
+    """SHA-256 of the judged bytes; "" where they could not be read or ended their decoder."""
     luminance: float = 0.0
     """This and the next two as `Measured` has them; 0 where nothing was measured."""
     contrast: float = 0.0

@@ -214,7 +214,7 @@ class DicomFile:
     label: str = ""
     refusal: tuple[str, str] = ("", "")
     requested: Mapping[str, str] = field(default_factory=dict)
-    """Of a server: the ids that were asked for, by field of `DicomIdentity`."""
+    """Ids asked of a server, by field of `DicomIdentity`."""
 
 
 def folder_files(root: Path, *, class_folders: bool) -> Iterator[DicomFile]:

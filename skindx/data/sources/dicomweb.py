@@ -73,7 +73,7 @@ class DicomWebServer(Settings):
     ca_file: Path | None = None
     """Certificates (PEM) of the authority that signed the server's; null: those of this machine."""
     modalities: tuple[str, ...] = Field(("XC", "DMS"), min_length=1)
-    """Of the series to read: XC photographs, DMS dermoscopy."""
+    """Modalities of the series to read: XC photographs, DMS dermoscopy."""
     query: Mapping[str, str] = Field(default_factory=dict)
     """What studies must match, such as {StudyDate: 20250101-20251231}; keywords of DICOM."""
     page: int = Field(100, ge=1, le=5000)
@@ -81,9 +81,9 @@ class DicomWebServer(Settings):
     max_pages: int = Field(1000, ge=1, le=10**9, exclude_if=lambda pages: pages == 1000)
     """Most answers to one search; a server that has more to say stops the build."""
     timeout_s: float = Field(60.0, gt=0, le=3600)
-    """Of one answer, from the connection to its last byte."""
+    """Most seconds of one answer, from the connection to its last byte."""
     max_bytes: int = Field(200_000_000, ge=1, le=10**10)
-    """Of one image file."""
+    """Most bytes of one image file."""
     retries: int = Field(2, ge=0, le=10)
 
     @property

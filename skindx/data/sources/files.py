@@ -54,7 +54,7 @@ class TableOfFiles(TableFields, LocalSource):
     licence: str = Field("", exclude_if=lambda text: not text)
     creator: str = Field("", exclude_if=lambda text: not text)
     attribution: str = Field("", exclude_if=lambda text: not text)
-    """Of images whose line says nothing."""
+    """Attribution of images whose line states none, as are licence and creator above."""
 
     knows_labels: ClassVar[bool] = True
 

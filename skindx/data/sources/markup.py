@@ -110,9 +110,9 @@ _READ_TYPES |= {"image/bmp", "image/tiff"}
 _IMAGES = ("img", "source", "picture", "noscript")
 _HOLDING = ("picture", "source", "a", "noscript")
 MOST_IMAGES = 10_000
-"""Of one figure."""
+"""Most images of one figure."""
 MOST_ADDRESSES = 16
-"""Of one image: each may be asked for."""
+"""Most addresses of one image: each may be asked for."""
 
 _LINKED, _SIZED, _FALLBACK, _UNREADABLE, _INLINE = 4, 3, 2, 1, 0
 """Kinds of candidates, the best one first."""
@@ -305,7 +305,7 @@ def _joined(images: list[tuple[Any, list[ImageAddress]]]) -> list[tuple[Any, lis
     joined = [(root, list(candidates)) for root, candidates in images if root.tag != "noscript"]
     place = {root: number for number, (root, _) in enumerate(joined)}
     first: dict[str, int] = {}
-    """By address: the first image that has it."""
+    """The first image that has an address, by the address."""
     for number, (_, candidates) in enumerate(joined):
         for candidate in candidates:
             first.setdefault(candidate.address, number)

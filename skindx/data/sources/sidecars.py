@@ -25,9 +25,9 @@ from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
 from skindx.data.tables.shape import TableShape, shaped_lines
 
 FOLDER = "(folder)"
-"""As a column: the name of the folder in which an image lies."""
+"""Column that stands for the name of the folder in which an image lies."""
 _MOST_BYTES = 64 << 20
-"""Of one JSON file."""
+"""Most bytes of one JSON file."""
 _BESIDE = ("json", "txt", "cls")
 """Endings of what may lie beside an image."""
 _DEEPEST = 12
@@ -37,7 +37,7 @@ class SidecarColumns(FileColumns):
     """Keys of the JSON, those of inner objects with dots: extmetadata.Artist.value."""
 
     file: str = "file"
-    """Of pages: the key that names an image's file, with or without its ending, or its URL."""
+    """Key of an image's file, with or without its ending, or its URL, in pages of records."""
     label: str = Field(FOLDER, min_length=1)
     licence: str = ""
     attribution: str = ""
@@ -57,8 +57,8 @@ class SidecarsSource(TableShape, TableOfFiles):
     path: Path
     """The folder."""
     records: str = Field("", exclude_if=lambda records: not records)
-    """Of pages of records: the key of their list, such as results or query.pages; "": a JSON file
-    lies beside each image."""
+    """Key of the list in pages of records, such as results or query.pages; "": a JSON file lies
+    beside each image."""
     columns: SidecarColumns = SidecarColumns()
 
     @property

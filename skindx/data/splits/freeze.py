@@ -40,7 +40,7 @@ class Placement:
 
 
 Placements = Mapping[str, Placement]
-"""By SHA-256, or by the name of a group (patient, lesion, page …)."""
+"""Placements by SHA-256, or by the name of a group (patient, lesion, page …)."""
 
 
 def read_places(path: Path) -> dict[str, Placement]:

@@ -31,7 +31,7 @@ ENDINGS = (
     "",
     *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
 )
-"""Of the files of a folder that a cell names without an ending."""
+"""Endings to try for files of a folder that a cell names without an ending."""
 _DEEPEST = 3
 """Archives within archives."""
 _MOST_MEMBERS = 5_000_000

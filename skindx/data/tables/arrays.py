@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
 
 SUFFIXES = (".npz", ".h5", ".hdf5")
 _MOST_BYTES = 200_000_000
-"""Of one image."""
+"""Most bytes of one image."""
 _ALWAYS, _RATIO = 1 << 30, 100
 """An NPZ may unpack to so many bytes, or so many times its size."""
 _MOST_CELLS = 50_000_000

@@ -31,7 +31,7 @@ ROWS = "rows"
 SHOWN_AS = "shown as"
 """Key of a line whose image has a modality of its own."""
 ANYTHING = "*"
-"""In a map of values: all others."""
+"""Key in a map of values that stands for all others."""
 
 _Map = Mapping[str, str | None]
 

@@ -20,7 +20,7 @@ MOST_BYTES = 512 << 20
 """Bytes of XML that a workbook may unpack to."""
 _MOST_COLUMNS = 16_384
 _MOST_ELEMENTS = 400_000
-"""Of one row, text or list of styles."""
+"""Most elements of one row, text or list of styles."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _DATES = {*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)}
 """Number formats that Excel has built in for dates and times."""
