@@ -90,7 +90,6 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     if (rest := 1 - sum(candidate.probability for candidate in diagnosis.candidates)) > 0.01:
         sheet.text(text("rest_together", share=rest))
     if not abstained:
-        sheet.text(answer_texts.set_sentence(diagnosis))
         sheet.text(diagnosis.agreement, faint=True)
     known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
     sheet.text(joined(*known, *answer_texts.unknown(diagnosis)))

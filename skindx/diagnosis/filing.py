@@ -97,9 +97,10 @@ def _lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> Iterator[Rec
         yield RecordLine("lesion", text("record_lesion"), filing.lesion)
     answered = "record_kept" if filing.kept else "record_answered"
     yield RecordLine("answered", text(answered), text("record_time", when=when))
-    for number, dated in enumerate(photo_dates(diagnosis), 1):
-        label = text("record_photo", number=number)
-        yield RecordLine("photo-date", label, dated or text("record_undated"))
+    dates = photo_dates(diagnosis)
+    known = [one or text("record_undated") for one in dates] if any(dates) else []
+    label = text("record_photo", n=len(dates))
+    yield RecordLine("photo-date", label, "; ".join(known) or text("record_undated"))
     patient = diagnosis.patient
     yield RecordLine("site", text("record_site"), patient.site or "")
     yield RecordLine("side", text("record_side"), patient.laterality or "")

@@ -59,7 +59,7 @@ def _latin(char: str) -> str:
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
 _LABEL_MM = 62
-_SIGNATURE_MM = 10
+_SIGNATURE_MM = 8
 """Room above a line, to sign in."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 

@@ -40,7 +40,7 @@ _STEPS: dict[Urgency, str] = {
     "unknown": "step_unknown",
 }
 """Keys of the tiers beside the heading of the next step."""
-_ROWS = 5
+_ROWS, _ROWS_AMENDED = 5, 3
 """Conditions of the set on page 1; the technical basis has all."""
 _PHOTO_MM, _PHOTO_SMALL_MM = 46, 34
 """Height of the photos on page 1, the smaller one where warnings take room."""
@@ -76,12 +76,12 @@ def record_page(
     sheet.text(step.because)
     sheet.text(text("cannot_rule_out"), bold=True)
     sheet.text(" ".join(answer_texts.errors(diagnosis)))
-    _set(sheet, diagnosis)
+    _set(sheet, diagnosis, _ROWS_AMENDED if filing.recorded else _ROWS)
     sheet.signature([text("record_clinician"), text("record_signature")])
 
 
-def _set(sheet: Sheet, diagnosis: Diagnosis) -> None:
-    """Write the conditions that are named, urgent ones first, or that none is."""
+def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
+    """Write the first `rows` conditions that are named, urgent ones first, or that none is."""
     if unsure := answer_texts.unsure(diagnosis):
         sheet.text(joined(unsure, text("record_no_condition")), bold=True)
         return
@@ -91,12 +91,12 @@ def _set(sheet: Sheet, diagnosis: Diagnosis) -> None:
     sheet.table(
         [
             (one.name, one.icd10 or "–", tier_of(diagnosis, one), percent(one.probability))
-            for one in named[:_ROWS]
+            for one in named[:rows]
         ],
         (60, 14, 14, 12),
         headed=False,
     )
-    if (rest := len(named) - _ROWS) > 0:
+    if (rest := len(named) - rows) > 0:
         sheet.text(text("record_more", n=rest), faint=True)
     sheet.text(answer_texts.set_sentence(diagnosis), faint=True)
 
@@ -108,18 +108,18 @@ def patient_half(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     named = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
     looked = text("patient_looked", n=len(diagnosis.photos))
     recorded = filing.recorded
-    advice = (
-        text("patient_recorded", name=recorded.name) if recorded else "",
-        diagnosis.next_step.advice,
-        text("patient_clinician"),
-        text("patient_no_name") if diagnosis.abstained else "",
-        text("patient_wait"),
-    )
+    advice: tuple[str, ...]
+    if recorded:
+        advice = (text("patient_recorded", name=recorded.name), text("patient_follow"))
+    else:
+        no_name = text("patient_no_name") if diagnosis.abstained else ""
+        advised = diagnosis.next_step.advice
+        advice = (advised, text("patient_clinician"), no_name, text("patient_wait"))
     cannot = ("patient_cannot_touch", "patient_cannot_wrong", "patient_cannot_well")
     come = ("patient_come_today", "patient_come_spot", "patient_ask")
     for heading, sentences in (
         ("patient_looked_heading", (looked, named, "" if recorded else text("patient_alone"))),
-        ("patient_advice_heading", advice),
+        ("patient_recorded_heading" if recorded else "patient_advice_heading", advice),
         ("patient_cannot_heading", tuple(map(text, cannot))),
         ("patient_come_heading", tuple(map(text, come))),
     ):
