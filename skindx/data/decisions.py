@@ -23,7 +23,7 @@ PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
 """An image with such a flag is not given away before a person has said that it may be."""
 
 SKIN_REASONS: frozenset[Reason] = frozenset({"not-skin", "off-topic"})
-"""Such a flag is settled by who says whether the image shows skin."""
+"""Reasons that are settled by a person's answer whether the image shows skin."""
 
 REVIEWED = "reviewed"
 """Reason of an image that a person kept out."""

@@ -27,7 +27,7 @@ from skindx.data.tables.reader import read_table
 EMBEDDINGS = "embeddings.parquet"
 _ADVICE = "make it with `skindx dedup embed DATASET --weights FILE`"
 LABEL_FEATURES = "label_features.parquet"
-"""The same of all layers, for the label review: nothing else should search with them."""
+"""Embeddings of all layers, for the label review only; nothing else should search with them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Embeddings:
     sha256s: tuple[str, ...]
     vectors_ND: NDArray[np.float32]
     model: str
-    """Its name and the start of its weights' SHA-256."""
+    """Name of the model and the start of its weights' SHA-256."""
 
     def of(self, sha256s: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the positions in `sha256s` that have a vector, and these vectors."""

@@ -61,7 +61,7 @@ class LedgerRow:
     study: str = ""
     """Facts about the person and the image, as the manifest has them."""
     split: str = ""
-    """That the source gives; "": the build places it."""
+    """Split that the source gives; "": the build assigns it."""
 
 
 def file_name(url: str) -> str:

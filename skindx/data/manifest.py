@@ -45,7 +45,7 @@ class Record:
     group: str
     split: Split
     boxes: tuple[Box, ...] | None = None
-    """None: not reviewed for boxes; (): reviewed, and there is none."""
+    """Boxes of the lesions; None: not reviewed for boxes; (): reviewed, and there is none."""
     source: str = ""
     source_url: str = ""
     page_url: str = ""

@@ -29,7 +29,7 @@ _ZEROS = re.compile("0+")
 PLAUSIBLE = 12
 """Images of one id from which on it is compared with the others of its source."""
 _TIMES = 8
-"""An id with so many times the median of its source's ids bears the images of several people."""
+"""Ratio to the median of its source's ids from which an id bears images of several people."""
 
 
 def is_placeholder(text: str) -> bool:

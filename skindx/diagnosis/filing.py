@@ -47,7 +47,7 @@ class RecordedDiagnosis:
 
 @dataclass(frozen=True)
 class Filing:
-    """Under what an answer is filed; "" and None where it was not given."""
+    """Names under which an answer is filed; "" and None where they were not given."""
 
     patient: str = ""
     """A pseudonym, or the patient ID of a clinic."""

@@ -39,7 +39,7 @@ class FirstAnswers:
     """What a person decides, or the defaults."""
 
     taxonomy: str | None
-    """None: each folder is a class."""
+    """Taxonomy of the classes; None: each folder is a class."""
     urgency: Mapping[str, Urgency]
     modality: Modality
     group_pattern: str

@@ -45,7 +45,7 @@ class GroupedImages:
     groups: Mapping[str, str]
     """The group of each SHA-256."""
     apart: Mapping[str, str]
-    """The same without copies that hashes miss."""
+    """The same groups without the copies that hashes miss."""
     copies: tuple[CopyRecord, ...] = ()
     """Every pair that may be copies, with its evidence."""
     joined: tuple[Pair, ...] = ()

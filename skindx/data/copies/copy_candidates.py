@@ -43,7 +43,7 @@ SHARE = 0.001
 _PLACE = 16.0
 """Pixels; an overlay that lies across the edge of two squares is counted in both."""
 _PASS_KEYS = 1 << 25
-"""So many keys are sorted at once: some 0.5 GB."""
+"""Number of keys that are sorted at once, which takes about 0.5 GB."""
 
 
 class Described(Protocol):
@@ -109,7 +109,7 @@ CHUNK_IMAGES = 2000
 PROBES = ((0, 0), (0, 1), (1, 0), (1, 1))
 """Which nearest words of the two halves are looked up: a rank of either half."""
 VOTE_PROBES = 3
-"""So many of them are looked up for votes; all are for likeness."""
+"""Number of these probes that are looked up for votes; all are for likeness."""
 VOTE_RADIUS = 2000
 """Squared distance of two codes that agree, in the leading components."""
 VOTES = 4

@@ -51,7 +51,7 @@ HashPairs = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]
 MOST_CODES = 1 << 28
 MOST_CHOICES = 5000
 MOST_PAIRS = 50_000_000
-"""More would take gigabytes, and say no more than that everything looks like everything."""
+"""Most pairs: more would take gigabytes and only say that everything looks like everything."""
 SORT_NS, TABLE_NS, COMPARE_NS = 12.0, 1.5, 0.2
 """Nanoseconds to sort a code, make a bucket, compare a pair; they choose only the plan."""
 

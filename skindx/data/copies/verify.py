@@ -227,7 +227,7 @@ TURNED, ZOOMED = 3.0, 1.15
 """Degrees from every quarter turn, or the change of size either way, from which on another hand
 held the camera."""
 TURNED_INLIERS = 12
-"""So many points of strangers have never agreed by chance, on a turn or on none."""
+"""Least agreeing points of a copy: those of strangers have never been as many, turned or not."""
 _AGREED = {"fine": 0.35, "ncc": 0.75, "beneath": 0.75, "consent": 0.85, "covered": 0.6}
 """Least evidence of a second photo. Lesions that look alike have at most 0.34 of the first."""
 

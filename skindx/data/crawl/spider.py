@@ -56,7 +56,7 @@ PageItem = Page | LedgerRow | Choice
 _HEADERS = ("ETag", "Last-Modified", "Content-Type", "X-Robots-Tag", "tdm-reservation")
 _LONGEST = 1000
 _WHOLE_S = 86_400
-"""So old may an answer be that is read instead of asking again."""
+"""Greatest age in seconds of an answer that is read instead of asking again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PageCache:
         self._folder = dataset / PAGES
         self._used: set[Path] = set()
         self._unfinished: set[Path] = set()
-        """Those without conditions."""
+        """Files of pages without conditions for asking again."""
 
     def find(self, url: str) -> KeptPage | None:
         """Return a page as it was kept; None for an unknown one, and for a damaged file."""
@@ -155,7 +155,7 @@ class SourceVisit:
     pages: set[tuple[str, str]] = field(default_factory=set)
     """(url, label): a page that two labels lead to is read for both."""
     read: list[Page] = field(default_factory=list)
-    """Those pages that could be read, in their order."""
+    """Pages that could be read, in their order."""
     showing: set[str] = field(default_factory=set)
     """Labels of those that name an image."""
     images: set[tuple[str, str]] = field(default_factory=set)

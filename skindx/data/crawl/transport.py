@@ -44,7 +44,7 @@ MAX_CODINGS = 3
 _UNDECODABLE = "skindx_undecodable"
 """Response flag prefix: why a body could not be decoded."""
 _FREE_BYTES = 1_000_000
-"""So much may come of anything; above it the ratio counts."""
+"""Bytes that any answer may unpack to; above them the ratio counts."""
 _MAX_RATIO = 200
 """HTML shrinks to a tenth or a thirtieth, images hardly: what grows more is a bomb."""
 _WINDOW_LOG = 23

@@ -86,7 +86,7 @@ def step_seed(seed: int, epoch: int, step: int, rank: int) -> int:
 
 
 _SEED = 0
-"""The same in all runs, so that members of several runs may stand in one ensemble."""
+"""Seed that is the same in all runs, so that members of several runs fit one ensemble."""
 
 
 def partition(

@@ -120,7 +120,7 @@ class PublishedRow:
     """The file of this folder that holds its bytes: a shard, or the image itself."""
     published_sha256: str = ""
     reencoded: bool = False
-    """Its pixels are not exactly the original's."""
+    """Whether its pixels are not exactly the original's."""
     width: Int32 = 0
     height: Int32 = 0
     boxes: tuple[Box, ...] | None = None

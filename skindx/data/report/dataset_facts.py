@@ -76,7 +76,7 @@ class ReasonFacts:
     images: int
     classes: str
     samples: tuple[Issue, ...]
-    """None of what was taken down, which is named in as few places as possible."""
+    """Samples of the images, without those taken down, which are named in few places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class DatasetFacts:
     found: int
     groups: int
     classes: tuple[ClassFacts, ...]
-    """Those that are listed, by falling number of images."""
+    """Classes that are listed, by falling number of images."""
     all_classes: int
     missing_classes: tuple[tuple[str, str], ...]
     """Classes without an image, and why."""

@@ -64,7 +64,7 @@ class Screened:
     effective_pixels: float = 0.0
     """How many pixels an image of the same detail needs; 0 where it was not measured."""
     not_skin: float = 0.0
-    """0..1, from 0.5 on it looks like no skin; 0 where it was not checked."""
+    """Score 0..1, from 0.5 on it looks like no skin; 0 where it was not checked."""
     shows: str = ""
     """Appearance instead of skin: grey, colours, flat, text or noise; "" for skin."""
     colours: str = ""

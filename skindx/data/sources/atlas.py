@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _DEEPEST = 8
-"""So many figures may stand around one."""
+"""Most figures around one figure."""
 _SELECTORS = ("category", "next_page", "figure", "picture", "licence", "creator", "caption")
 
 

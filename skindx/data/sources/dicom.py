@@ -144,7 +144,7 @@ class DicomSource(LocalSource):
 
     @property
     def name(self) -> str:
-        """The same for all: neither a folder's nor a server's name is anybody's business.
+        """One name for all DICOM sources: a folder's or a server's name stays private.
 
         So a patient's images are one group, whichever DICOM source they come from.
         """
@@ -210,7 +210,7 @@ class DicomFile:
 
     path: Path | None
     shown: str
-    """Its name in the ledger as long as its ids are not known."""
+    """Name in the ledger as long as its ids are not known."""
     label: str = ""
     refusal: tuple[str, str] = ("", "")
     requested: Mapping[str, str] = field(default_factory=dict)

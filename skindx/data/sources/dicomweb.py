@@ -48,7 +48,7 @@ class DicomWebError(Exception):
         self.status = status
         self.detail = detail
         self.wait_s = 0.0
-        """That the server asks to wait (Retry-After)."""
+        """Seconds that the server asks to wait (Retry-After)."""
 
     @property
     def hopeless(self) -> bool:
@@ -66,7 +66,7 @@ class DicomWebServer(Settings):
     """
 
     url: str = Field(pattern=r"^https?://[^/\s?#@]+(/[^\s?#@]*)?$")
-    """Its base address, such as https://pacs.example/dicom-web."""
+    """Base address of the server, such as https://pacs.example/dicom-web."""
     secret: str = ""
     """env:NAME, an environment variable, or file:PATH, a file that holds nothing else."""
     user: str = Field("", pattern=r"^[^:\x00-\x1f]*$")

@@ -147,7 +147,7 @@ LEAST_PER_CLASS = 4
 EXACT, NEAR = 10, 20
 """Copied images within one class: same bytes, or encoded again."""
 THREES = 2
-"""So many of the near-copied images have two copies instead of one."""
+"""Number of near-copied images with two copies instead of one."""
 CONFLICTING = 2
 """Images of each kind whose copy stands under another class."""
 PRIVATE, DEAD = 4, 8

@@ -36,7 +36,7 @@ _DEEPEST = 3
 """Archives within archives."""
 _MOST_MEMBERS = 5_000_000
 _ALWAYS, _RATIO = 1 << 30, 100
-"""An archive may unpack to so many bytes, or so many times its size; photographs do not shrink."""
+"""Limits of what an archive unpacks to: bytes, or times its size; photographs do not shrink."""
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, gzip.BadGzipFile),
     *(OSError, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),

@@ -27,7 +27,7 @@ SUFFIXES = (".npz", ".h5", ".hdf5")
 _MOST_BYTES = 200_000_000
 """Most bytes of one image."""
 _ALWAYS, _RATIO = 1 << 30, 100
-"""An NPZ may unpack to so many bytes, or so many times its size."""
+"""Limits of what an NPZ unpacks to: bytes, or times its size."""
 _MOST_CELLS = 50_000_000
 _DEEPEST = 4
 """Groups within groups."""

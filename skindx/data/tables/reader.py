@@ -38,7 +38,7 @@ ONE_ROW = 1
 A row then takes 0.1 ms, which is nothing beside its image.
 """
 _MANY_ROWS = 4096
-"""The same where all columns are texts and numbers."""
+"""Rows unpacked at once where all columns are texts and numbers."""
 _HEADER_WITHIN = 50
 """Rows of a sheet among which the header is looked for: titles and notes stand above many."""
 _MOST_JSON = 1 << 30
