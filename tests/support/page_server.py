@@ -28,6 +28,7 @@ from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.asgi import USER, App
 from skindx.ui.http.browser_rules import Headers
 from skindx.ui.http.guard import Guard
+from skindx.ui.http.kept_reports import kept_report_routes
 from skindx.ui.http.login import Gate
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import Metrics
@@ -60,6 +61,8 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     reports = Reports(None)
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(Painter(), bundle))
+    if casebook is not None:
+        app.include_router(kept_report_routes(casebook, bundle))
     write_examples(Path.cwd() / "offered/bundle")
     examples = read_examples(Path.cwd() / "offered/bundle")
     app.include_router(example_routes(examples))

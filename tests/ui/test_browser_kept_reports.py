@@ -1,0 +1,40 @@
+"""Reports in a real chromium: a pseudonym on a fresh one, and the files of a kept case."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_browser_casebook import keep, open_book
+from windows import Seen, reported
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+Opened = Callable[..., Seen]
+
+
+def test_reports_on_a_fresh_and_on_a_kept_answer(
+    opened: Opened,
+    photos: dict[str, Path],
+    axe: "Callable[[Page], list[dict[str, Any]]]",
+) -> None:
+    page = opened("ann").page
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
+    assert page.locator("[data-pseudonym]").input_value() == "P-017"
+    page.fill("[data-pseudonym]", "P-018 乾")
+    with page.expect_download() as fresh:
+        page.click(".sx-pdf")
+    assert Path(fresh.value.path()).read_bytes().startswith(b"%PDF")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen")
+    for label, kind in (("PDF report", "pdf"), ("FHIR", "json"), ("DICOM", "zip")):
+        with page.expect_download() as kept:
+            page.click(f".sx-files a:has-text('{label}')")
+        assert re.fullmatch(rf"skindx-[0-9-]+\.{kind}", kept.value.suggested_filename)
+    findings = axe(page)
+    assert findings == [], reported(findings)
