@@ -385,7 +385,7 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
                 "attribution": f"case book, consent of {case.consented:%Y-%m-%d}",
                 "lesion": _code(key, f"{person}\n{case.lesion}"),
                 **{name: patient.given.get(name, "") for name in _FACTS},
-                "taken": case.taken.isoformat(timespec="seconds"),
+                "taken": case.diagnosis.photos[position].taken,
                 "consent": case.consent,
                 "consented": case.consented.isoformat(timespec="seconds"),
             }

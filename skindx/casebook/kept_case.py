@@ -9,13 +9,14 @@ A text that is changed here goes to the older ones, so that no case is read wide
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal, Self
 
 from skindx.core.errors import UserError
 from skindx.data.sources.columns import CONFIRMATIONS
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
+from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 
@@ -209,6 +210,12 @@ class KeptCase:
 
     def renamed(self, patient: str, lesion: str) -> Self:
         return replace(self, patient=patient, lesion=lesion)
+
+    @property
+    def photographed(self) -> date | None:
+        """The day on which its photos were taken, the first of them; None where nothing says it."""
+        days = [day_of(photo.taken) for photo in self.diagnosis.photos]
+        return min((day for day in days if day), default=None)
 
     @property
     def is_opinion(self) -> bool:

@@ -4,7 +4,8 @@ import hashlib
 import math
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,6 +30,7 @@ from skindx.imaging.image_formats import (
     photo_format,
     refusal,
 )
+from skindx.imaging.photo_date import day_of, file_date, unbelieved
 from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import (
     LIMITS,
@@ -189,6 +191,8 @@ class Opened:
     """What the header of a DICOM file says."""
     notes: frozenset[ColourNote] = frozenset()
     """What came of the file's colours, and of further images in it."""
+    taken: str = field(default="", repr=False)
+    """When it was taken, as `photo_date.file_date` gives it."""
 
 
 def read_photo(path: Path) -> bytes:
@@ -291,7 +295,8 @@ def open_photo(
     if max(height, width) > MAX_RATIO * min(height, width):
         raise refused(text("refused_ratio", ratio=MAX_RATIO, **size), "size")
     sha256 = hashlib.sha256(data).hexdigest()
-    return Opened(pixels_HWC, width, height, sha256, facts, frozenset(notes))
+    taken = file_date(data, facts)
+    return Opened(pixels_HWC, width, height, sha256, facts, frozenset(notes), taken)
 
 
 def _decoded(
@@ -406,6 +411,10 @@ def _check_photo(opened: Opened, data: bytes, photo: int) -> CheckedPhoto:
     remarks = [text(REMARKS[note]) for note in sorted(opened.notes) if note in REMARKS]
     if min(opened.width, opened.height) < COARSE:
         remarks.append(text("remark_small", width=opened.width, height=opened.height))
+    if (day := day_of(opened.taken)) and (doubt := unbelieved(day)):
+        key = "remark_date_future" if doubt == "future" else "remark_date_old"
+        remarks.append(text(key, day=datetime(day.year, day.month, day.day)))
+        opened = replace(opened, taken="")
     for gate, finding in inspect(opened.pixels_HWC):
         if finding.fatal:
             shown = small_view(data, opened.pixels_HWC)

@@ -72,6 +72,8 @@ class Photo(_Part):
     colours: tuple[str, ...] = ()
     """What came of the file's colours: `colours-converted` to sRGB, `profile-ignored`, and
     `images-left-out`, for example a gain map; empty for a plain file."""
+    taken: str = Field("", exclude_if=lambda taken: not taken)
+    """Day on which it was taken, in ISO 8601, with the time if its offset from UTC is known."""
 
     @property
     def cut_out(self) -> tuple[float, float, float, float] | None:

@@ -243,6 +243,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
         cut_by=seen.cut_by,
         remarks=seen.remarks,
         colours=tuple(sorted(seen.opened.notes)),
+        taken=seen.opened.taken,
     )
 
 

@@ -64,6 +64,7 @@ class DicomIdentity:
     study_time: str = ""
     accession_number: str = ""
     referring_physician: str = ""
+    acquisition_date: str = ""
 
 
 _IDENTITY = {
@@ -80,6 +81,7 @@ _IDENTITY = {
     "study_time": "StudyTime",
     "accession_number": "AccessionNumber",
     "referring_physician": "ReferringPhysicianName",
+    "acquisition_date": "AcquisitionDate",
 }
 
 
@@ -139,7 +141,6 @@ DESCRIPTIONS: tuple[Description, ...] = get_args(Description)
 TAGS = (
     *_IDENTITY.values(),
     *DESCRIPTIONS,
-    "AcquisitionDate",
     "AnatomicRegionSequence",
     "BodyPartExamined",
     "BurnedInAnnotation",

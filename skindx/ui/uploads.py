@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,6 +224,14 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # its folder is named by the photo's hash
                     path.parent.rmdir()
+
+
+def taken_on(answer: CaseAnswer, day: str) -> CaseAnswer:
+    """Return an answer whose photos were taken on a day, as a person says; "" changes nothing."""
+    if not day:
+        return answer
+    photos = tuple(one.model_copy(update={"taken": day}) for one in answer.diagnosis.photos)
+    return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"photos": photos}))
 
 
 def shown_by_server(case: Case, answer: CaseAnswer) -> dict[int, str]:

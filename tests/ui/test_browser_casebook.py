@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image, ImageDraw, ImageFilter
 from windows import Painted, Seen, reported
 
 from skindx.casebook.casebook import Casebook
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 Opened = Callable[..., Seen]
+
+
+def spotted(path: Path, box: tuple[int, int, int, int]) -> Path:
+    """Write a photo of skin with one dark lesion."""
+    skin = Image.new("RGB", (840, 600), (205, 160, 135))
+    ImageDraw.Draw(skin).ellipse(box, fill=(95, 60, 50))
+    skin.filter(ImageFilter.GaussianBlur(3)).save(path, quality=92)
+    return path
 
 
 def keep(page: "Page", photo: Path, lesion: str = "left arm", *, consent: bool = True) -> None:
@@ -178,6 +187,44 @@ def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(
     page.reload()
     page.wait_for_selector(".sx-pair:has-text('left arm')")
     assert asked[-1] == "beforeunload"
+
+
+def test_the_crop_is_shown_and_a_lesion_that_leaves_it_is_taken_again(
+    opened: Opened, tmp_path: Path, axe: "Callable[[Page], list[dict[str, Any]]]"
+) -> None:
+    middle = spotted(tmp_path / "middle.jpg", (340, 220, 500, 380))
+    wide = spotted(tmp_path / "wide.jpg", (80, 150, 760, 450))
+    page = opened("jule").page
+    page.set_input_files("#sx-file", [wide, spotted(tmp_path / "edge.jpg", (300, 250, 500, 640))])
+    page.wait_for_selector(".sx-cut >> nth=1")
+    beyond, edge = page.locator(".sx-cut").all_inner_texts()
+    assert "reach beyond this square" in beyond
+    assert "reach the edge of the photo" in edge
+    assert page.locator(".sx-crop").count() == 2
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    with page.expect_file_chooser() as chooser:
+        page.click("[aria-label='Take photo 1 again']")
+    chooser.value.set_files(middle)
+    page.wait_for_selector("text=Check that the whole lesion is inside.")
+    assert page.locator(".sx-file-name").all_inner_texts() == ["middle.jpg", "edge.jpg"]
+    page.click("[aria-label='Remove photo 2']")
+    # The date that a person gives stands with the kept case.
+    page.fill("[name=taken]", "2024-05-12")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-keep")
+    page.click(".sx-keep summary")
+    page.fill("[name=patient]", "P-1")
+    page.fill("[name=lesion]", "arm")
+    page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book under P-1, arm.")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector("text=Photos taken on 12 May 2024")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_another_login_sees_nothing_of_it(

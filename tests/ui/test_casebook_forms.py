@@ -16,6 +16,7 @@ from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html
 from skindx.ui.page.casebook_page import act_on, names_apart
+from skindx.ui.uploads import taken_on
 
 MODEL = load_taxonomy("isic9")
 
@@ -38,7 +39,7 @@ def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     case = keep(book, 1)
     form = {"note": "seen in May", "confirmed_by": "histopathology"}
     html = send(book, case, other="Merkelzellkarzinom", **form)
-    assert "<option selected>histopathology</option>" in html
+    assert '<option value="histopathology" selected>histopathology</option>' in html
     assert "Merkelzellkarzinom (C4A.9) and the note are saved. It is no class" in html
     assert 'value="C4A.9"' in html
     assert '<option value="Merkel cell carcinoma">C4A.9</option>' in html
@@ -151,3 +152,24 @@ def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
     assert one_lesion_question(one.diagnosis) == ""
     assert one_lesion_question(two.diagnosis) == "This case has 2 photos."
     assert one_lesion_question(many) == "The detector outlined 2 lesions in photo 1."
+
+
+def test_comparisons_use_the_dates_of_the_photos_or_say_that_none_is_known(book: Casebook) -> None:
+    chosen = {"patient": "P-1", "lesion": "arm"}
+
+    def kept(seed: int, day: str) -> str:
+        return book.keep("", taken_on(answer(seed), day), **chosen, consent=True, compare=True)
+
+    later = kept(1, "2024-05-12")
+    unknown = kept(2, "")
+    html = act_on(book, MODEL, "", chosen)
+    assert "It is not known when the photos of one were taken" in html
+    assert "The cases were kept on the same day." in html
+    earlier = kept(3, "2024-02-12")
+    html = act_on(book, MODEL, "", chosen | {"before": later, "after": earlier})
+    assert "The photos were taken 90 days apart." in html
+    assert html.index("Photos taken on 12 Feb 2024") < html.index("Photos taken on 12 May 2024")
+    assert f"#book={earlier},{later}" in html
+    html = act_on(book, MODEL, "", chosen | {"before": later, "after": later})
+    assert "Photos taken on 12 May 2024" in html
+    assert unknown in html

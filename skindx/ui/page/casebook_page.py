@@ -245,7 +245,7 @@ def casebook_html(
         confirmed_by=CONFIRMED_BY,
         before=before,
         after=after,
-        days=(after.taken - before.taken).days if before and after else 0,
+        apart=time_apart(before, after) if before and after else "",
         person={case.id: patient_facts(case.diagnosis.patient) for case in cases},
         differences=differing_facts(before, after),
         classes=taxonomy.classes,
@@ -279,6 +279,22 @@ def differing_facts(before: KeptCase | None, after: KeptCase | None) -> list[tup
         for name, one, other in pairs
         if one is not None and other is not None and one != other
     ]
+
+
+def time_apart(before: KeptCase, after: KeptCase) -> str:
+    """Return how far apart two cases are, by the dates of their photos where both are known."""
+    first, last = before.photographed, after.photographed
+    if first and last:
+        days = abs((last - first).days)
+        if days == 0:
+            return "The photos of both were taken on the same day."
+        return f"The photos were taken {days} day{'s' if days != 1 else ''} apart."
+    days = abs((after.taken.date() - before.taken.date()).days)
+    kept = f"{days} day{'s' if days != 1 else ''} apart" if days else "on the same day"
+    return (
+        f"It is not known when the photos of {'one' if first or last else 'both'} were taken, so "
+        f"not how far apart they are. The cases were kept {kept}."
+    )
 
 
 _LASTING = ("sex", "site", "laterality", "skin_type")
@@ -322,6 +338,8 @@ def _pair(
         named = [case for case in pair if "compare" not in case.purposes]
         return None, named[-1]
     first, last = sorted(pair, key=lambda case: case.taken)
+    if first.photographed and last.photographed and first.photographed > last.photographed:
+        first, last = last, first
     return (None, last) if first.id == last.id else (first, last)
 
 

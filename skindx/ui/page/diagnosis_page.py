@@ -29,6 +29,7 @@ from skindx.diagnosis.record import notice
 from skindx.diagnosis.scope import not_judged
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
+from skindx.imaging.photo_date import checked_day
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits
@@ -56,6 +57,7 @@ from skindx.ui.uploads import (
     shown_by_server,
     shown_of_refused,
     take_uploads,
+    taken_on,
     upload_folder,
 )
 
@@ -247,7 +249,7 @@ def _add_diagnosis(
                     fields=used_fields(bundle.spec),
                     examples=examples,
                 ),
-                js_on_load=script("intake"),
+                js_on_load=script("crop") + script("intake"),
                 apply_default_css=False,
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
@@ -347,7 +349,8 @@ def _answering(
         keeping: dict[str, Any] = {"keeps": keeps, "known": known}
         try:
             case = case_of(sent, upload_folder())
-            answer = await diagnoser.diagnose(case)
+            day = _taken(sent)
+            answer = taken_on(await diagnoser.diagnose(case), day)
             example = examples.find(case.photos)
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
@@ -408,6 +411,11 @@ def _question(sent: object) -> int | None:
     """Return the number that the form gave its question, which the answer bears."""
     number = sent.get("question") if isinstance(sent, Mapping) else None
     return number if isinstance(number, int) else None
+
+
+def _taken(sent: object) -> str:
+    """Return the day on which a person says that the photos were taken. Raises UserError."""
+    return checked_day(str(sent.get("taken") or "")) if isinstance(sent, Mapping) else ""
 
 
 def _message_of(error: Exception) -> str:

@@ -3,7 +3,8 @@ const form = element.querySelector("form");
 const at = (selector) => form.querySelector(selector);
 const most = Number(form.dataset.most), maxBytes = Number(form.dataset.maxBytes);
 const crop = Number(form.dataset.crop);
-const photos = []; // {file, url, refusal}
+const photos = []; // {file, url, refusal, cut}
+let retaken = null; // the photo whose place the next one takes
 let answered = false; // whether the page shows an answer
 let asked = { words: "", photos: [] }; // what the last answer or refusal is about
 
@@ -62,7 +63,17 @@ function show() {
     // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
     preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot preview this photo; it can still be sent"));
     const frame = make("span", { className: "sx-preview" }, preview);
-    if (crop) preview.onload = () => { // the part that the networks will see
+    const again = make("button", { type: "button", className: "sx-button sx-retake", textContent: "Take again" });
+    again.setAttribute("aria-label", `Take photo ${index + 1} again`);
+    again.onclick = () => { retaken = photo; at(matchMedia("(pointer: coarse)").matches ? "#sx-camera" : "#sx-file").click(); };
+    const seen = make("div", { className: "sx-seen-part" });
+    preview.onload = () => { // the part that the networks will see
+      photo.cut ??= cutBy(preview, crop || 1);
+      const words = make("p", { className: photo.cut ? "sx-cut" : "sx-hint" }, make("b", {}, crop ? "The networks see this square. " : "The networks see the whole photo. "), photo.example ? "" : CUT[crop ? photo.cut : photo.cut && "edge"]);
+      if (photo.cut) words.setAttribute("role", "status");
+      seen.replaceChildren(...(crop ? [cropOf(preview, crop)] : []), words);
+      if (!photo.example) words.append(again);
+      if (!crop) return;
       const { naturalWidth: width, naturalHeight: height } = preview;
       const rem = Math.min(7.5 / width, 5.6 / height) * crop * Math.min(width, height);
       const central = make("i", { className: "sx-central" });
@@ -81,7 +92,7 @@ function show() {
     const about = make("div", { className: "sx-about" },
       make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove,
       make("span", { className: "sx-hint sx-file-name" }, photo.file.name));
-    const item = make("li", { className: "sx-photo" }, frame, about);
+    const item = make("li", { className: "sx-photo" }, frame, about, seen);
     if (photo.refusal) {
       item.classList.add("sx-refused");
       item.append(make("p", { className: "sx-refusal", role: "alert" }, photo.refusal));
@@ -100,12 +111,19 @@ function replace(photo, url) {
 
 function add(files) {
   refuse("");
+  const place = photos.indexOf(retaken);
+  retaken = null;
+  if (place >= 0 && files.length) {
+    URL.revokeObjectURL(photos[place].url);
+    photos.splice(place, 1);
+  }
   drop(({ example }) => example); // an example is looked at alone
   for (const file of files) {
     if (photos.length >= most) { refuse(`No more than ${most} photos of one place; remove one first.`); break; }
     const big = file.size > maxBytes;
-    photos.push({ file, url: URL.createObjectURL(file), refusal: big
-      ? `This file has more than ${maxBytes >> 20} MB; save the photo smaller and choose it again.` : "" });
+    const photo = { file, url: URL.createObjectURL(file), refusal: big
+      ? `This file has more than ${maxBytes >> 20} MB; save the photo smaller and choose it again.` : "" };
+    if (place >= 0 && file === files[0]) photos.splice(place, 0, photo); else photos.push(photo);
   }
   show();
 }
@@ -214,7 +232,7 @@ async function ask() {
   asked = { words, photos: chosen };
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, answered, patient });
+  trigger("ask", { question: mine, photos: paths, answered, patient, taken: tried ? "" : at("[name=taken]").value });
 }
 
 function clear() {
@@ -267,6 +285,8 @@ form.addEventListener("change", (event) => {
   if (note) note.textContent = event.target.selectedOptions[0].dataset.note ?? "";
   if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
+for (const input of form.querySelectorAll("input[type=file]")) input.addEventListener("cancel", () => { retaken = null; });
+at("[name=taken]").max = new Date().toLocaleDateString("sv"); // ISO 8601
 for (const button of form.querySelectorAll("[data-example]")) button.onclick = () => example(button);
 form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") wrongNumber(); });
 at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
