@@ -7,13 +7,18 @@ from typing import Any
 
 import httpx
 import pytest
+from clinical_answers import WHEN
+from clinical_answers import answered as clinical
 from echo_app import ask
 from fastapi import FastAPI
 from painted_answers import BLURRED, Painter, jpeg
+from pdf_words import words_of
 from skin_photo import skin_photo
 
 from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer_many
 from skindx.diagnosis.predictor import Predictor
@@ -150,3 +155,17 @@ def test_a_fault_of_the_server_is_a_row_that_says_so(tiny_bundle: Path) -> None:
 
     answer = ask(app_of(Failing(), tiny_bundle), "POST", PATH, **sent(b"x", file="a.jpg"))
     assert answer.json()["csv"].split(",")[4] == "failed"
+
+
+@pytest.mark.parametrize("abstained", [False, True])
+def test_a_row_says_what_the_record_on_paper_says(
+    abstained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)  # its letters can be read in the file
+    answer = clinical(abstained=abstained)
+    row, paper = row_of(answer), words_of(report_pdf(answer, None, WHEN))
+    assert row["urgency"] in paper
+    assert str(row["advice"])[:40] in paper
+    assert bool(row["abstained"]) == ("The model names no condition" in paper)
+    if abstained:
+        assert str(row["abstained"])[:40] in paper
