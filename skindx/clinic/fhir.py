@@ -210,7 +210,9 @@ def _performer() -> Plain:
 
 
 def _effective(diagnosis: Diagnosis) -> Plain:
-    """Return the date of the photos, or that it is not known; `issued` is that of the answer."""
+    """Return the latest date of the photos, or that none is known; `issued` is the answer's."""
+    if known := [photo.taken for photo in diagnosis.photos if photo.taken]:
+        return {"effectiveDateTime": max(known)}
     return {"_effectiveDateTime": {"extension": [{"url": _ABSENT_URL, "valueCode": "unknown"}]}}
 
 
@@ -275,6 +277,7 @@ def _media(diagnosis: Diagnosis, place: int, subject: Subject, attached: Attachm
         "identifier": identifiers,
         "status": "completed",
         "type": coded(_MEDIA, "image", "Image"),
+        **({"createdDateTime": photo.taken} if photo.taken else {}),
         "height": photo.height,
         "width": photo.width,
         "content": content,

@@ -412,8 +412,15 @@ def dicom_files(
     named: Named,
     filing: Filing = NOT_FILED,
 ) -> tuple[bytes, dict[int, bytes], list[DicomFacts]]:
-    """Return a structured report, each wrapped photo by its number, and the photos' headers."""
+    """Return a structured report, each wrapped photo by its number, and the photos' headers.
+
+    A new study is of the day of its first photo, where that is known; the date of a study that
+    exists is not.
+    """
     whose = identity_of(named, photos, headers)
+    days = [photo.taken[:10].replace("-", "") for photo in diagnosis.photos]
+    if not named.study_uid and not any(headers) and all(days):
+        whose = replace(whose, study_date=min(days))
     wrapped: dict[int, bytes] = {}
     facts: list[DicomFacts] = []
     for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):

@@ -13,6 +13,7 @@ from skindx.diagnosis.scope import shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import text
 
+_DAY = len("2026-11-29")
 _BY_URGENCY: tuple[Urgency, ...] = ("urgent", "soon", "unknown", "routine")
 """The order of a differential: what must not wait comes first."""
 
@@ -113,8 +114,19 @@ def _lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> Iterator[Rec
 
 
 def photo_dates(diagnosis: Diagnosis) -> list[str]:
-    """Return the own date of each photo, "" where it is not known."""
-    return ["" for _ in diagnosis.photos]
+    """Return the own date of each photo, "" where it is not known.
+
+    A date with its time has the offset from UTC that the file gives.
+    """
+    return [_dated(photo.taken) for photo in diagnosis.photos]
+
+
+def _dated(taken: str) -> str:
+    try:
+        when = datetime.fromisoformat(taken)
+    except ValueError:  # none, or a date that no version of ours wrote
+        return ""
+    return text("record_day" if len(taken) == _DAY else "record_time", when=when)
 
 
 def urgent_first(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:

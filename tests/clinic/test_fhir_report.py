@@ -242,6 +242,17 @@ def test_a_report_names_a_software_as_performer_and_that_the_photos_have_no_date
     assert absent["valueCode"] == "unknown"
 
 
+def test_a_report_has_the_date_of_its_photo() -> None:
+    (photo,) = SAID.photos
+    for taken in ("2026-05-01", "2026-05-01T10:30:00+02:00"):
+        dated = SAID.model_copy(update={"photos": (photo.model_copy(update={"taken": taken}),)})
+        report = report_on(dated)
+        assert report["effectiveDateTime"] == taken
+        assert "_effectiveDateTime" not in report
+        (media,) = resources(bundle(dated), "Media")
+        assert media["createdDateTime"] == taken
+
+
 def test_a_diagnosis_of_a_clinician_amends_the_report() -> None:
     filing = Filing("P-017", "arm", kept=True, recorded=NEVUS)
     report = report_on(diagnosed(), filing)

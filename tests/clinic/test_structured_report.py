@@ -14,7 +14,12 @@ from painted_answers import jpeg, plain
 from PIL import Image
 
 from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap_photo
-from skindx.clinic.structured_report import ReportFiles, structured_report, subject_of
+from skindx.clinic.structured_report import (
+    ReportFiles,
+    dicom_files,
+    structured_report,
+    subject_of,
+)
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
@@ -317,6 +322,19 @@ def test_date_and_patient_are_those_of_the_header_or_are_empty_and_said() -> Non
                  "Study date of the photo's file: not given.",
                  "Place on the body: back."):  # fmt: skip
         assert line in record_of(bare)
+
+
+def test_a_new_study_is_of_the_day_of_its_photo() -> None:
+    from pydicom import dcmread
+
+    (photo,) = diagnosed().photos
+    dated = photo.model_copy(update={"taken": "2026-05-01T10:30:00+02:00"})
+    said = diagnosed().model_copy(update={"photos": (dated,)})
+    for named, day in ((Named("MRN-1"), "20260501"), (JANE, "")):
+        report, wrapped, _ = dicom_files(said, [jpeg(90, 70)], [None], None, WHEN, named=named)
+        for file in (report, wrapped[1]):
+            assert dcmread(io.BytesIO(file)).StudyDate == day
+        assert f"file: {day or 'not given'}." in record_of(dcmread(io.BytesIO(report)))
 
 
 def test_a_side_without_a_place_is_that_of_the_skin() -> None:

@@ -67,6 +67,20 @@ def test_nothing_is_invented_where_nobody_gave_it() -> None:
     assert (lines["patient"], lines["site"], lines["side"]) == ("P", "arm", "left")
 
 
+def test_a_photo_with_a_date_has_it_and_one_without_says_so() -> None:
+    answer = answered(photos=3)
+    photos = tuple(
+        photo.model_copy(update={"taken": taken})
+        for photo, taken in zip(
+            answer.diagnosis.photos, ("2026-05-01", "2026-05-02T10:30:00+02:00", ""), strict=True
+        )
+    )
+    dated = answer.diagnosis.model_copy(update={"photos": photos})
+    first, *_ = pages(CaseAnswer(dated, answer.views, answer.thumbnails))
+    assert "01 May 2026; 02 May 2026, 10:30 UTC+02:00; not known" in first
+    assert "Photo 1, 01 May 2026" in first
+
+
 def test_an_amended_record_says_who_recorded_what_and_when() -> None:
     first, second, *_ = pages(answered(), Filing("P-017", "forearm", kept=True, recorded=NEVUS))
     for said in ("This report is amended", "Nevus (mole) (D22.9)", "confirmed by histopathology",
