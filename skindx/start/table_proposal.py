@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from skindx.core.errors import UserError
@@ -202,10 +202,12 @@ def _sources(draft: _Draft, contents: FolderContents, wishes: Wishes) -> list[di
             source["split"] = split
         sources.append({**source, **pieces, "columns": dict(columns)})
     named = " and ".join(look.head.path.name for look in draft.tables)
-    what = " and ".join(repr(one.name) for one in images) if several else repr(
-        _image(draft.first, wishes).name
-    )  # fmt: skip
-    draft.lines.insert(0, f"{named}: its column {what} names the images.")
+    if several:
+        what = " and ".join(repr(one.name) for one in images)
+        draft.lines.insert(0, f"The columns {what} of {named} name the images.")
+    else:
+        what = repr(_image(draft.first, wishes).name)
+        draft.lines.insert(0, f"The column {what} of {named} names the images.")
     return sources
 
 
@@ -213,10 +215,21 @@ def _several(look: TableLook) -> list[ColumnLook]:
     """Return the columns of a row that name different images of it; one alone is not several."""
     chosen: list[ColumnLook] = []
     for one in look.images:
-        if all(not set(one.said) & set(other.said) for other in chosen):
+        if not any(_same_files(one.said, other.said) for other in chosen):
             chosen.append(one)
     places = [look.head.columns.index(one.name) for one in chosen]
     return [one for _, one in sorted(zip(places, chosen, strict=True), key=lambda pair: pair[0])]
+
+
+def _same_files(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Tell whether two columns name the same files, one perhaps without folder or ending."""
+    one, other = (
+        [PurePosixPath(text.replace("\\", "/")) for text in said] for said in (first, second)
+    )
+    if all(any(len(path.parts) > 1 for path in paths) for paths in (one, other)):
+        return bool(set(one) & set(other))
+    bare, others = ({path.stem.lstrip("0").casefold() for path in paths} for paths in (one, other))
+    return bool(bare & others)
 
 
 def _image_column(column: ColumnLook) -> dict[str, str]:
@@ -336,7 +349,8 @@ def _checked_label(draft: _Draft, column: ColumnLook, wishes: Wishes) -> dict[st
                 f"no class; say what each means: {options}."
             )
     draft.lines.append(
-        f"The label is {_shown(column)}; {column.conditions:.0%} of its cells name a condition."
+        f"The label is {_shown(column)}; {100 * column.conditions:.0f} % of its cells name a "
+        "condition."
     )
     return {"columns": {"label": column.name}}
 

@@ -63,13 +63,31 @@ def test_columns_are_taken_by_names_and_values(tmp_path: Path) -> None:
     }
     assert source["values"]["Histologie"]["true"] == "histopathology"
     said = " ".join(proposal.lines)
-    assert "'Bild' names the images" in said
+    assert "'Bild' of list.csv names the images" in said
     assert "No split divides what shares 'Patient'" in said
 
 
 def binary(top: Path) -> None:
     images(top, [f"images/{n}a.jpg" for n in range(10)])
     table(top, "t.csv", "image,target", [f"{n}a,{n % 2}" for n in range(10)])
+
+
+def test_two_columns_of_one_file_are_one_image(tmp_path: Path) -> None:
+    """An id and the file's name tell the same file; two files of a row are two images."""
+    images(tmp_path, [f"photos/{n}.jpg" for n in range(1, 11)])
+    rows = [f"{n},{n}.jpg,{('melanoma', 'nevus')[n % 2]}" for n in range(1, 11)]
+    table(tmp_path, "t.csv", "id,file_path,disease", rows)
+    proposal = proposed(tmp_path)
+    (source,) = proposal.raw["sources"]
+    assert source["columns"]["file"] == "file_path"
+    assert "images" not in source
+
+
+def test_numbers_of_another_program_name_no_program(tmp_path: Path) -> None:
+    """Files numbered through all classes are not those of a crawler, which begins in each anew."""
+    for n in range(1, 13):
+        images(tmp_path, [f"set/{('Melanoma', 'Nevus', 'Wart')[n % 3]}/{n:06d}.jpg"])
+    assert not any("icrawler" in line for line in proposed(tmp_path).lines)
 
 
 def test_what_0_and_1_mean_is_asked(tmp_path: Path) -> None:

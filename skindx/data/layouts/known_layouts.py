@@ -209,7 +209,8 @@ def _match(name: str, layout: KnownLayout, contents: FolderContents) -> LayoutMa
     heads: dict[str, TableHead] = {}
     for key, mark in layout.marks.items():
         if mark.path:
-            if (place := _place(mark.path, contents)) is not None:
+            place = _place(mark.path, contents) if _is_usual(mark.path, contents) else None
+            if place is not None:
                 above, path = place
                 places[key] = str(contents.root / path)
                 places["folder"] = str(contents.root / above)
@@ -262,6 +263,15 @@ def _place(pattern: str, contents: FolderContents) -> tuple[str, str] | None:
         if len(parts) >= depth and fnmatch.fnmatchcase(last.casefold(), pattern.casefold()):
             return "/".join(parts[:-depth]), path
     return None
+
+
+def _is_usual(pattern: str, contents: FolderContents) -> bool:
+    """Tell whether most folders here have a first number, such as */1.*, which any may have."""
+    if not pattern.startswith("*/") or "*" in PurePosixPath(pattern).stem:
+        return True
+    fits = re.compile(fnmatch.translate(pattern[2:]), re.IGNORECASE).match
+    having = sum(any(map(fits, names)) for names in contents.images.values())
+    return 2 * having > len(contents.images)
 
 
 def _paths(contents: FolderContents, pattern: str) -> Iterator[str]:
