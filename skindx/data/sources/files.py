@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -260,8 +261,6 @@ class FilesSource(TableShape, TableOfFiles):
     """Several columns of a row that name its images, such as a close-up and a dermoscopic one;
     `columns.file` is not read then, and the images of a row stay together."""
 
-    _table: Path | None = PrivateAttr(None)
-    _places: list[str] = PrivateAttr(default_factory=list)
     """The patterns of files, each * replaced by folders that are there."""
 
     @property
@@ -275,19 +274,18 @@ class FilesSource(TableShape, TableOfFiles):
             return super().stated_modality()
         return kinds.pop() if len(kinds) == 1 else "mixed"
 
-    @property
+    # Kept until the table is read again: each asks the disk, and a large table asks for them often.
+    @cached_property
     def table(self) -> Path:
-        if self._table is None:  # to look into an archive takes long
-            self._table = first_there(self.path, self.or_paths)
-        return self._table
+        return first_there(self.path, self.or_paths)
 
-    @property
+    @cached_property
     def root(self) -> Path:
         folder = self.files_in or self.table.parent
         archive = archive_above(folder)
         return archive.parent if archive else folder
 
-    @property
+    @cached_property
     def _within(self) -> str:
         """Where in an archive files are, which is then the beginning of each path."""
         folder = self.files_in or self.table.parent
@@ -299,9 +297,9 @@ class FilesSource(TableShape, TableOfFiles):
 
     def lines(self) -> list[dict[str, Any]]:
         """Read the table. Raises UserError, also where not one of its files is there."""
-        self._places.clear()
         self._listed.clear()
-        self._table = None
+        for kept in ("table", "root", "_within", "_patterns"):
+            self.__dict__.pop(kept, None)
         self._archives().missing.clear()
         if self.or_paths and not is_there(self.table):
             places = ", ".join(map(str, (self.path, *self.or_paths)))
@@ -387,13 +385,11 @@ class FilesSource(TableShape, TableOfFiles):
             for where, why in log.dropped
         ]
 
-    @property
+    @cached_property
     def _patterns(self) -> tuple[str, ...]:
-        if not self._places:
-            given = (self.files,) if isinstance(self.files, str) else self.files
-            places = (expanded(self.root, f"{self._within}{pattern}") for pattern in given)
-            self._places.extend(one for several in places for one in several)
-        return tuple(self._places)
+        given = (self.files,) if isinstance(self.files, str) else self.files
+        places = (expanded(self.root, f"{self._within}{pattern}") for pattern in given)
+        return tuple(one for several in places for one in several)
 
     def files_of(self, line: Mapping[str, Any]) -> list[str]:
         file = super().file_of(line)
