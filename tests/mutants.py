@@ -181,8 +181,8 @@ MUTANTS = {
     ),
     "splits: the rarest class does not choose first": Mutant(
         "skindx/data/splits/split.py",
-        "key=lambda label: (len(by_class[label]), label)",
-        "key=lambda label: label",
+        "for label in sorted(by_class, key=lambda label: (len(by_class[label]), label)):",
+        "for label in sorted(by_class):",
         "tests/data/test_split.py",
     ),
     "splits: small groups before large ones": Mutant(
@@ -257,10 +257,10 @@ MUTANTS = {
         '"").strip(), group',
         "tests/data/test_freeze.py",
     ),
-    "freeze: validated is trained": Mutant(
+    "freeze: what test has, every split has": Mutant(
         "skindx/data/splits/freeze.py",
-        'placed[group].split == "train"}',
-        'placed[group].split != "test"}',
+        "if settings.share[one] and not present[one]]",
+        'if settings.share[one] and not present["test"]]',
         "tests/data/test_freeze.py",
     ),
     "labels: one word is compared by its stem": Mutant(
@@ -876,8 +876,8 @@ MUTANTS = {
         "tests/review/test_dataset_review.py",
     ),
     "page: the end of an earlier stream loses the next question": Mutant(
-        "skindx/ui/page/assets/intake.js",
-        "if (!open && streams === number && question === asking) lost();",
+        "skindx/ui/page/assets/session.js",
+        "if (!open && streams === number && joins === asking) lost();",
         "lost();",
         "tests/ui/test_browser_lost.py::test_what_belongs_to_an_earlier_case_changes_nothing",
     ),
