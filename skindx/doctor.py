@@ -161,8 +161,8 @@ def _driver_advice(facts: TorchFacts, driver: str) -> str:
 DISTRIBUTIONS = {
     extra: tuple(names.split())
     for extra, names in {
-        "data": "backports-zstd brotli defusedxml google-re2 matplotlib mlcroissant numba "
-        "pycocotools scrapy",
+        "data": "backports-zstd brotli defusedxml google-re2 h5py matplotlib mlcroissant "
+        "numba pycocotools scrapy",
         "audit": "cleanlab onnxruntime rapidocr-onnxruntime scikit-learn",
         "train": "albumentations deepspeed matplotlib numba psutil scikit-learn setuptools "
         "sqlalchemy",

@@ -111,7 +111,7 @@ def test_a_bundle_without_a_risk_threshold_follows_the_set_and_says_so(written: 
     predictor = Predictor.load(written / "whole/bundle")
     if predictor.urgent_risk is not None:
         pytest.skip("this version wrote a threshold")
-    assert "no threshold for the risk of an urgent condition" in predictor.no_urgent_risk
+    assert "no threshold of the urgent risk" in predictor.no_urgent_risk
     records = [record for record in read_manifest(written / "dataset") if record.split == "test"]
     pixels = [decode((written / "dataset" / record.path).read_bytes()) for record in records]
     predictions = predictor.predict(pixels)
@@ -146,6 +146,8 @@ def test_a_bundle_gives_the_answers_that_it_gave(
         then, now = json.loads(file.read_text()), json.loads(answer_now)
         assert then.keys() <= now.keys()
         for path, value in _facts(then):
+            if "/measured_" in path or path.startswith("/promise/measured"):
+                continue  # both errors are those of the advice now, which it did not count
             same = pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
             assert dict(_facts(now))[path] == same, path
 
@@ -215,7 +217,9 @@ def test_a_case_book_opens(written: Path) -> None:
     first, second = book.cases("ann", "P-1", "arm")
     (third,) = book.cases("ann", "P-1", "leg")
     for seed, case in enumerate((first, second, third), start=1):
-        assert case.diagnosis == answer(seed).diagnosis
+        kept, now = case.diagnosis, answer(seed).diagnosis
+        assert kept.notice  # in the words of its version
+        assert kept.model_copy(update={"notice": now.notice}) == now
         (photo,) = case.photos
         assert decode(photo).shape == (240, 320, 3)
     assert (third.confirmed, third.note) == ("Nevus", "/ excised")

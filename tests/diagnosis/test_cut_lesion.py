@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_every_output_says_that_part_of_the_lesion_was_not_seen(
         "terminal": terminal.getvalue(),
         "record": json.dumps(answer.to_dict()),
         "FHIR": json.dumps(photo_valid(record, 0)),
-        "DICOM SR": str(sections(record, None)),
+        "DICOM SR": str(sections(record, None, datetime.now().astimezone())),
         "CSV of the page": csv_line({"file": "a", "sha256": "", **row_of(answer._answered)}),
         "predictions": str(model.predict([data]).column("remarks").to_pylist()),
     }

@@ -90,7 +90,7 @@ def test_a_detector_of_paintings_is_one_in_every_bundle(tmp_path: Path) -> None:
     write_index(bundle.path, bundle.spec.model_copy(update=index))
     taken = open_bundle(bundle.path)
     assert taken.images.warning == ""
-    assert taken.warning.startswith("The detector that outlines lesions learned from paintings")
+    assert taken.warning.startswith("The detector learned from synthetic images")
     assert source_of(taken, "eager").limits.startswith(taken.warning)
     assert bundle_version(taken) != bundle_version(bundle)  # of other images
     assert result_of(taken, [], WHEN).measured_on == ALL

@@ -74,7 +74,7 @@ def test_wrong_weights_leave_nothing(settings: EmbedSettings, tmp_path: Path) ->
     save_file({k: v * torch.nan if v.is_floating_point() else v for k, v in state.items()},
               tmp_path / "nan.safetensors")  # fmt: skip
     broken = settings.model_copy(update={"weights": tmp_path / "nan.safetensors"})
-    with pytest.raises(UserError, match="no numbers"):
+    with pytest.raises(UserError, match="not finite"):
         embed(tmp_path, broken, tmp_path / EMBEDDINGS)
     assert not (tmp_path / EMBEDDINGS).exists()
 

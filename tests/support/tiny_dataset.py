@@ -58,7 +58,7 @@ def class_vectors(records: list[Record], noise: float = 0.2, seed: int = 0) -> E
     return Embeddings(shas, vectors.astype(np.float32), "made up")
 
 
-def attachs(folder: Path, count: int = 40) -> list[Record]:
+def with_embeddings(folder: Path, count: int = 40) -> list[Record]:
     records = tiny_dataset(folder, count)
     write_embeddings(folder / EMBEDDINGS, class_vectors(records))
     return records
