@@ -23,7 +23,7 @@ from skindx.core.machine import spawn_context
 from skindx.core.settings_base import Settings
 from skindx_bench.harness.result import Figure, Result, median, ratio
 
-SMALLEST = ("images=20", "rows=200", "columns=14", "shard_images=10", "rounds=2")
+SMALLEST = ("images=28", "rows=200", "columns=14", "shard_images=10", "rounds=2")
 _CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 _READ = {
     "isic_id": "file",
@@ -44,7 +44,7 @@ class Config(Settings):
     The shards have `shard_images` images, and then four times as many.
     """
 
-    images: int = Field(10_015, ge=20)
+    images: int = Field(10_015, ge=21)
     rows: int = Field(400_000, ge=10)
     columns: int = Field(55, ge=len(_READ) + 2)
     shard_images: int = Field(2_000, ge=4)
