@@ -92,10 +92,9 @@ dist: install
 release: install
 	$(BIN)/python .ci/release.py $(FLAGS)
 
-# The images of docs/images: the released model's page, with its first example. That of the case book
-# takes two photos of one lesion, none of them an example: make screenshots PHOTOS="a.jpg b.jpg".
+# The images of docs/images: the released model's page and case book, with its first example.
 screenshots: install browser
-	$(BIN)/python docs/screenshots.py ham10000 $(PHOTOS)
+	$(BIN)/python docs/screenshots.py ham10000
 
 # The cheap checks: sizes and names, style, types, who may import whom, and the guide.
 check: install docs

@@ -71,10 +71,7 @@ MOVED = {
 
 
 def setup(app: Any) -> None:
-    """Write generated pages before Sphinx looks for pages, and old addresses after the build."""
-    from generators.pages import write_pages
-
-    app.connect("config-inited", lambda *_: write_pages(Path(__file__).parent / "reference"))
+    """Write old addresses after the build."""
     app.connect("build-finished", _write_old_addresses)
 
 

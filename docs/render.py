@@ -1,7 +1,8 @@
-"""Write the measured figures into README and guide: `python docs/render.py`.
+"""Write measured figures and the reference into README and guide: `python docs/render.py`.
 
 A block between `<!-- NAME -->` and `<!-- end of NAME -->` is made from a JSON under docs/measured,
-which a command wrote. `python docs/render.py --check` changes nothing, and fails on a stale block.
+which a command wrote, and a page of docs/reference/generated from the code. `--check` changes
+nothing, and fails where a block or a page is stale.
 """
 
 import json
@@ -32,6 +33,7 @@ from blocks import (
     statistics,
 )
 from blocks.texts import Load
+from generators.pages import stale_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs/measured"
@@ -97,6 +99,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "frameworks": (HARDWARE, hardware.frameworks),
     "container": (HARDWARE, hardware.container),
     "exchanges": (CLUSTERS, clusters.exchanges),
+    "wires": ("docs/clusters/exchange.md", clusters.wires),
     "local steps": ("docs/clusters/exchange.md", clusters.local_steps),
     "elastic": (CLUSTERS, clusters.elastic),
     "forms": (CLUSTERS, clusters.forms),
@@ -105,6 +108,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "hopping": (CLUSTERS, accuracy.hopping),
     "arithmetic": (CLUSTERS, data.arithmetic),
     "scans": ("docs/measured/scans.md", scan.scans),
+    "scan planted": ("docs/measured/scans.md", scan.planted),
+    "scan looks": ("docs/measured/scans.md", scan.looks),
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "looks": (REAL_SKIN, partial(real_skin.looks, split="ham10000 test")),
     "looks metadata": (
@@ -185,12 +190,14 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Render every block; return 1 where one is stale and `--check` is given."""
+    """Render every block and page; return 1 where one is stale and `--check` is given."""
+    check = "--check" in arguments
     stale = [file for file in sorted({file for file, _ in BLOCKS.values()}) if not _fresh(file)]
-    if "--check" in arguments:
-        for file in stale:
+    pages = stale_pages(ROOT / "docs/reference", write=not check)
+    if check:
+        for file in (*stale, *(page.relative_to(ROOT) for page in pages)):
             print(f"{file} is stale; run python docs/render.py")
-        return int(bool(stale))
+        return int(bool(stale or pages))
     for file in stale:
         (ROOT / file).write_text(rendered(file), encoding="utf-8")
     return 0

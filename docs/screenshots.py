@@ -1,20 +1,23 @@
-"""Make docs/images of the page: `python docs/screenshots.py [BUNDLE [PHOTO PHOTO]]`.
+"""Make docs/images of the page: `python docs/screenshots.py [BUNDLE]`.
 
 Serves the bundle with a case book in a temporary folder and looks at it in chromium. The answers
-are to its first example. The two photos, of one lesion and no examples, are for the case book.
+are to its first example. No other photo of people may lie in the repository, so the case book holds
+two photos that are made of that example: one smaller, one turned by two degrees and cut narrower.
 """
 
 import socket
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 import urllib.request
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from skindx_bench.serve.server import ARGUMENTS, CHROMIUM
@@ -25,30 +28,23 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile":
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make all images, that of the case book only with two photos of one's own."""
+    """Make all images."""
     parser = ArgumentParser(description="Make the images of the page under docs/images.")
     parser.add_argument("bundle", nargs="?", default="ham10000")
-    parser.add_argument("photos", nargs="*", help="two of one lesion, no examples")
-    options = parser.parse_args(arguments)
-    bundle, photos = options.bundle, options.photos
-    if len(photos) not in (0, 2):
-        parser.error(f"give two photos of one lesion for the case book, or none, not {len(photos)}")
+    bundle = parser.parse_args(arguments).bundle
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         command = [sys.executable, "-m", "skindx", "serve", bundle, "--port", port]
-        book = ["--casebook", str(Path(folder) / "cases.db")] if photos else []
+        book = ["--casebook", str(Path(folder) / "cases.db")]
         server = subprocess.Popen([*command, *book, "--workers", "1"])
         try:
             url = f"http://127.0.0.1:{port}"
             wait(url, server)
             browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
             take(browser, url)
-            if photos:
-                take_book(browser, url, photos)
-            else:
-                print("The picture of the case book stays as it is: no photos were given for it.")
+            take_book(browser, url, two_photos(browser, url, Path(folder)))
         finally:
             server.terminate()
             server.wait()
@@ -82,11 +78,26 @@ def take(browser: Browser, url: str) -> None:
         shoot(page, name)
 
 
-def take_book(browser: Browser, url: str, photos: Sequence[str]) -> None:
+def two_photos(browser: Browser, url: str, folder: Path) -> dict[str, Path]:
+    """Write two photos made of the first example; return them by the day that each is given."""
+    place = opened(browser, url, DESKTOP).get_attribute("[data-example]", "data-example")
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    example = Image.open(directly.open(urllib.parse.urljoin(f"{url}/", place))).convert("RGB")
+    width, height = example.size
+    turned = example.rotate(2, Image.Resampling.BICUBIC)
+    cut = turned.crop((width // 12, height // 12, width - width // 12, height - height // 12))
+    photos = {"2026-03-05": folder / "first.jpg", "2026-09-21": folder / "second.jpg"}
+    for image, path in zip((example, cut), photos.values(), strict=True):
+        image.resize((width - 4, height - 3)).save(path, quality=95)
+    return photos
+
+
+def take_book(browser: Browser, url: str, photos: Mapping[str, Path]) -> None:
     """Keep each photo as a case of one lesion, and take their comparison."""
     page = opened(browser, url, DESKTOP)
-    for photo in photos:
+    for day, photo in photos.items():
         page.set_input_files("#sx-file", photo)
+        page.fill("[name=taken]", day)
         page.click(".sx-ask")
         await_answer(page)
         keep(page)

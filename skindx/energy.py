@@ -302,7 +302,7 @@ def growth(before_j: float, now_j: float, range_j: float) -> float:
     wrapped = grown + range_j
     if 0 <= wrapped < range_j / 2:
         return wrapped
-    raise ValueError(f"went backwards from {before_j:.3f} J to {now_j:.3f} J")
+    raise ValueError(f"the energy counter went backwards from {before_j:.3f} J to {now_j:.3f} J")
 
 
 ENERGY = "energy.json"

@@ -43,12 +43,12 @@ def upgrade(where: str) -> Iterator[Renewed]:
         return
     path, found = Path(where), False
     if not path.exists():
-        raise UserError(f"{path} does not exist; give {_KNOWN}, or a folder with some.")
+        raise UserError(f"{path} does not exist; give {_KNOWN}, or a folder that contains them.")
     for one, (what, renew) in _things(path):
         found = True
         yield _renewed(str(one), what, renew)
     if not found:
-        raise UserError(f"{path} holds nothing that skindx upgrades; give {_KNOWN}.")
+        raise UserError(f"{path} has nothing that skindx can upgrade; give {_KNOWN}.")
 
 
 Renew = Callable[[str], tuple[State, str]]
@@ -76,7 +76,9 @@ def _things(path: Path) -> Iterator[tuple[Path, tuple[str, Renew]]]:
         if one.is_dir() and depth < _DEEPEST and (kind is None or kind[0] == "run"):
             inside = sorted(one.iterdir(), reverse=True)
             left += [(entry, depth + 1) for entry in inside if not _passed_over(entry)]
-    raise UserError(f"{path} holds more than {_MOST:,} files and folders; give one of them.")
+    raise UserError(
+        f"{path} has more than {_MOST:,} files and folders; give a smaller folder inside it."
+    )
 
 
 def _passed_over(entry: Path) -> bool:
@@ -184,7 +186,8 @@ def _checkpoint(where: str) -> tuple[State, str]:
         verify(Path(where))
     except DamagedCheckpointError as error:
         raise UserError(
-            f"it cannot be used ({error}); delete it, and the training goes on from the one before."
+            f"the checkpoint is damaged ({error}); delete it, and the training will continue from "
+            "the previous checkpoint."
         ) from None
     return "current", "nothing to do."
 

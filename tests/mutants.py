@@ -589,8 +589,8 @@ MUTANTS = {
     ),
     "changes: sharpening is left out where images are changed at once": Mutant(
         "skindx/data/loader/settings.py",
-        "self.blur, self.sharpen, self.holes))",
-        "self.blur, self.holes))",
+        "self.blur, self.sharpen, self.holes)",
+        "self.blur, self.holes)",
         "tests/training/test_images.py -k change",
     ),
     "changes: one image of five is coloured": Mutant(
@@ -624,7 +624,7 @@ MUTANTS = {
         "tests/training/test_gathering.py -k no_message",
     ),
     "OOD check: settings name other detectors": Mutant(
-        "skindx/models/ood/feature_extraction.py",
+        "skindx/models/ood/stored_check.py",
         "OodPart.fit(self._detectors, images)",
         "OodPart.fit(DEFAULT, images)",
         "tests/models/test_added_detector.py -k fitted_with",
@@ -931,14 +931,14 @@ MUTANTS = {
     ),
     "refusals: no word that they are no all-clear": Mutant(
         "skindx/diagnosis/scope.py",
-        'return message if message.endswith(after) else f"{message} {after}"',
+        'return f"{message} {not_judged()}"',
         "return message",
         "tests/diagnosis/test_refusals.py::test_no_refusal_sounds_like_an_all_clear",
     ),
     "refusals: a photo from afar is offered no scan": Mutant(
-        "skindx/diagnosis/diagnose.py",
-        'scan = joined(afar, text("refused_afar_do")) if count else ""',
-        'scan = ""',
+        "skindx/diagnosis/network_gates.py",
+        'text("refused_afar_do")] if count else []',
+        'text("refused_afar_do")] if count and not count else []',
         "tests/diagnosis/test_refusals.py::test_a_refused_photo_from_afar_is_offered_a_scan",
     ),
     "joining: boxes that overlap by two fifths are two lesions": Mutant(
@@ -978,7 +978,7 @@ MUTANTS = {
         "tests/scan/test_scan_ruler.py",
     ),
     "urgent: a risk at the threshold is below it": Mutant(
-        "skindx/diagnosis/record.py",
+        "skindx/diagnosis/record_figures.py",
         "return self.risk >= self.threshold",
         "return self.risk > self.threshold",
         "tests/diagnosis/test_conclusion.py tests/diagnosis/test_record.py",
@@ -1003,14 +1003,14 @@ MUTANTS = {
     ),
     "abstention: half of the networks are too few": Mutant(
         "skindx/diagnosis/conclusion.py",
-        "first_M.mean() >= 0.5",
-        "first_M.mean() > 0.5",
+        "if first_M.sum() < (least",
+        "if first_M.sum() <= (least",
         "tests/diagnosis/test_conclusion.py",
     ),
     "abstention: networks at the limit disagree": Mutant(
         "skindx/diagnosis/conclusion.py",
-        "disagreement <= MOST_DISAGREEMENT and",
-        "disagreement < MOST_DISAGREEMENT and",
+        'if disagreement > MOST_DISAGREEMENT else ""',
+        'if disagreement >= MOST_DISAGREEMENT else ""',
         "tests/diagnosis/test_conclusion.py",
     ),
     "next step: nine tenths are not enough": Mutant(
@@ -1031,10 +1031,10 @@ MUTANTS = {
         'if doubtful and step.urgency == "routine":',
         "tests/diagnosis/test_conclusion.py",
     ),
-    "soon: the risk takes the reason of the set": Mutant(
+    "soon: the risk takes the reason of an urgent condition that is not ruled out": Mutant(
         "skindx/diagnosis/conclusion.py",
-        'step.urgency in TIERS["soon_risk"]:',
-        'step.urgency == "urgent":',
+        "if by_set and _urgent_is_named(ranked):",
+        "if False:",
         "tests/diagnosis/test_conclusion.py",
     ),
     "disagreement: members weigh the same": Mutant(
@@ -1045,8 +1045,8 @@ MUTANTS = {
     ),
     "disagreement: of the first photo alone": Mutant(
         "skindx/diagnosis/conclusion.py",
-        "members_MPC.mean(axis=1)",
-        "members_MPC[:, 0]",
+        "probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)",
+        "probabilities_PC.mean(axis=0), members_MPC[:, 0]",
         "tests/diagnosis/test_conclusion.py",
     ),
     "urgent: the higher of two rates is the default": Mutant(
@@ -1061,10 +1061,10 @@ MUTANTS = {
         "(types_N == skin_type)",
         "tests/models/test_urgent_risk.py",
     ),
-    "cut: what is dark at two sides of a clinical photo is a lesion": Mutant(
+    "cut: what is dark along three sides is a lesion": Mutant(
         "skindx/imaging/cut_lesions.py",
-        "(_sides(region_HW) > 1 and not",
-        "(False and not",
+        ">= MOST_TOUCHING and _sides(region_HW) > 1",
+        ">= MOST_TOUCHING and False",
         "tests/imaging/test_cut_lesions.py",
     ),
     "case book: sealed to the last part of its place": Mutant(
@@ -1230,9 +1230,9 @@ MUTANTS = {
         "tests/imaging/test_colours.py::test_numpy_and_the_compiled_loop_give_the_same_pixels",
     ),
     "colours: an older bundle sees sRGB": Mutant(
-        "skindx/diagnosis/diagnose.py",
-        "predictor.decoding",
-        '"srgb-1"',
+        "skindx/diagnosis/predictor.py",
+        "decoding=self.decoding",
+        'decoding="srgb-1"',
         "tests/diagnosis/test_photo_colours.py",
     ),
     "colours: an older dataset is read as sRGB": Mutant(
@@ -1393,7 +1393,7 @@ MUTANTS = {
     ),
     "cut: the edge of the photo cuts nothing": Mutant(
         "skindx/imaging/cut_lesions.py",
-        "if touching(region_HW) >= LEAST_TOUCHING:",
+        "if along >= LEAST_TOUCHING:",
         "if False:",
         "tests/imaging/test_cut_lesions.py",
     ),
@@ -1404,9 +1404,9 @@ MUTANTS = {
         "tests/imaging/test_cut_lesions.py",
     ),
     "cut: predictions do not say it": Mutant(
-        "skindx/diagnosis/diagnose.py",
-        "with_cut(predictor, photo, prediction)",
-        "photo",
+        "skindx/diagnosis/network_gates.py",
+        '"remarks": (cut_text(cut), *photo.remarks)',
+        '"remarks": photo.remarks',
         "tests/diagnosis/test_cut_lesion.py",
     ),
     "int8: a layer that makes no numbers hurts least": Mutant(

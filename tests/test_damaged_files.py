@@ -242,7 +242,7 @@ READERS: dict[str, tuple[Maker, str, Read]] = {
     "seen images": (_copy("whole", "bundle"), "seen.parquet", read_seen),
     "tensors": (_copy("whole", "bundle", "ood", "check.safetensors"),
                 "check.safetensors", load_arrays),
-    "zip of a bundle": (_zip, "b.zip", _unpacked),
+    "zip file of a bundle": (_zip, "b.zip", _unpacked),
     "detached bundle": (_zip, "b.zip", _attached),
     "training": (_text("t.yaml", TRAINING), "t.yaml", TrainSettings.load),
     "scan": (_copy("scan"), "lesions.parquet", lambda path: renew_tables(path.parent)),
@@ -356,12 +356,10 @@ def test_a_manifest_that_no_build_wrote_is_one_sentence(tmp_path: Path) -> None:
     box = {"x1": 1.0, "y1": 1.0, "x2": 9.0, "y2": 9.0, "label": "lesion"}
     shapes = {
         "has .* in two rows": {"sha256": [good[0].sha256] * 2},
-        "boxes.x1 holds a number that is not finite": {
-            "boxes": [[{**box, "x1": float("nan")}], []]
-        },
+        "boxes.x1 has a number that is not finite": {"boxes": [[{**box, "x1": float("nan")}], []]},
         "box needs x1 < x2": {"boxes": [[{**box, "x1": 99.0}], []]},
-        "label holds .*, not text": {"label": [1, 2]},
-        "width holds .*, not whole numbers": {"width": ["a", "b"]},
+        "label has values of type .*, not text": {"label": [1, 2]},
+        "width has values of type .*, not whole numbers": {"width": ["a", "b"]},
         "group has rows without a value": {"group": [None, "b"]},
         "skin type 9": {"skin_type": [9, None]},
         "-5 x": {"width": [-5, 5]},

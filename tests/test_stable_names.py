@@ -52,7 +52,7 @@ def test_a_deprecated_name_warns_in_one_sentence(monkeypatch: pytest.MonkeyPatch
     going = {"skindx.old": Deprecation("use skindx.new", "1.0", "1.1")}
     monkeypatch.setattr(errors, "DEPRECATED", going)
     with pytest.warns(
-        DeprecatedName, match=r"^skindx\.old goes with skindx 1\.1; use skindx\.new\."
+        DeprecatedName, match=r"^skindx\.old will be removed in skindx 1\.1; use skindx\.new\."
     ):
         deprecated("skindx.old")
 
@@ -66,5 +66,6 @@ def test_the_command_line_prints_it_as_a_note(
         code, _, err = skindx("doctor", "--no-prebuild")
     assert code == 0
     assert err == (
-        "note: skindx doctor --no-prebuild goes with skindx 1.2; leave it out: it has no effect.\n"
+        "note: skindx doctor --no-prebuild will be removed in skindx 1.2; "
+        "remove it, because it has no effect.\n"
     )

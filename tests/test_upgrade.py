@@ -159,7 +159,7 @@ def test_older_answers_become_rows_of_decisions(tmp_path: Path) -> None:
 
 def test_a_row_that_is_not_understood_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "skin_answers.csv").write_text(f"sha256,verdict\n{A},perhaps\n")
-    with pytest.raises(UserError, match="line 2: the verdict 'perhaps'"):
+    with pytest.raises(UserError, match="line 2: the verdict 'perhaps' does not fit here"):
         take_in_older(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["skin_answers.csv"]
 
@@ -168,7 +168,9 @@ def test_an_old_file_of_somebody_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text("before")
     (tmp_path / "table.csv.old").write_text("somebody's")
-    with pytest.raises(UserError, match=r"table\.csv\.old is in the way: .* move it away"):
+    with pytest.raises(
+        UserError, match=r"table\.csv\.old exists, but a copy .* move .*table\.csv\.old away"
+    ):
         renew_private(file, b"after")
     assert (file.read_text(), (tmp_path / "table.csv.old").read_text()) == ("before", "somebody's")
     (tmp_path / "table.csv.old").unlink()
@@ -179,7 +181,7 @@ def test_an_old_file_of_somebody_is_not_overwritten(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, skindx: Skindx) -> None:
     for path, sentence in (
         (tmp_path / "absent", "does not exist; give a dataset"),
-        (tmp_path, "holds nothing that skindx upgrades; give a dataset"),
+        (tmp_path, "has nothing that skindx can upgrade; give a dataset"),
     ):
         code, out, err = skindx("doctor", "--upgrade", path)
         assert (code, out) == (2, "")
@@ -199,5 +201,5 @@ def test_one_that_cannot_be_opened_does_not_stop_the_others(tmp_path: Path, skin
     lines = out.splitlines()
     assert code == 1
     assert [line.partition(":")[0] for line in lines] == ["failed", "current", "failed"]
-    assert "update skindx" in lines[0]
-    assert "format 2, and this version of skindx reads 1" in lines[2]
+    assert "install the newest skindx" in lines[0]
+    assert "format 2, but this version of skindx reads 1" in lines[2]

@@ -58,6 +58,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "hop": Subject("cluster.hop", "Hopping members beside data-parallel ones."),
         "parallel": Subject("cluster.parallel", "Wide layers split over ranks."),
         "plan": Subject("cluster.plan", "Predictions of `skindx plan` against measurements."),
+        "wires": Subject("cluster.wires", "Which exchange `skindx plan` takes on which wires."),
     },
     "serve": {
         "api": Subject("serve.api", "What predict costs beside its networks."),
@@ -72,6 +73,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     },
     "scan": {
         "crop": Subject("scan.crop", "The detector's crop beside the whole image, by size."),
+        "planted": Subject("scan.planted", "The shipped detector before planted lesions."),
         "scan": Subject("scan.scan", "Lesions on photos of bodies, beside SAHI."),
         "scan-compare": Subject("scan.scan_compare", "Two scans of one body, lesion by lesion."),
     },

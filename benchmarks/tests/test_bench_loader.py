@@ -16,6 +16,7 @@ KEYS = [
     "cache_over_resize_limit",
     "resize_over_opencv",
     "resize_over_copy",
+    "crops_over_decoding",
     "crops_over_profiles_ignored",
     "wide_over_plain",
 ]

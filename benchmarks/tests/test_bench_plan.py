@@ -18,6 +18,20 @@ from skindx_bench.cluster.plan_rows import PlannedRow, figures
 from skindx_bench.subjects import run_bench
 
 
+def test_the_wires_bench_says_what_a_plan_says(tmp_path: Path) -> None:
+    run_bench("wires", tmp_path / "wires.json", smallest=True)
+    rows = json.loads((tmp_path / "wires.json").read_text())["models"]
+    assert set(rows) == {"resnet50 x 1: nvlink:2", "resnet50 x 1: 10gbe:2"}
+    for row in rows.values():
+        assert {"dense", "fused"} == set(row["shares"])
+        for value, low, high in row["shares"].values():
+            assert 0 < low < value <= 1.0000001
+            assert value <= high + 1e-9
+        dense, fused = (row["shares"][name][0] for name in ("dense", "fused"))
+        assert fused >= dense * 0.999
+    assert rows["resnet50 x 1: nvlink:2"]["exact"] == "dense"
+
+
 @pytest.mark.lab
 @pytest.mark.distributed
 def test_the_smallest_plan_bench_predicts_what_it_measures(

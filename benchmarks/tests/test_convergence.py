@@ -130,7 +130,7 @@ def test_images_are_matched_by_what_they_are() -> None:
     base = _answers(0, [(0,), (1,)])
     turned = base.some(np.arange(8)[::-1])
     assert _compare([turned], [base], 2)["top1"].runs_R == (0.0, 0.0)
-    with pytest.raises(UserError, match="of different images"):
+    with pytest.raises(UserError, match="on different images"):
         _compare([_answers(1, [(0,), (1,)])], [base], 2)
 
 
@@ -172,7 +172,7 @@ def test_an_arm_is_one_member_a_seed() -> None:
         ({"arms": {"a": {}, "b": {"recipe": {"bach": 3}}}},
          "study.yaml, arm b: .*'recipe.bach'; did you mean 'batch'"),
         ({"arms": {"a": {}, "b": {"members": []}}}, "study.yaml, arm b"),
-        ({"arms": {"a": {}, "b": {"members": TINY["members"] * 2}}}, "name of its own"),
+        ({"arms": {"a": {}, "b": {"members": TINY["members"] * 2}}}, "its own name"),
         ({"arms": {"a": {}, "b": {"members": [{**TINY["members"][0], "fold": 0}]}}},
          "trains one member on the folds of the study"),
         ({"arms": {"a": {}, "b": {}}, "compare": [["a", "c"]]},

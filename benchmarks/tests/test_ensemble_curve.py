@@ -288,7 +288,7 @@ def test_the_class_mean_of_hits_is_the_balanced_accuracy(said_N: np.ndarray) -> 
 
 
 def test_values_of_other_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="one number an image"):
+    with pytest.raises(ValueError, match="one number for each image"):
         Statistic.class_mean(np.ones(3), np.zeros(4, dtype=int), 2)
 
 

@@ -418,7 +418,7 @@ def test_finished_folds_of_a_run_are_taken_over(
     with pytest.raises(UserError, match=r"other settings .* \(recipe.epochs was 1 and is 2\)"):
         bench.run(settings(config=longer, kept=tmp_path / "new", **leave))
     assert not (tmp_path / "new").exists()
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         bench.run(settings(imports=(tmp_path / "nowhere",), kept=tmp_path / "new"))
 
 

@@ -201,7 +201,7 @@ def test_a_training_goes_on_from_kept_members_and_answers_alike(
 
 
 def test_bad_input_is_one_sentence(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         keep_members(tmp_path, tmp_path / "kept")
     with pytest.raises(UserError, match="trains no member 'three'; it has one, two"):
         keep_members(run, tmp_path / "kept", ["three"])

@@ -46,7 +46,7 @@ def test_every_image_is_judged_and_small_classes_get_fewer_folds() -> None:
     probabilities, folds = out_of_fold(vectors, labels, groups)
     assert folds == 3
     assert np.allclose(probabilities.sum(axis=1), 1)
-    with pytest.raises(UserError, match="all its images in one group"):
+    with pytest.raises(UserError, match="all images of one class are in one group"):
         out_of_fold(vectors, np.array([0] * 38 + [1] * 2), groups)
 
 

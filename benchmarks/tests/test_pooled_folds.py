@@ -88,10 +88,10 @@ def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_what_is_no_evaluation_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no evaluation .*skindx evaluate"):
+    with pytest.raises(UserError, match=r"is not an evaluation.*skindx evaluate"):
         read_predictions(tmp_path)
     (tmp_path / PREDICTIONS).write_bytes(b"PAR1 no parquet")
-    with pytest.raises(UserError, match="cannot be used"):
+    with pytest.raises(UserError, match="is damaged or from an older version"):
         read_predictions(tmp_path)
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -58,7 +58,7 @@ def test_the_stated_mix_mends_probabilities_of_another_mix() -> None:
 
 
 def test_a_bundle_that_does_not_say_its_mix_is_refused() -> None:
-    with pytest.raises(UserError, match="does not say how many calibration images"):
+    with pytest.raises(UserError, match="does not store the number of calibration images"):
         stated("there", answers(0.1, None), draws=50)
 
 
@@ -77,5 +77,5 @@ def test_the_released_bundle_is_asked_about_other_pictures() -> None:
 
 
 def test_a_folder_without_a_release_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no evaluation of a release"):
+    with pytest.raises(UserError, match="evaluation of a release"):
         run(Config.load(None, [*SMALLEST, f"bundle={tmp_path / 'bundle'}"]))

@@ -69,6 +69,37 @@ def elastic(load: Load) -> str:
     return "\n".join([*lines, "", means, "", network, "", cores, "", bench_machine(written)])
 
 
+def wires(load: Load) -> str:
+    """Return which exchange a plan takes on which wires, and the share of a step that computes."""
+    written = load("wires.json")
+    rows = written["models"].values()
+    exchanges = list(dict.fromkeys(name for row in rows for name in row["shares"]))
+    parts = []
+    for network, speed in dict.fromkeys((row["network"], row["speed"]) for row in rows):
+        own = [row for row in rows if (row["network"], row["speed"]) == (network, speed)]
+        faster = "" if speed == 1 else f", on a GPU {speed:g} times as fast"
+        title = f"**{network}, {own[0]['images']} images a GPU{faster}**"
+        heads = ("wires", *(f"`{name}`" for name in exchanges), "the plan", "with `--lossy`")
+        cells = [
+            (
+                f"`{row['wires']}`",
+                *(_share(row["shares"].get(name)) for name in exchanges),
+                f"`{row['exact']}`",
+                f"`{row['lossy']}`" if row["lossy"] != row["exact"] else "the same",
+            )
+            for row in own
+        ]
+        parts.append(f"{title}\n\n{table(heads, cells)}")
+    return "\n\n".join([*parts, *written["notes"], bench_machine(written)])
+
+
+def _share(found: tuple[float, float, float] | None) -> str:
+    if found is None:
+        return ""
+    value, low, high = (f"{100 * one:.0f}" for one in found)
+    return f"{value} [{low}, {high}]"
+
+
 def second_order(load: Load) -> str:
     """Return what each optimizer needs for AdamW's accuracy, and what K-FAC costs a step."""
     random = {"kfac_time_to_adamw": 0.75, "kfac_overhead_step": 1.25, "eigen_share_p4": 0.3}

@@ -19,6 +19,8 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     "screen": {
         "screen_over_decode": ("screening over the strict decoder alone", 0.667),
         "hash_per_core": ("hashing on one core, decoding included", 2000),
+        "codes_per_core": ("libjpeg reading the Huffman codes alone: hashing's bound", None),
+        "hash_over_codes": ("hashing over that bound", None),
         "hash_over_imagehash": ("hashing over imagehash", None),
     },
     "loader": {
@@ -30,6 +32,7 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "cache_over_resize_limit": ("the cache over its crop and resize alone", 0.9),
         "resize_over_opencv": ("that resize over OpenCV's", None),
         "resize_over_copy": ("that resize over a copy of the same pixels", None),
+        "crops_over_decoding": ("crops over decoding alone, in processor time of a thread", None),
         "crops_over_profiles_ignored": ("crops over those that ignore colour profiles", 0.98),
         "wide_over_plain": ("crops of files of Display P3 over those of sRGB", 0.667),
     },
@@ -185,6 +188,11 @@ def speed(load: Load) -> str:
                 f"{'' if target is None else ('≤ ' if at_most else '≥ ') + scaled(target, unit)} | "
                 f"{'' if met else '**missed**'} |"
             )
+    profiles = {"loader": "crops", "screen": "hashing"}
+    for bench, work in profiles.items():
+        if stages := load(f"{bench}.json").get("parts", {}).get("profile"):
+            shares = [f"{name} {whole(stage['value'])}" for name, stage in stages.items()]
+            lines += ["", f"`{bench}`, processor time of {work}: {', '.join(shares)}."]
     named = [f"{', '.join(benches)}: {machine}" for machine, benches in machines.items()]
     return "\n".join([*lines, "", *(line for note in named for line in (note, ""))])
 

@@ -1,6 +1,8 @@
 """Which pages are generated, and where they are written."""
 
 import importlib
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,20 +15,43 @@ from generators.settings import Page
 from generators.systems import systems_page
 
 
-def write_pages(reference: Path) -> None:
-    """Write every generated page under `reference`; a page that did not change is left alone.
+def stale_pages(reference: Path, *, write: bool) -> list[Path]:
+    """Return the generated pages under `reference` that the code would write otherwise.
 
-    A page of an earlier version that is generated no more is deleted.
+    With `write` it writes them, and deletes a page that is generated no more.
     """
     folder = reference / "generated"
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.md"):
-        if old.stem not in _PAGES:
-            old.unlink()
-    for name, make in _PAGES.items():
-        text, page = make(), folder / f"{name}.md"
+    pages = {folder / f"{name}.md": _with_heading_links(make()) for name, make in _PAGES.items()}
+    stale = [page for page in folder.glob("*.md") if page not in pages]
+    if write:
+        for page in stale:
+            page.unlink()
+    for page, text in pages.items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:
-            page.write_text(text, encoding="utf-8")
+            stale.append(page)
+            if write:
+                page.write_text(text, encoding="utf-8")
+    return stale
+
+
+def _with_heading_links(text: str) -> str:
+    """Return a page whose links name headings, as code hosts know no `(target)=` of MyST."""
+    seen: Counter[str] = Counter()
+    targets, lines, target = {}, [], ""
+    for line in text.split("\n"):
+        if found := re.fullmatch(r"\((\S+)\)=", line):
+            target = found[1]
+            continue
+        if found := re.fullmatch(r"#+ (.+)", line):
+            slug = re.sub(r"[^\w -]", "", found[1].lower()).replace(" ", "-")
+            if target:
+                targets[target] = f"{slug}-{seen[slug]}" if seen[slug] else slug
+            seen[slug] += 1
+            target = ""
+        lines.append(line)
+    return re.sub(
+        r"\]\(#([^)]+)\)", lambda link: f"](#{targets.get(link[1], link[1])})", "\n".join(lines)
+    )
 
 
 def _settings(title: str, model: str, lead: str) -> Callable[[], str]:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from generators.markdown import code
 
+_ROOT = Path(__file__).parents[2]
 _BOUNDS = {
     "minimum": "≥ {}",
     "exclusiveMinimum": "> {}",
@@ -91,5 +93,5 @@ def default(schema: Mapping[str, Any]) -> str:
         return "empty"
     if isinstance(value, dict) and value:
         return "its defaults"
-    shown = _plain(value)
+    shown = _plain(value).removeprefix(f"{_ROOT}/")  # a file of the checkout, wherever it lies
     return code(shown) if len(shown) <= _LONGEST_DEFAULT else "a list"

@@ -163,7 +163,7 @@ def test_the_store_is_reached_at_its_address_alone(monkeypatch: pytest.MonkeyPat
     assert dist.TCPStore("127.0.0.1", port, is_master=False).get("a") == b"1"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", port), timeout=1)
-    with pytest.raises(UserError, match=rf"cannot meet at 127.0.0.1:{port} \(Address already"):
+    with pytest.raises(UserError, match=rf"cannot connect at 127.0.0.1:{port} \(Address already"):
         host_store(dict(variables))
-    with pytest.raises(UserError, match=r"cannot meet at no-such-host.invalid:0"):
+    with pytest.raises(UserError, match=r"cannot connect at no-such-host.invalid:0"):
         host_store({"MASTER_ADDR": "no-such-host.invalid"})

@@ -26,7 +26,9 @@ LIMIT_S = 240
 def test_a_hostfile_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (hostfile := tmp_path / "hosts").write_text("node1 slots=1\nnode2 slots=1\n")
     settings = TrainSettings.parse({"engine": {"hostfile": hostfile, "elastic": {}}})
-    with pytest.raises(UserError, match=r"engine.elastic .* hostfile: .* one torchrun on each"):
+    with pytest.raises(
+        UserError, match=r"engine.elastic .* engine.hostfile, .* one torchrun on each"
+    ):
         run_method(settings).launch(tmp_path / "run", tmp_path)
 
 

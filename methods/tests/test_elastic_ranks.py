@@ -93,8 +93,8 @@ def test_what_is_handed_over_is_checked_on_all_ranks(small_dataset: Path) -> Non
         # Together what was summed up; what a lost rank had is as much as the others'.
         assert (2 * of_both, 2 * of_one) == (16.0, 12.0)
         assert alike == {0: 0}
-        assert re.fullmatch(r"rank 0 handed over engine/.*, which is not finite; start .*\.", nan)
-        assert re.fullmatch(r"a: what a living rank handed over is not .*; start this .*\.", shape)
+        assert re.fullmatch(r"rank 0 sent engine/.* with invalid values .*; start .*\.", nan)
+        assert re.fullmatch(r"a: this rank received the state of another .*; start .*\.", shape)
 
 
 def test_ranks_are_alike_in_code_data_and_settings(small_dataset: Path, tmp_path: Path) -> None:

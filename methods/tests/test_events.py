@@ -49,7 +49,7 @@ def test_a_task_waits_for_all_before_it_on_whatever_resource() -> None:
 
 def test_a_cycle_is_refused() -> None:
     tasks = [StepTask("a", "core", 1, after=(1,)), StepTask("b", "core", 1, after=(0,))]
-    with pytest.raises(ValueError, match="a, b wait for one another"):
+    with pytest.raises(ValueError, match="a, b wait for each other"):
         run(tasks, [CORE])
 
 

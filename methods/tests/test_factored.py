@@ -98,7 +98,7 @@ def test_ranks_that_may_round_otherwise_sum_everything(found: list[dict[str, Any
 
 
 def test_another_use_of_the_weight_is_refused(found: list[dict[str, Any]]) -> None:
-    assert all("wide.weight has another use" in result["beside"] for result in found)
+    assert all("is used outside its own layer" in result["beside"] for result in found)
 
 
 @given(*(st.integers(1, 5000) for _ in range(3)), st.integers(2, 64))

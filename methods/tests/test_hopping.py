@@ -248,7 +248,7 @@ def test_a_member_may_stay_on_one_worker(hopped: Hopped) -> None:
 def test_what_is_gone_is_named(hopped: Hopped, run: Path) -> None:
     assert "partition 2 of 2 cannot be read on" in hopped.problems["partition"]
     assert "the state of member averaged in" in hopped.problems["state"]
-    assert "is damaged or gone" in hopped.problems["state"]
+    assert "is damaged or" in hopped.problems["state"]
 
 
 @given(
@@ -315,10 +315,10 @@ def test_too_small_partitions_are_refused(small_dataset: Path) -> None:
     ("change", "said"),
     [
         ({"exchange": {"kind": "gtopk"}}, "exchanges no gradients"),
-        ({"detector": {"size": 64}}, "take it by detector.from"),
-        ({"engine": {"schedule": "hop", "zero": 1}}, "set zero=0"),
+        ({"detector": {"size": 64}}, r"in detector\.from"),
+        ({"engine": {"schedule": "hop", "zero": 1}}, r"set engine\.zero=0"),
         ({"engine": {"schedule": "hop", "partitions": 0}}, "must be 1 to"),
-        ({"engine": {"leases": "postgresql://me:secret@host/db"}}, "must hold no password"),
+        ({"engine": {"leases": "postgresql://me:secret@host/db"}}, "must not contain a password"),
         ({"engine": {"schedule": "hopp"}}, "'data', 'hop' or 'members'"),
     ],
 )
@@ -359,7 +359,9 @@ def test_one_training_schedules_a_run_until_it_lets_go(tmp_path: Path) -> None:
         queue.put([LeaseTask("t")], fingerprint="same", version="1", facts={})
         token = schedule(queue, "host a", 60)
         assert schedule(queue, "host a", 60, token) == token
-        with pytest.raises(UserError, match=r"another training schedules this run \(host a\)"):
+        with pytest.raises(
+            UserError, match=r"another training is already running on this run \(host a\)"
+        ):
             schedule(queue, "host b", 60)
         unschedule(queue, token)
         schedule(queue, "host b", 60)
@@ -370,7 +372,7 @@ def test_units_that_did_not_work_are_named() -> None:
     with pytest.raises(UserError, match="member averaged, epoch 1, partition 1"):
         raise_problems(refused)
     aside = _states(lambda unit: {"state": ASIDE} if unit.key.endswith("validate/1") else {})
-    named = "validation of member averaged, epoch 1, partition 2: 3 workers died of it"
+    named = "validation of member averaged, epoch 1, partition 2: 3 workers"
     with pytest.raises(JobError, match=named):
         raise_problems(aside)
 

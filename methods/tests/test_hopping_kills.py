@@ -152,16 +152,18 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
     settings = TrainSettings.parse(SETTINGS)
     with ExitStack() as held:
         hold(tmp_path, 0.0, held)
-        with pytest.raises(UserError, match="another training is at work in"):
+        with pytest.raises(UserError, match="another training is running in"):
             launch_workers(tmp_path, small_dataset, settings)
     jobs = RunJobs.of(tmp_path, small_dataset, settings)
     with open_queue(tmp_path, settings.engine) as queue:
         fill(queue, jobs, 2)
         schedule(queue, "node7", 60)  # a machine that does not see this one's locks
-    with pytest.raises(UserError, match=r"another training schedules this run \(node7\)"):
+    with pytest.raises(
+        UserError, match=r"another training is already running on this run \(node7\)"
+    ):
         launch_workers(tmp_path, small_dataset, settings)
     other = TrainSettings.parse({**SETTINGS, "recipe": {"epochs": 1, "batch": 9}})
-    with pytest.raises(UserError, match="holds the leases of other settings"):
+    with pytest.raises(UserError, match="belongs to a run with other settings"):
         launch_workers(tmp_path, small_dataset, other)
 
 
@@ -215,11 +217,11 @@ def test_what_cannot_be_joined_is_refused(
     words = ("train", str(small_dataset), "--out", str(tmp_path / "run"), "--join")
     code, _, errors = skindx(*words)
     assert (code, errors.count("\n")) == (2, 1)
-    assert "no training by hop or members is at work in" in errors
+    assert "no training with schedule hop or members is running in" in errors
     assert not (tmp_path / "run").exists()
     code, _, errors = skindx(*words, "--hop")
     assert code == 2
-    assert "--join goes with DATASET and --out alone" in errors
+    assert "--join accepts only DATASET and --out" in errors
 
 
 def test_the_end_of_a_worker_is_a_sentence(

@@ -75,7 +75,7 @@ def test_workers_come_and_go(site: Site, small_dataset: Path, tmp_path: Path) ->
     join = ("train", small_dataset, "--out", run, "--join")
     code, output = goes.run(sys.executable, "-m", "skindx", *join)
     assert (code, output.count("\n")) == (2, 1), output
-    assert f"no training by hop or members is at work in {run}" in output
+    assert f"no training with schedule hop or members is running in {run}" in output
 
     with _skindx(stays, "train", small_dataset, "--config", config, "--out", run) as first:
         wait_for("the first visits are done", 300, lambda: _done(site, first) >= 2)

@@ -100,7 +100,7 @@ def test_more_layers_than_a_plan_is_made_of_are_refused(tmp_path: Path) -> None:
 def test_layers_of_one_name_or_of_no_bytes_are_refused(tmp_path: Path) -> None:
     layer = {"name": "a", "forward_s": 1, "backward_s": 1, "parameter_bytes": 4}
     twins = {"networks": [{"name": "n", "layers": [layer, layer]}]}
-    assert "one tensor only" in refused(tmp_path, json.dumps(twins))
+    assert "two tensors have the same name" in refused(tmp_path, json.dumps(twins))
     slow = {"networks": [{"name": "n", "layers": [{**layer, "forward_s": 1e9}] * 2}]}
     refused(tmp_path, json.dumps(slow))
 

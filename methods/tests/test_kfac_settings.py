@@ -22,7 +22,7 @@ KFAC = {"preconditioner": {"kind": "kfac"}}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine": {"zero": 1}}, "works on whole gradients"),
+        ({"engine": {"zero": 1}}, "needs whole gradients"),
         ({"engine": {"zero": 2}}, "set engine.zero=0"),
         ({"engine": {"zero": 3}}, "set engine.zero=0"),
         ({"engine": {"precision": "fp16"}}, "set engine.precision=bf16"),
@@ -32,7 +32,7 @@ KFAC = {"preconditioner": {"kind": "kfac"}}
         ({"recipe": {**KFAC, "optimizer": "lamb"}}, "optimizer=lamb"),
         (
             {"recipe": {**KFAC, "optimizer": "muon"}},
-            "muon evens out the gradient itself, which undoes preconditioner.kind=kfac; take adamw",
+            "muon cancels the effect of preconditioner.kind=kfac; set optimizer to adamw",
         ),
         ({"recipe": {"preconditioner": {"kind": "shampoo"}}}, "kfac"),
         ({"recipe": {"preconditioner": {"kind": "kfac", "damping": 0}}}, "damping"),
@@ -40,7 +40,7 @@ KFAC = {"preconditioner": {"kind": "kfac"}}
         ({"recipe": {"preconditioner": {"damping_epochs": [4, 2]}}}, "ascending"),
         (
             {"members": [{"name": "a", "model": "x", "trunk": "frozen", "pretrained": True}]},
-            "needs trunk=trained, and it is frozen",
+            "needs trunk=trained, but the",
         ),
     ],
 )

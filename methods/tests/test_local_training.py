@@ -148,4 +148,4 @@ def test_a_rank_that_skips_steps_alone_is_counted_and_too_many_end_all(
         for row in faults.printed(run, rank).splitlines()
         if line in row
     }
-    assert " in a row, up to epoch 1, step " in said
+    assert " consecutive steps up to epoch 1, step " in said

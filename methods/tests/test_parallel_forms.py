@@ -131,7 +131,7 @@ def test_one_weird_trick_wins_at_224_pixels(devices: int, least: float) -> None:
     own, where = alexnet(224, 1000, 128), f"10gbe:{devices}"
     best = min(seconds_of(name, own, where, 128, weak=True) for name in ("dense", "fused"))
     assert least < best / seconds_of("owt", own, where, 128, weak=True) < 4
-    with pytest.raises(UserError, match="more than what goes in and out"):
+    with pytest.raises(UserError, match="larger than its inputs and outputs"):
         seconds_of("owt", own, "10gbe:64", 128, weak=True)
 
 

@@ -30,8 +30,8 @@ def test_a_written_cluster_is_read_back(tmp_path: Path) -> None:
     [
         ("{}", "'nodes' is missing"),
         ("{nodes: 0}", "greater than or equal to 1|greater than 0"),
-        ("{nodes: 4}", "nothing says what its network takes; give links.between"),
-        ("{nodes: 1, ranks_per_node: 2}", "give links.inside"),
+        ("{nodes: 4}", "the cluster file has no measured network; add links.between"),
+        ("{nodes: 1, ranks_per_node: 2}", "add links.inside"),
         ("{nodes: 2, links: {between: {alpha_s: -1, beta_s_per_byte: 1}}}", "alpha_s"),
         ("{nodes: 2, links: {between: {alpha_s: .nan, beta_s_per_byte: 1}}}", "alpha_s"),
         ("{nodes: 2, linsk: {}}", "did you mean 'links'"),
@@ -47,7 +47,9 @@ def test_what_is_no_cluster_is_refused_in_one_sentence(
 
 
 def test_a_plan_for_more_ranks_than_there_are_is_refused() -> None:
-    with pytest.raises(UserError, match="8 nodes of 1 ranks asks for more"):
+    with pytest.raises(
+        UserError, match=r"--nodes 8 .* is more than .* nodes of 1 ranks\); lower --nodes"
+    ):
         only_ranks(cluster(4), 8, 1)
 
 
@@ -107,5 +109,5 @@ def test_ranks_of_a_node_share_its_link() -> None:
 
 
 def test_a_plan_of_nothing_names_both_ways_to_begin() -> None:
-    with pytest.raises(UserError, match=r"plan make CONFIG DATA`, or .* as --trace and a preset"):
+    with pytest.raises(UserError, match=r"plan make CONFIG DATA`, or give --trace .* a preset"):
         plan_of_trace(PlanRequest(PlanLimits()))

@@ -75,7 +75,7 @@ def test_a_plan_becomes_settings_and_is_refused_where_it_does_not_belong(
     for change, words in (
         (("format: 1", "format: 7"), "format 7"),
         ((f"version: {predicted.version}", "version: 0.0.1"), "made by skindx 0.0.1"),
-        (("plan:", "plans:"), "is no plan"),
+        (("plan:", "plans:"), "is not a plan"),
     ):
         text = (tmp_path / "plan.yaml").read_text().replace(*change)
         (tmp_path / "other.yaml").write_text(text)
@@ -93,7 +93,7 @@ def test_what_happened_corrects_the_next_plan(plan: Plan) -> None:
     again = make(plan.workload, Machine(plan.machine.profiles, corrected), PlanLimits())
     assert again.chosen.first.step_s == pytest.approx(took.step_s, rel=0.01)
     disturbed = compare(predicted, [Happened("one", first.step_s * 50, 1.0, 0.0, 1e6, 2)])
-    with pytest.raises(UserError, match="something else was at work"):
+    with pytest.raises(UserError, match="correction would be wrong"):
         learnt(plan.machine.cluster, disturbed)
     with pytest.raises(UserError, match="no member of the plan has finished"):
         compare(predicted, [])

@@ -162,7 +162,7 @@ def test_each_member_is_priced_by_its_own_network(small_dataset: Path) -> None:
 
 def test_a_trace_that_lacks_a_member_s_head_is_refused_and_says_so(small_dataset: Path) -> None:
     plain = Profiles(networks=(_timed("", 5.0),))
-    with pytest.raises(UserError, match=r'with head=.*"mlp".*never timed; .*fp32: measure'):
+    with pytest.raises(UserError, match=r'with head=.*"mlp".*only times of .*fp32; measure'):
         workload_of(_with({"head": {"kind": "mlp"}}), small_dataset, plain)
 
 

@@ -33,8 +33,8 @@ def test_the_verbs_are_three_and_their_flags_stand_without_a_type() -> None:
     ("arguments", "message"),
     [
         (("make", "--outt", "x"), "`skindx plan make --help`"),
-        (("make", "no.yaml"), "needs both, CONFIG and DATA"),
-        (("make", "--set", "help=1"), "--set help=1 lists the keys. Valid: "),
+        (("make", "no.yaml"), "needs both CONFIG and DATA"),
+        (("make", "--set", "help=1"), "choose KEY from: "),
         (("make", "--devices", "2"), "measure on the other device with `skindx plan measure`"),
         (("make", "--trace", "pipe", "--cluster", "10gbe:8"), "is a pipe"),
         (("make", "pipe", "in", "--cluster", "10gbe:8"), "is a pipe"),

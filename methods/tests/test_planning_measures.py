@@ -212,10 +212,10 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     )
     file = tmp_path / "plan.yaml"
     write_fragment(file, made)
-    # Two nodes, and nothing says where they are.
+    # Two nodes, and no setting says where they are.
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(RAW))
     os.environ.pop("RANK", None)
-    with pytest.raises(UserError, match="for 2 nodes, and nothing says where"):
+    with pytest.raises(UserError, match="for 2 nodes, but no setting names them"):
         settings_with_plan(tmp_path / "c.yaml", [], file, small_dataset)
     file.write_text(file.read_text().replace("nodes: 2", "nodes: 1"))
     followed, predicted = settings_with_plan(
@@ -261,13 +261,13 @@ def test_a_plan_of_another_dataset_or_of_other_members_is_refused(
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(RAW))
     for change, words in (
         ({}, "another dataset"),
-        ({"dataset": "", "members": [_nobody()]}, "plans a member nobody"),
+        ({"dataset": "", "members": [_nobody()]}, "has the member nobody"),
     ):
         plain = {**predicted.model_dump(mode="json"), **change}
         (tmp_path / "plan.yaml").write_text(yaml.safe_dump({"plan": plain}))
         with pytest.raises(UserError, match=words):
             settings_with_plan(tmp_path / "c.yaml", [], tmp_path / "plan.yaml", small_dataset)
-    with pytest.raises(UserError, match="was not trained by a plan"):
+    with pytest.raises(UserError, match="was not trained with a plan"):
         read_kept(tmp_path)
 
 
@@ -293,7 +293,7 @@ def _nobody() -> dict[str, Any]:
 @pytest.mark.distributed
 def test_a_network_that_was_never_timed_is_named(small_dataset: Path, profiles: Profiles) -> None:
     raw = {**RAW, "members": [{"name": "m", "model": "resnet18", "preprocess": {"size": 32}}]}
-    with pytest.raises(UserError, match=r"resnet18 at 32 px in fp32, .*never timed"):
+    with pytest.raises(UserError, match=r"resnet18 at 32 px in fp32, .*only times of"):
         workload_of(TrainSettings.parse(raw), small_dataset, profiles)
 
 

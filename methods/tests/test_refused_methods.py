@@ -12,14 +12,14 @@ from skindx.training.config.run import TrainSettings
         ({"exchange": {"kind": "local", "density": 0}}, "density.*greater than 0"),
         ({"exchange": {"kind": "local", "bits": 3}}, "bits.*2, 4, 8 or 32"),
         ({"exchange": {"kind": "local", "steps": 0}}, "exchange.steps"),
-        ({"exchange": {"kind": "local", "overlap": 20}}, "overlap=20 must be less than steps=20"),
+        ({"exchange": {"kind": "local", "overlap": 20}}, "overlap=20 must be less than"),
         ({"exchange": {"kind": "local"}, "engine": {"precision": "fp16"}}, "fp16 needs all"),
         ({"exchange": {"kind": "local"}, "engine": {"zero": 1}}, "set engine.zero=0"),
         ({"exchange": {"kind": "local"}, "engine": {"sync_batch_norm": True}}, "train apart"),
         ({"exchange": {"kind": "local"}, "engine": {"schedule": "hop"}}, "exchange.kind=local"),
         (
             {"exchange": {"kind": "local"}, "recipe": {"preconditioner": {"kind": "kfac"}}},
-            "train apart, and recipe.preconditioner",
+            "does not exchange in each step, but recipe.preconditioner",
         ),
         *(
             ({"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": form}}},
@@ -29,18 +29,18 @@ from skindx.training.config.run import TrainSettings
         *(
             ({**change, "engine": {"elastic": {}, **change.get("engine", {})}}, text)
             for change, text in (
-                ({"engine": {"zero": 2}}, "elastic needs the whole state .* set zero=0"),
+                ({"engine": {"zero": 2}}, "engine.elastic needs the whole state .* set"),
                 ({"engine": {"parallel": {"kind": "owt"}}}, "elastic needs the whole network"),
-                ({"engine": {"schedule": "hop"}}, "elastic is for schedule=data"),
-                ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, "more than ranks=2"),
+                ({"engine": {"schedule": "hop"}}, r"engine\.elastic works only with"),
+                ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, r"more than"),
                 ({"engine": {"elastic": {"min_ranks": 0}}}, "min_ranks"),
                 (
                     {"engine": {"elastic": {"silent_s": 30}, "timeout_s": 20}},
-                    "silent_s=30 is more than timeout_s=20, after which",
+                    r"elastic\.silent_s=30 must not be more than engine\.timeout_s=20; lower",
                 ),
-                ({"exchange": {"kind": "powersgd"}}, "take one of these"),
-                ({"exchange": {"kind": "hierarchical"}}, r"\(dense, fused, topk, gtopk, local\)"),
-                ({"recipe": {"preconditioner": {"kind": "kfac"}}}, "factors .* are shared out"),
+                ({"exchange": {"kind": "powersgd"}}, "set exchange.kind to one of dense"),
+                ({"exchange": {"kind": "hierarchical"}}, "one of dense, fused, topk, gtopk, local"),
+                ({"recipe": {"preconditioner": {"kind": "kfac"}}}, r"not work with"),
             )
         ),
     ],

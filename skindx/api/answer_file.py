@@ -22,8 +22,9 @@ from skindx.core.private_files import make_private, open_private, private_file
 from skindx.core.progress import Progress
 from skindx.core.text import counted, printable
 from skindx.data.tables.cells import no_formula
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
-from skindx.diagnosis.record_assembly import bundle_version
+from skindx.texts.catalogue import LANGUAGE, spoken
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,9 +44,13 @@ def check_output(out: Path) -> Path:
     """Return the part file of an output. Raises UserError for an output that cannot be begun."""
     part = out.with_name(f"{out.name}.part")
     if out.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{out} is no table that can be written; name it {', '.join(SUFFIXES)}.")
+        raise UserError(
+            f"--out {out} must end in {', '.join(SUFFIXES)}; give a name with one of these endings."
+        )
     if out.is_dir() or (out.exists() and not part.exists()):
-        raise UserError(f"{out} exists; delete it, or give another --out.")
+        raise UserError(
+            f"{out} already exists and would be overwritten; delete it, or give another --out."
+        )
     return part
 
 
@@ -111,7 +116,10 @@ def _read(path: Path, part: AnswerPart, origin: Mapping[str, Any]) -> None:
             else:
                 part.places[row[FILE]] = (place, row[_SEEN])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise UserError(f"{path} is damaged in line {number + 1}; delete it.") from None
+            raise UserError(
+                f"line {number + 1} of {path} is damaged; delete this file and run the same "
+                "command again, which answers all photos from the beginning."
+            ) from None
         if number == 0 and before != origin:
             raise UserError(_other(path, before, origin))
     part.file.truncate(end)
@@ -183,7 +191,7 @@ def _write_parquet(path: Path, schema: "pa.Schema", rows: Iterable[Row]) -> None
 KINDS = {
     "urgent": "urgent",
     "soon": "soon",
-    "unknown": "urgency unknown",
+    "unknown": "no urgency given",
     "routine": "routine",
     "refused": "refused",
 }
@@ -257,6 +265,7 @@ def answer_photos(
         "miss rate": predictor.miss_rate,
         "prevalence": sha256_file(prevalence) if prevalence else "",
         "set of columns": [str(column) for column in schema],
+        **({} if spoken() == LANGUAGE else {"language": spoken()}),
     }
     photos = listed.photos
     with open_part(part_path, origin) as part:

@@ -19,7 +19,8 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import SPLITS, Record, read_manifest
 from skindx.data.typed_rows import arrow_schema
 from skindx.imaging.image_formats import DamagedImage
-from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.imaging.resize import small_jpeg
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Dataset:
         """
         if label is not None and label not in self.classes:
             near = get_close_matches(label, self.classes, 1, 0.0)
-            raise UserError(f"the dataset has no class {label!r}; the nearest is {near[0]!r}.")
+            raise UserError(f"the dataset has no class {label!r}; did you mean {near[0]!r}?")
         wanted = [one for one in self._of(split) if label in (None, one.label)]
         flagged = {flag.sha256 for flag in read_flags(self.path) if flag.reason in PRIVATE}
         drawn = [record for record in wanted if record.sha256 not in flagged]
@@ -223,7 +224,9 @@ class Dataset:
 
     def _of(self, split: str | None) -> list[Record]:
         if split is not None and split not in SPLITS:
-            raise UserError(f"split {split!r} is none of {', '.join(SPLITS)}; None gives all.")
+            raise UserError(
+                f"there is no split {split!r}; give {', '.join(SPLITS)}, or None for all images."
+            )
         return [record for record in self._records if split in (None, record.split)]
 
     def __len__(self) -> int:

@@ -30,11 +30,11 @@ from skindx.api.predictions import (
 )
 from skindx.core.errors import UserError, known_keywords
 from skindx.core.progress import Progress, silent
+from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.answer_figure import answer_figure, answer_html
 from skindx.diagnosis.answer_report import report_pdf
-from skindx.diagnosis.answer_texts import measured
 from skindx.diagnosis.case import Case, PersonFacts
-from skindx.diagnosis.diagnose import answer, needed_side
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
@@ -261,7 +261,7 @@ class Model:
         """
         if member is not None and member not in self._names:
             raise UserError(
-                f"the bundle has no network {member!r}; it has {', '.join(self._names)}."
+                f"the bundle has no network {member!r}; give one of {', '.join(self._names)}."
             )
         parts = self._all_features(photos, batch, progress)
         return np.concatenate(
@@ -291,12 +291,16 @@ class Model:
         [[0.0, 0.97, 0.03]]
         """
         if set(logits) != set(self._names):
-            raise UserError(f"logits of each network are needed: {', '.join(self._names)}.")
+            raise UserError(
+                "the logits must be a mapping from the name of each network to its array; the "
+                f"networks are {', '.join(self._names)}."
+            )
         rows = [np.asarray(logits[name], np.float64) for name in self._names]
         shapes = {one.shape for one in rows}
         if len(shapes) != 1 or rows[0].ndim != 2 or rows[0].shape[1] != len(self.classes):
             raise UserError(
-                f"logits of {sorted(shapes)} came; give N x {len(self.classes)} of each network."
+                f"the logits have the shapes {sorted(shapes)}; give an array for each network, "
+                f"with a row for each photo and {len(self.classes)} columns (one for each class)."
             )
         probabilities_NC, _ = self._predictor.ensemble.calibrated(rows)
         mix = self._predictor.prevalence
@@ -316,7 +320,7 @@ class Model:
         """
         predictor = self._predictor
         memo: dict[Any, Any] = {}  # members of one trunk keep one copy of it
-        needed = needed_side(predictor)
+        needed = predictor.needs.side
         return {
             member.name: MemberNetwork(
                 member,

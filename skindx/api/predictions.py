@@ -19,11 +19,15 @@ Each photo is a case by itself and has one row, refused ones too. Columns, for e
 - `disagreement` (double): of the members, 0 to 1
 - `familiarity` (double): p-value of the out-of-distribution check; null in a bundle without one
 - `remarks` (string): limits of the photo's quality, or that the model learned from it; or ""
+- `model_urgency` (string), `checklist_score`, `checklist_items` (int32): what the model alone says,
+  score and known items of the weighted 7-point checklist; null where no question is answered, and
+  a low score is null where an item has no answer
 - `probability_KEY` (double), one for each class, in the bundle's order
 - `use`, `licence` (string): what the bundle may be used for and what it is not for, in each row;
   missing for a bundle that states nothing
 
-All but the first six and the last two are null in the row of a refused photo. The schema's metadata
+All but the first six and the last two are null in the row of a refused photo, but for what the
+checklist says where it asks for referral. The schema's metadata
 name the bundle: `skindx.bundle` (its digest) and `skindx.backend`.
 """
 
@@ -47,19 +51,26 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
 from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
+from skindx.diagnosis.checklist_advice import checklist_columns, with_checklist
 from skindx.diagnosis.diagnose import (
-    CheckedCase,
     ConcludedCase,
-    check_case,
     conclude_cases,
-    needed_side,
 )
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.photo_checks import MIN_SIDE, Refused, file_hash, open_photo, read_photo
+from skindx.diagnosis.photo_checks import (
+    MIN_SIDE,
+    CheckedCase,
+    Refused,
+    check_case,
+    file_hash,
+    open_photo,
+    read_photo,
+)
 from skindx.diagnosis.scope import unjudged, without_reassurance
 from skindx.imaging.decode import load_pixels, pixels_of_opened
 from skindx.imaging.stored_colours import Decoding
-from skindx.models.bundle.use_limits import UseLimits
+from skindx.models.bundle.use_limits import use_columns
+from skindx.texts.catalogue import speaking, spoken
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +98,8 @@ def photo_bytes(photo: Any) -> bytes:
     if type(photo).__module__.startswith("PIL."):
         return _png_of_image(photo)
     raise UserError(
-        f"a photo of type {type(photo).__name__} cannot be read; give a path, bytes, an image of "
-        "Pillow, or an array H x W x 3 of uint8."
+        f"a photo of type {type(photo).__name__} cannot be read; give a path, bytes, a Pillow "
+        "image, or a uint8 array of height x width x 3."
     )
 
 
@@ -97,12 +108,12 @@ def _png_of_array(photo: NDArray[Any]) -> bytes:
 
     if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or not photo.size:
         raise UserError(
-            f"an array of shape {photo.shape} and type {photo.dtype} is no photo; give "
-            "H x W x 3, RGB, uint8."
+            f"an array of shape {photo.shape} and type {photo.dtype} is not a photo; give a uint8 "
+            "array of height x width x 3 (red, green, blue)."
         )
     done, png = cv2.imencode(".png", photo[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])
     if not done:
-        raise UserError(f"an array of shape {photo.shape} cannot be encoded; give fewer pixels.")
+        raise UserError(f"an array of shape {photo.shape} is too large; give a smaller array.")
     return png.tobytes()
 
 
@@ -122,7 +133,8 @@ def _png_of_image(photo: "Image") -> bytes:
         upright.save(written, "PNG", compress_level=1)
     except Exception as error:  # what a plug-in of Pillow raises for a damaged file that is lazy
         raise UserError(
-            f"the image cannot be read ({type(error).__name__}); open it again or save it as JPEG."
+            f"the Pillow image cannot be read ({type(error).__name__}); open its file again, or "
+            "give the path of the file."
         ) from None
     return written.getvalue()
 
@@ -169,7 +181,8 @@ def schema_of(predictor: "Predictor") -> "pa.Schema":
         ("set", pa.list_(text)),
         *((f"{rule}_{part}", number) for rule in ("urgent", "soon") for part in _RISK),
         *((name, number) for name in ("disagreement", "familiarity")),
-        ("remarks", text),
+        *((name, text) for name in ("remarks", "model_urgency")),
+        *((name, pa.int32()) for name in ("checklist_score", "checklist_items")),
         *((f"probability_{key}", number) for key in predictor.taxonomy.keys),
         *((name, text) for name in use_columns(predictor.use)),
     ]
@@ -178,15 +191,6 @@ def schema_of(predictor: "Predictor") -> "pa.Schema":
 
 
 _RISK = ("risk", "threshold")
-
-
-def use_columns(use: UseLimits | None) -> dict[str, str]:
-    """Return what each row says of a bundle's use; empty for one that states nothing.
-
-    They are columns, since a comment in a CSV spoils it for spreadsheets and is lost when rows are
-    sorted, filtered or joined.
-    """
-    return {"use": use.sentence, "licence": use.licence_text} if use else {}
 
 
 def iter_predictions(
@@ -210,11 +214,11 @@ def iter_predictions(
         patient_of(facts or {})  # wrong ones are wrong for all
         known = repeat(facts)
     elif type(facts) in {str, bytes} or not hasattr(facts, "__iter__"):
-        raise UserError("facts are one mapping for all photos, or a list of one for each photo.")
+        raise UserError("the facts are no mapping; give one for all photos, or a list of mappings.")
     else:
         known = facts
         if total and isinstance(facts, Sequence) and len(facts) != total:
-            raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
+            raise UserError(f"{len(facts)} facts are given for {total} photos; give one for each.")
     pairs = with_facts(photos, known) if known is facts else zip(photos, known, strict=False)
     return _batches(predictor, pairs, (batch, total), progress, lock or Lock())
 
@@ -222,9 +226,9 @@ def iter_predictions(
 def _count(photos: Any, batch: Any) -> int:
     """Return how many photos came, 0: unknown. Raises UserError for what is no such argument."""
     if isinstance(photos, str | bytes | Path) or not hasattr(photos, "__iter__"):
-        raise UserError("several photos are taken here; give a list, or use diagnose for one.")
+        raise UserError("the photos are not a list; give a list, or use `diagnose` for one photo.")
     if not isinstance(batch, int) or batch < 1:
-        raise UserError(f"batch = {batch!r}: give a whole number of photos, at least 1.")
+        raise UserError(f"batch is {batch!r}; give a whole number of photos, at least 1.")
     return len(photos) if isinstance(photos, Sized) else 0
 
 
@@ -239,18 +243,23 @@ def _batches(
 
     schema = schema_of(predictor)
     batch, total = sizes
-    done = 0
+    done, language = 0, spoken()
 
     def made(reads: Sequence[_Read]) -> "pa.RecordBatch":
         nonlocal done
         with lock:
             concluded = _concluded(predictor, [read.case for read in reads])
-        rows = [_row(predictor, *pair) for pair in zip(reads, concluded, strict=True)]
+        with speaking(language):
+            rows = [_row(predictor, *pair) for pair in zip(reads, concluded, strict=True)]
         done += len(rows)
         progress(STAGE, done, total)
         return pa.RecordBatch.from_pylist(rows, schema=schema)
 
-    reads = _batched(lambda pair: _read(predictor, *pair), pairs, batch, _pixels)
+    def read(pair: tuple[Any, Any]) -> _Read:
+        with speaking(language):  # in a thread of its own
+            return _read(predictor, *pair)
+
+    reads = _batched(read, pairs, batch, _pixels)
     with closing(reads) as groups:
         for group in groups:
             yield made(group)
@@ -285,7 +294,7 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
         data = photo_bytes(photo)
         sha256, gate = file_hash(data), "facts"
         case = Case((data,), patient_of(facts or {}))
-        return _Read(name, sha256, check_case(predictor, case, apart=True), "failed")
+        return _Read(name, sha256, check_case(case, predictor.needs, apart=True), "failed")
     except UserError as error:
         return _Read(name, sha256, error, gate)
     except Exception as error:  # its text may name a file, and a file a person
@@ -301,7 +310,7 @@ def _text(text: str) -> str:
 def _pixels(read: _Read) -> int:
     if isinstance(read.case, UserError):
         return 0
-    return sum(photo.opened.pixels_HWC.size // 3 for photo in read.case.passed.values())
+    return sum(photo.decoded.pixels_HWC.size // 3 for photo in read.case.passed.values())
 
 
 def _concluded(
@@ -321,19 +330,23 @@ def _row(
     predictor: "Predictor", read: _Read, concluded: ConcludedCase | UserError | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"file": read.file, "sha256": read.sha256, **use_columns(predictor.use)}
+    patient = read.case.case.patient if isinstance(read.case, CheckedCase) else Patient()
     if isinstance(read.case, CheckedCase):
-        [seen] = read.case.passed.values()
-        row |= {"width": seen.opened.width, "height": seen.opened.height}
+        for seen in read.case.passed.values():
+            row |= {"width": seen.decoded.width, "height": seen.decoded.height}
+    row |= checklist_columns(patient)
     if concluded is None:
         return row | {"refused": "failed", "reason": unjudged(_FAILED)}
     if isinstance(concluded, UserError):
         gate = concluded.gate if isinstance(concluded, Refused) else read.gate
         return row | {"refused": gate, "reason": unjudged(_text(str(concluded)))}
-    conclusion = concluded.conclusion
+    conclusion = concluded.drawn.conclusion
     ranked = conclusion.ranked
-    step = without_reassurance(conclusion.next_step, predictor.taxonomy.classes)
-    rules = {"urgent": conclusion.urgent_risk, "soon": conclusion.soon_risk}
+    alone = without_reassurance(conclusion.next_step, predictor.taxonomy.classes)
+    step = with_checklist(alone, patient)
+    rules = (("urgent", conclusion.urgent_risk), ("soon", conclusion.soon_risk))
     return row | {
+        "model_urgency": alone.urgency if patient.answers else None,
         "urgency": step.urgency,
         "advice": step.advice,
         "decided_by": step.decided_by,
@@ -341,14 +354,9 @@ def _row(
         "first": ranked[0][0].key,
         "probability": ranked[0][1],
         "set": [one.key for one, _, inside in ranked if inside] if conclusion.promise else None,
-        **{
-            f"{name}_{part}": getattr(rule, part)
-            for name, rule in rules.items()
-            if rule
-            for part in _RISK
-        },
+        **{f"{name}_{part}": getattr(rule, part) for name, rule in rules if rule for part in _RISK},
         "disagreement": conclusion.disagreement,
-        "familiarity": concluded.ood_p_value,
+        "familiarity": concluded.drawn.ood_p_value,
         "remarks": " ".join(concluded.photos[0].remarks),
         **{f"probability_{one.key}": probability for one, probability, _ in ranked},
     }
@@ -401,7 +409,7 @@ def _features(
 
     def read(photo: Any) -> "NDArray[np.uint8] | UserError":
         try:
-            return photo_pixels(photo, needed_side(predictor), predictor.decoding)
+            return photo_pixels(photo, predictor.needs.side, predictor.decoding)
         except UserError as error:
             return error
 

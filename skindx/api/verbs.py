@@ -57,7 +57,8 @@ def build(
     if isinstance(source, BuildSettings | Mapping):
         if taxonomy is not None or urgency or sets:
             raise UserError(
-                "taxonomy, urgency and sets change a recipe's file; write them into the settings."
+                "`taxonomy`, `urgency` and `sets` work only with a recipe file; write them into "
+                "the settings that you give as an object."
             )
         settings = _settings(BuildSettings, source)
     else:
@@ -100,7 +101,9 @@ def train(
     from skindx.training.run import train as train_run
 
     if os.environ.get("RANK"):
-        raise UserError("skindx.train starts its ranks itself; call it without torchrun or srun.")
+        raise UserError(
+            "skindx.train starts its ranks itself; run your program without torchrun or srun."
+        )
     chosen = _settings(TrainSettings, settings, sets)
     if weights is not None:
         chosen = chosen.starting_from(Path(weights))
@@ -254,7 +257,10 @@ def _path(dataset: "str | os.PathLike[str] | Dataset") -> Path:
 def _settings(kind: type[AnySettings], given: Any, sets: Sequence[str] = ()) -> AnySettings:
     if isinstance(given, kind):
         if sets:
-            raise UserError("sets change a file of settings; use model_copy for an object.")
+            raise UserError(
+                "`sets` works only with a settings file; change the values in the settings "
+                "object instead."
+            )
         return given
     if given is None or isinstance(given, Mapping):
         return kind.load(None, sets, start=dict(given or {}))

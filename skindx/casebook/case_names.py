@@ -6,10 +6,13 @@ Two names are one where they differ in case, in white space or in the kind of a 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from typing import Protocol, Self, TypeVar
 
 from skindx.core.errors import UserError
+from skindx.taxonomy.label_matches import known_conditions
+from skindx.texts.catalogue import text
 
 LONGEST_NAME = 80
 
@@ -31,20 +34,15 @@ Named = TypeVar("Named", bound=HasNames)
 _DASH = re.compile(r"\s*[-\u2010-\u2015\u2212\u2043\ufe58\ufe63\uff0d]+\s*")
 
 
-def checked_name(text: str, what: str) -> str:
+def checked_name(typed: str, what: str) -> str:
     """Return a name without space around it. Raises UserError for none and for too long a one."""
-    name = " ".join(text.split())
+    name = " ".join(typed.split())
     if not name:
-        raise UserError(f"the {what} has no name; give it one, such as P-017 or left forearm.")
+        raise UserError(text("name_missing", what=what))
     if len(name) > LONGEST_NAME:
-        raise UserError(
-            f"the {what} {name[:20]!r} … has {len(name)} characters; use at most {LONGEST_NAME}."
-        )
+        raise UserError(text("name_long", what=what, n=len(name), most=LONGEST_NAME))
     if not name.isprintable():
-        raise UserError(
-            f"the {what} {name!r} holds a character that cannot be seen, such as one that turns "
-            "the direction of writing; type the name again, without it."
-        )
+        raise UserError(text("name_invisible", what=what))
     return name
 
 
@@ -78,6 +76,7 @@ _WORD = rf"{_LETTERS}+(?:[-'’]{_LETTERS}+)*"
 _FULL_NAME = re.compile(
     rf"(?:{_WORD}\.?[, ]+)+{_WORD}\.?|[\u4e00-\u9fff]{{2,4}}|[\uac00-\ud7a3]{{2,4}}"
 )
+_NO_DIGIT = re.compile(r"\D*[^\W\d_]{2}\D*")
 _NO_NAMES = re.compile(
     r"\b(?:patient|case|person|proband|subject|participant|volunteer|study|test|trial|example|demo|"
     r"anonymous|unknown|child|adult|man|woman|the|no|number|group|control)\b",
@@ -91,6 +90,31 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _DIGIT_ROW = re.compile(r"\d(?:[ .]?\d){6}|\d(?:[ ./-]?\d){8}")
+_PHONE = re.compile(
+    r"(?:\+\d|\(\d{2,5}\)|\b(?:tel|phone|mobile|cell|fax|call|ring|handy|m[óo]vil)\w*[.:]*\s*\(?\d)"
+    r"[\d ()./-]{4,}\d|(?<![\d-])\d{3}[-. ]\d{4}(?![\d-])",
+    re.IGNORECASE,
+)
+_MAIL = re.compile(r"[\w.+-]+\s?@\s?[\w-]+(?:\.\w+)+")
+_OF_PERSON = re.compile(r"\b(?:of|from|for|von|de|name:?)\s+[A-Z]\w+[, ]+[A-Z]\w+")
+_CAPITAL = r"[^\W\d_a-zß-ÿ][^\W\d_A-ZÀ-Þ]+(?:[-'’]\w+)*"
+_IN_NOTE = re.compile(
+    rf"(?<!\w)(?:((?:Mrs?|Ms|Miss|Mme|Frau|Herrn?|Sra?|Señora?)\.?\s+{_CAPITAL})"
+    rf"|(?<!Dr )(?<!Dr\. )(?<!Prof )(?<!Prof\. )({_CAPITAL},?\s+{_CAPITAL}))"
+)
+_NO_NAME = re.compile(
+    r"january|february|march|april|may|june|july|august|september|october|november|december|"
+    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|dr|prof|doctor|professor|the|a|an|no|not|on|in|at|of|"
+    r"and|or|with|patients?|skin|left|right|upper|lower|breslow|clark|fitzpatrick|mohs|type|stage|"
+    r"level|grade|histo\w+|pathology|biopsy|excis\w+|dermato\w+|dermoscopy|clinic|hospital|university|"
+    r"department|laboratory|lab|plan|seen|follow|advised|referred|reviewed|removed|taken|sent|new|old|"
+    r"see|since|after|before|this|that|it|is|was|has|had|he|she|her|his|they|we|i"
+)
+_HELD = {
+    "a date, perhaps of a birth": _DATE,
+    "an e-mail address": _MAIL,
+    "a long row of digits, perhaps a number of insurance, record or telephone": _DIGIT_ROW,
+}
 _INSTEAD = "use a pseudonym such as P-017, and keep the list of pseudonyms elsewhere"
 
 
@@ -100,26 +124,58 @@ def identifying(patient: str, place: str, what: str) -> str:
     `place` names a lesion or a view, as `what` says. A full name is looked for in the patient
     alone: places on the body have several words too.
     """
-    if _FULL_NAME.fullmatch(patient) and not _NO_NAMES.search(patient):
+    left = _NO_NAMES.sub(" ", patient).strip(" ,.-")
+    if _FULL_NAME.fullmatch(left):
         return f"the patient {patient!r} looks like the name of a person; {_INSTEAD}."
+    if _NO_DIGIT.fullmatch(left):
+        return f"the patient {patient!r} has no number and may be a name; {_INSTEAD}."
+    if _OF_PERSON.search(place):
+        return f"the {what} {place!r} seems to name a person; {_INSTEAD}."
     for name, called in ((patient, "patient"), (place, what)):
-        if _DATE.search(name):
-            return f"the {called} {name!r} holds a date, perhaps of a birth; {_INSTEAD}."
-        if _DIGIT_ROW.search(name):
-            return (
-                f"the {called} {name!r} holds a long row of digits, perhaps a number of insurance, "
-                f"record or telephone; {_INSTEAD}."
-            )
+        for held, pattern in _HELD.items():
+            if pattern.search(name):
+                return f"the {called} {name!r} holds {held}; {_INSTEAD}."
     return ""
+
+
+def note_doubt(note: str) -> str:
+    """Return in sentences what in a note may say who the patient is; "" for nothing."""
+    named = next((one for one in map(_name_in, _IN_NOTE.finditer(note)) if one), "")
+    found = [text("note_person", name=named)] if named else []
+    found += [text("note_mail", name=one[0]) for one in [_MAIL.search(note)] if one]
+    dated, digits = _DATE.search(note), _DIGIT_ROW.search(note) or _PHONE.search(note)
+    found += [text("note_date", name=dated[0])] if dated else []
+    if digits and not (dated and _DATE.fullmatch(digits[0])):
+        found.append(text("note_digits"))
+    return text("note_doubt", what=found) if found else ""
+
+
+def _name_in(words: re.Match[str]) -> str:
+    """Return two words in capitals where neither is a word of medicine or of the calendar."""
+    told = words[1] or words[2]
+    plain = words[2] and any(
+        _NO_NAME.fullmatch(one) or one in _terms() for one in re.findall(r"\w+", told.lower())
+    )
+    return "" if plain else told
+
+
+@cache
+def _terms() -> frozenset[str]:
+    """Return the words of all conditions that are known."""
+    names = (one.skin_class.name for one in known_conditions())
+    return frozenset(word for name in names for word in re.findall(r"\w+", name.lower()))
 
 
 class IdentifyingName(UserError):  # noqa: N818
     """A name that may say who the patient is; it is kept where a person says that it does not."""
 
 
-def require_pseudonym(patient: str, place: str, what: str) -> None:
-    """Raise IdentifyingName for names that may say who the patient is."""
-    if doubt := identifying(patient, place, what):
-        raise IdentifyingName(
-            f"{doubt} If it names nobody, tick the box below the names and keep it."
-        )
+def require_pseudonym(patient: str, place: str, what: str, known: Collection[str] = ()) -> None:
+    """Raise IdentifyingName for names that may say who the patient is.
+
+    A patient among the `known` ones, whose names a person has answered for, is not asked about
+    again.
+    """
+    asked = "" if spelled(patient, known) in known else patient
+    if doubt := identifying(asked, place, what):
+        raise IdentifyingName(doubt)

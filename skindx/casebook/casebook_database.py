@@ -39,7 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from skindx.casebook.kept_case import ConfirmedFinding
+from skindx.casebook.findings import ConfirmedFinding
 from skindx.casebook.key_file import VARIABLE, KeyFile, new_key, overwrite
 from skindx.casebook.sealed_rows import (
     BookRow,
@@ -161,7 +161,13 @@ def _sealed(link: Connection, file: KeyFile, case: str) -> SealedCase:
         file.read(),
         case,
         CaseCard(row.owner, row.patient, row.lesion, _utc(row.taken)),
-        CaseRecord(row.consent, _utc(row.consented), row.diagnosis, len(jpegs)),
+        CaseRecord(
+            row.consent,
+            _utc(row.consented),
+            row.diagnosis,
+            len(jpegs),
+            unrecorded=bool(row.confirmed or row.note),
+        ),
         photos=jpegs,
         finding=ConfirmedFinding(row.confirmed, row.note),
     )
@@ -203,7 +209,7 @@ def sqlite_file(where: str | Path) -> Path | None:
 
 def _sqlite(path: Path, create: bool) -> Engine:
     if not create and not path.is_file():
-        raise UserError(f"there is no case book {path}; check the path.")
+        raise UserError(f"the case book {path} does not exist; correct the path.")
 
     try:
         make_private(path.parent)
@@ -212,7 +218,7 @@ def _sqlite(path: Path, create: bool) -> Engine:
     except OSError as error:
         raise UserError(
             f"the case book {path} cannot be opened ({error.strerror}); give a file in a folder "
-            "that you can write to."
+            "where you may write."
         ) from None
     engine = create_engine(URL.create("sqlite", database=str(path)), hide_parameters=True)
 
@@ -259,7 +265,8 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
         log.error("the case book cannot be %s: %s (%s)", what, cause, code)
         unchanged = "" if what == "read" else " nothing was changed;"
         raise UserError(
-            f"{book} cannot be {what}: {cause};{unchanged} tell its operator, and try again later."
+            f"{book} cannot be {what}: {cause};{unchanged} ask the operator of the database, and "
+            "try again later."
         ) from None
 
 
@@ -277,7 +284,7 @@ class SealedBook:
             yield session
 
     def destroy(self, kind: str, one: str, rows: Iterable[Delete]) -> None:
-        """Destroy the key of a case or scan, then its rows; for who has locked the keys."""
+        """Destroy the key of a case or scan, then its rows; for the holder of the key lock."""
         self.keys.destroy(one)
         try:
             with self.session("written") as session:
@@ -347,8 +354,8 @@ def _key_file(where: str | Path, given: Path | None) -> KeyFile:
     path = sqlite_file(where)
     if path is None:
         raise UserError(
-            f"the case book {_name(where)} needs a key file outside its database; name one with "
-            f"--casebook-key FILE, or in {VARIABLE}."
+            f"the case book {_name(where)} needs a key file outside its database; give one with "
+            f"--casebook-key FILE, or set {VARIABLE}."
         )
     return KeyFile(path.with_name(path.name + ".keys"))
 
@@ -360,8 +367,8 @@ def _check(engine: Engine, where: str | Path) -> None:
     except SQLAlchemyError as error:
         reason = without_password(" ".join(str(getattr(error, "orig", None) or error).split()))
         raise UserError(
-            f"the case book {_name(where)} cannot be used ({reason}); check that it is one and "
-            "that its server is there."
+            f"the case book {_name(where)} cannot be used ({reason}); check that it is a case "
+            "book and that its server is running and can be reached."
         ) from None
 
 
@@ -406,8 +413,8 @@ def _finish_deletions(engine: Engine, file: KeyFile) -> None:
 
 def _foreign(file: KeyFile, where: str | Path) -> UserError:
     return UserError(
-        f"the key file {file.path} belongs to another case book than {_name(where)}; name the "
-        "right one with --casebook-key, or move this one away if the case book is a new one."
+        f"the key file {file.path} does not belong to the case book {_name(where)}; give the "
+        f"correct key file with --casebook-key, or move {file.path} away if the case book is new."
     )
 
 

@@ -1,4 +1,4 @@
-"""Kept cases and scans as plain values: what was kept, what it rests on, what was confirmed.
+"""Kept cases and scans as plain values: what was kept, and what the patient agreed to and when.
 
 Keeping, comparing and training are three consents.
 
@@ -6,19 +6,19 @@ The text that stands in a case is what was agreed to, word by word; what it allo
 A text that is changed here goes to the older ones, so that no case is read wider than it was given.
 """
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import cache
 from typing import Literal, Self
 
-from skindx.core.errors import UserError
-from skindx.data.sources.columns import CONFIRMATIONS
+from skindx.casebook.findings import OPINION, ConfirmedFinding, EarlierFinding, NoteChange, Outside
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.label_matches import match
+from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 Purpose = Literal["keep", "compare", "train"]
 PURPOSES: tuple[Purpose, ...] = ("keep", "compare", "train")
@@ -34,7 +34,8 @@ CASE_CONSENTS: dict[Purpose, str] = {
         "train a model."
     ),
 }
-"""Sentences that a form shows one by one; the text of a case joins those that were agreed to."""
+"""Sentences that a form shows one by one, in the language that is spoken; the text of a case joins
+those that were agreed to."""
 
 SCAN_CONSENTS: dict[Purpose, str] = {
     "keep": (
@@ -56,124 +57,69 @@ _OLDER: dict[str, tuple[Purpose, ...]] = {
 
 
 def consent_text(consents: dict[Purpose, str], purposes: Collection[Purpose]) -> str:
-    """Return the sentences of the purposes that were agreed to, in their order."""
-    return " ".join(text for purpose, text in consents.items() if purpose in purposes)
+    """Return the sentences of the purposes that were agreed to, in their order, as spoken."""
+    return " ".join(word(sentence) for purpose, sentence in consents.items() if purpose in purposes)
 
 
-def purposes_of(text: str) -> frozenset[Purpose]:
+def purposes_of(consent: str) -> frozenset[Purpose]:
     """Return what a consent covers; a text that is not known covers keeping alone."""
-    if text in _OLDER:
-        return frozenset(_OLDER[text])
+    if consent in _OLDER:
+        return frozenset(_OLDER[consent])
     covered = {
         purpose
         for consents in (CASE_CONSENTS, SCAN_CONSENTS)
         for purpose, sentence in consents.items()
-        if sentence in text
+        if any(said in consent for said in _in_each_language(sentence))
     }
     return frozenset({"keep", *covered})
 
 
-OPINION = "clinical opinion"
-CONFIRMED_BY = (*CONFIRMATIONS, OPINION)
-"""How a diagnosis was made: what confirms it, as a dataset names it, and what does not."""
-
-LONGEST_NOTE = 4000
-LONGEST_DIAGNOSIS = 200
-_ICD10 = re.compile(r"[A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?")
+@cache
+def _in_each_language(sentence: str) -> tuple[str, ...]:
+    said = []
+    for language in languages():
+        with speaking(language):
+            said.append(word(sentence))
+    return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """A confirmed diagnosis that is no class of the model."""
+class ConsentEntry:
+    """What a patient agreed to from one moment on."""
 
-    name: str
-    icd10: str = ""
-    """ICD-10 code with its dot; "" where none was given."""
+    consent: str
+    """Word by word."""
+    when: datetime
+    who: str = ""
+    """Login that wrote it down; "" in a case of an older version."""
 
     @property
-    def words(self) -> str:
-        return f"{self.name} ({self.icd10})" if self.icd10 else self.name
+    def purposes(self) -> frozenset[Purpose]:
+        return purposes_of(self.consent)
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmedFinding:
-    """The confirmed diagnosis and the note on it."""
+class ConsentChange:
+    """Purposes that a patient agreed to, or no longer agrees to, at one moment."""
 
-    confirmed: str = ""
-    """Key of the class; "" for none, and for a diagnosis outside the classes."""
-    note: str = ""
-    outside: Outside | None = None
-    confirmed_by: str = ""
-    """One of CONFIRMED_BY; "" where nobody said."""
-    found: datetime | None = None
-    """When the diagnosis was written down; None: there is none, or an older version wrote it."""
-
-    def dated(self, before: "ConfirmedFinding", now: datetime) -> "ConfirmedFinding":
-        """Return the finding with its time: that of `before` where only the note is new."""
-        if not (self.confirmed or self.outside):
-            return self
-        same = replace(self, note=before.note, found=before.found) == before
-        return replace(self, found=before.found if same else now)
+    purposes: tuple[Purpose, ...]
+    when: datetime
+    who: str
+    withdrawn: bool
 
 
-def finding_of(
-    label: str, note: str, known: Sequence[str], outside: Outside | None = None, how: str = ""
-) -> ConfirmedFinding:
-    """Return a finding; "" takes the diagnosis back. Raises UserError for what cannot be kept.
-
-    `known` are the keys of the model's classes, `how` is one of CONFIRMED_BY or "".
-    """
-    if how and how not in CONFIRMED_BY:
-        raise UserError(
-            f"a diagnosis cannot be confirmed by {how[:40]!r}; choose {', '.join(CONFIRMED_BY)}, "
-            "or leave it empty."
-        )
-    if how and not (label or outside):
-        raise UserError(
-            f"no diagnosis is named that was confirmed by {how}; choose one, or clear how it was "
-            "confirmed."
-        )
-    if label and label not in known:
-        raise UserError(
-            f"{label[:40]!r} is no class of this bundle; choose one of the list, or write it as a "
-            "diagnosis outside of the model's classes."
-        )
-    if label and outside:
-        raise UserError(
-            "choose a class of the model or write another diagnosis, not both; clear one of them."
-        )
-    if len(note) > LONGEST_NOTE:
-        raise UserError(f"the note has {len(note)} characters; use at most {LONGEST_NOTE}.")
-    return ConfirmedFinding(label, note.strip(), outside, how)
-
-
-def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside | None]:
-    """Return what a free text and a code mean: the key of one of the model's classes, or another.
-
-    Both empty mean nothing: ("", None). A text is looked up in the shipped taxonomies and the
-    lexicon, which give the code where none was written. Raises UserError.
-    """
-    name, code = " ".join(text.split()), icd10.strip().upper()
-    if code and not _ICD10.fullmatch(code):
-        raise UserError(
-            f"{icd10.strip()[:20]!r} is no ICD-10 code; write it as in C44.3, or leave it empty."
-        )
-    if len(name) > LONGEST_DIAGNOSIS or not name.isprintable():
-        raise UserError(
-            f"a diagnosis has at most {LONGEST_DIAGNOSIS} characters that can be seen; shorten it."
-        )
-    if not name and not code:
-        return "", None
-    known = match(name or code)
-    class_ = taxonomy.recognise(name) if name else None
-    if class_ and (not code or code == class_.icd10):
-        return class_.key, None
-    if _ICD10.fullmatch(name.upper()):
-        code = code or name.upper()
-        name = known.skin_class.name if known else name.upper()
-    if not name:
-        name = known.skin_class.name if known else code
-    return "", Outside(name, code or (known.skin_class.icd10 if known else ""))
+def consent_changes(entries: Sequence[ConsentEntry]) -> Iterator[ConsentChange]:
+    """Yield what changed from each entry to the next, oldest first; the first agrees to its own."""
+    before: frozenset[Purpose] = frozenset()
+    for entry in entries:
+        for purposes, withdrawn in (
+            (entry.purposes - before, False),
+            (before - entry.purposes, True),
+        ):
+            if purposes:
+                ordered = tuple(one for one in PURPOSES if one in purposes)
+                yield ConsentChange(ordered, entry.when, entry.who, withdrawn)
+        before = entry.purposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +135,7 @@ class KeptCase:
     consent: str
     """What the patient agreed to, word by word."""
     consented: datetime
+    """When that was written down; of each purpose, `agreed` tells it."""
     diagnosis: Diagnosis
     confirmed: str
     """Class key that a clinician confirmed; "" until then, and for another diagnosis."""
@@ -202,6 +149,20 @@ class KeptCase:
     """How: one of CONFIRMED_BY; "" where nobody said, and in a case of an older version."""
     found: datetime | None = None
     """When a clinician wrote the diagnosis down; None: not known."""
+    answered: datetime | None = None
+    """When the answer was given; None: not known, and the case was kept soon after."""
+    earlier: tuple[EarlierFinding, ...] = ()
+    """Diagnoses that a clinician recorded before and that were replaced, oldest first."""
+    found_by: str = ""
+    """Login that recorded the diagnosis; "" where there is none, and of an older version."""
+    consents: tuple[ConsentEntry, ...] = ()
+    """What the patient agreed to from when on, oldest first; the last is what holds."""
+    unrecorded: bool = False
+    """An older version changed the case; what it may have replaced is not known."""
+    clinician: str = ""
+    """Name of the clinician whose diagnosis it is; "" where nobody gave it."""
+    notes: tuple[NoteChange, ...] = ()
+    """When the note was changed and by whom, oldest first."""
 
     @property
     def place(self) -> str:
@@ -212,10 +173,23 @@ class KeptCase:
         return replace(self, patient=patient, lesion=lesion)
 
     @property
+    def finding(self) -> ConfirmedFinding:
+        """What a clinician recorded."""
+        return ConfirmedFinding(
+            self.confirmed, self.note, self.outside, self.confirmed_by, self.found, self.found_by,
+            self.earlier, self.clinician, self.notes,
+        )  # fmt: skip
+
+    @property
     def photographed(self) -> date | None:
         """The day on which its photos were taken, the first of them; None where nothing says it."""
         days = [day_of(photo.taken) for photo in self.diagnosis.photos]
         return min((day for day in days if day), default=None)
+
+    @property
+    def reported(self) -> datetime:
+        """The time that stands on its report, in local time: of the answer, or of keeping."""
+        return (self.answered or self.taken).astimezone()
 
     @property
     def is_opinion(self) -> bool:
@@ -223,9 +197,23 @@ class KeptCase:
         return self.confirmed_by == OPINION
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether the diagnosis is one of the model's classes and says what confirmed it."""
+        return bool(self.confirmed and self.confirmed_by) and not self.is_opinion
+
+    @property
     def purposes(self) -> frozenset[Purpose]:
         """What the patient agreed to: keeping, comparing, training."""
         return purposes_of(self.consent)
+
+    def agreed(self, purpose: Purpose) -> datetime:
+        """Return since when the patient has agreed to a purpose that holds."""
+        since = self.consented
+        for entry in reversed(self.consents):
+            if purpose not in entry.purposes:
+                break
+            since = entry.when
+        return since
 
 
 def one_lesion_question(diagnosis: Diagnosis) -> str:
@@ -237,29 +225,54 @@ def one_lesion_question(diagnosis: Diagnosis) -> str:
     ]
     count = len(diagnosis.photos)
     if several:
-        which = [f"{boxes} lesions in photo {number}" for number, boxes in several]
-        return f"The detector outlined {' and '.join(which)}."
-    return f"This case has {count} photos." if count > 1 else ""
+        return joined(*(text("keep_outlined", n=boxes, photo=photo) for photo, boxes in several))
+    return text("keep_photos", n=count) if count > 1 else ""
 
 
 def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
-    """Return under what a kept answer is filed, with the diagnosis that a clinician recorded."""
-    recorded = None
-    if case.confirmed or case.outside:
-        key = case.confirmed
-        known = {one.key: Outside(one.name, one.icd10) for one in taxonomy.classes}
-        known |= {one.key: Outside(one.name, one.icd10) for one in case.diagnosis.candidates}
-        named = case.outside or known.get(key) or Outside(key)
-        opinion = case.is_opinion
-        recorded = RecordedDiagnosis(
+    """Return under what a kept answer is filed, with what clinicians recorded, now and before."""
+    known = {one.key: Outside(one.name, one.icd10) for one in taxonomy.classes}
+    known |= {one.key: Outside(one.name, one.icd10) for one in case.diagnosis.candidates}
+    means = {one.key: one.description for one in case.diagnosis.candidates}
+    means |= {one.key: one.description for one in taxonomy.classes}
+
+    def recorded(finding: ConfirmedFinding) -> RecordedDiagnosis | None:
+        if not finding.is_given:
+            return None
+        key = finding.confirmed
+        named = finding.outside or known.get(key) or Outside(key)
+        opinion = finding.confirmed_by == OPINION
+        same = match(named.name)
+        shipped = same.skin_class if same and same.skin_class.name == named.name else None
+        return RecordedDiagnosis(
             named.name,
             named.icd10,
-            confirmed_by="" if opinion else case.confirmed_by,
+            confirmed_by="" if opinion else finding.confirmed_by,
             opinion=opinion,
-            who=case.owner,
-            when=case.found.astimezone() if case.found else None,
+            who=finding.by or case.owner,
+            when=finding.found.astimezone() if finding.found else None,
+            key=key,
+            clinician=finding.clinician,
+            description=shipped.description if shipped else means.get(key, ""),
         )
-    return Filing(case.patient, case.lesion, kept=True, recorded=recorded)
+
+    earlier = [
+        replace(before, replaced=one.replaced.astimezone(), replaced_by=one.replaced_by)
+        for one in case.earlier
+        if (before := recorded(one.finding))
+    ]
+    return Filing(
+        case.patient,
+        case.lesion,
+        kept=True,
+        undated=case.answered is None,
+        recorded=recorded(case.finding),
+        earlier=tuple(earlier),
+        unrecorded=case.unrecorded,
+        note=case.note,
+        notes=tuple((one.when.astimezone(), one.by) for one in case.notes),
+        version=case.version,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +283,16 @@ class LesionHistory:
     lesion: str
     cases: int
     last: datetime
+    urgency: Urgency | None = None
+    """What the answer that was kept last advises; None: that case cannot be read."""
+    findings: tuple[ConfirmedFinding, ...] = ()
+    """What clinicians recorded in its cases, each once, that of the latest case first."""
+    is_confirmed: bool = False
+    """Whether something confirmed the diagnosis of the case that was kept last."""
 
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")
-"""Of a scan's folder, beside its overviews and crops: what a comparison and a reader need."""
+"""What a comparison and a reader need of a scan's folder, beside its overviews and crops."""
 FOLDERS = ("overviews", "crops")
 LIST = "list.html"
 """The part of the page that shows the first lesions; a scan of the command line has none."""

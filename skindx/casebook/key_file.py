@@ -183,17 +183,15 @@ class KeyFile:
                         return last[1]
                     if stat.st_mode & 0o077:
                         raise KeyFileError(
-                            f"the key file {self.path} can be read by others than its owner; run "
-                            f"`chmod 600 {self.path}`."
+                            f"other users can read the key file {self.path}; run `chmod 600 "
+                            f"{self.path}`."
                         )
                     keys = parsed(file.read())
                 if keys is not None:
                     self._last = (stamp, keys)
                     return keys
                 # Replaced and overwritten while it was read: the new file has another inode.
-        raise KeyFileError(
-            f"{self.path} is no key file of a case book, or a damaged one; bring back a whole copy."
-        )
+        raise KeyFileError(f"{self.path} is not a valid key file; restore it from a backup.")
 
     def add(self, cases: Mapping[str, bytes]) -> None:
         """Append the keys of new cases, under the lock; they are on the medium when this returns.
@@ -280,13 +278,13 @@ def _file_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise KeyFileError(
-            f"the key file {path} of this case book is missing, and without it the cases cannot "
-            f"be read; bring it back, or name it with --casebook-key or {VARIABLE}."
+            f"the key file {path} of this case book is missing, and no case can be read without "
+            f"it; restore it from a backup, or give its path with --casebook-key or {VARIABLE}."
         ) from None
     except OSError as error:
         raise KeyFileError(
-            f"the key file {path} cannot be {what} ({error.strerror}); look at its permissions "
-            "and the room on its disk."
+            f"the key file {path} cannot be {what} ({error.strerror}); check its permissions and "
+            "the free space on its disk."
         ) from None
 
 
@@ -305,7 +303,7 @@ class Binding:
     book: str
     """Name of the case book."""
     id: str
-    """Of the case or scan."""
+    """Id of the case or scan."""
     owner: str
     """Code of the login, as the row has it."""
     version: int = 1
@@ -354,8 +352,8 @@ def owner_code(key: bytes, owner: str) -> str:
 def damaged(what: str = "a case") -> UserError:
     """Return the error for what was changed by other means than skindx."""
     return UserError(
-        f"{what} cannot be decrypted: the case book or its key file is damaged, or was changed by "
-        "another program; bring back whole copies of both."
+        f"{what} cannot be decrypted, because the case book or its key file is damaged or was "
+        "changed by another program; restore both from a backup."
     )
 
 

@@ -37,11 +37,10 @@ from skindx.core.private_files import make_private, new_private
 from skindx.core.untrusted import read_plain
 from skindx.scan.compare.scan_comparison import ScanComparison, compare
 from skindx.scan.outputs.scan_result import read_summary
+from skindx.texts.catalogue import joined, text
 
 _LARGEST = 512 << 20
 """Bytes of one file of a scan."""
-
-_GONE = "this scan is not in the case book; it may have been deleted: open the list again."
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,14 @@ class ScanBook(SealedBook):
         a folder that holds no scan.
         """
         if not consent:
-            raise UserError("nothing is kept without consent; tick the box, or leave it.")
+            raise UserError(text("scan_consent"))
         patient, view = checked_name(patient, "patient"), checked_name(view, "view")
-        if not no_person:
-            require_pseudonym(patient, view, "view")
         try:
             earlier = self.scans(owner)
         except UserError:  # a damaged row of another scan keeps no new one out
             earlier = []
+        if not no_person:
+            require_pseudonym(patient, view, "view", {scan.patient for scan in earlier})
         patient = spelled(patient, (scan.patient for scan in earlier))
         view = spelled(view, (scan.view for scan in earlier if scan.patient == patient))
         agreed: tuple[Purpose, ...] = ("keep", "compare") if compare else ("keep",)
@@ -113,7 +112,7 @@ class ScanBook(SealedBook):
         """Return one scan. Raises UserError where the owner has none of this id."""
         kept = self._read(owner, ScanRow.id == scan)
         if not kept:
-            raise UserError(_GONE)
+            raise UserError(text("scan_gone"))
         return kept[0]
 
     def files(self, owner: str | None, scan: str, *wanted: str) -> Mapping[str, bytes]:
@@ -125,7 +124,7 @@ class ScanBook(SealedBook):
         with self.session("read") as session:
             sealed = session.scalar(select(ScanRow.names).where(ScanRow.id == scan))
             if sealed is None or scan not in keys.cases:  # deleted meanwhile
-                raise UserError(_GONE)
+                raise UserError(text("scan_gone"))
             names = read_names(keys, kept, sealed)
             places = [n for n, name in enumerate(names) if not wanted or name in wanted]
             rows = session.execute(
@@ -147,7 +146,7 @@ class ScanBook(SealedBook):
             if owner is not None:
                 self.scan(owner, scan)
             elif scan not in self.ids():
-                raise UserError(_GONE)
+                raise UserError(text("scan_gone"))
             self.destroy("scan", scan, scan_deletions(scan))
 
     def _read(self, owner: str | None, *conditions: ColumnElement[bool]) -> list[KeptScan]:
@@ -167,7 +166,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
     """Return the files that are kept of a scan's folder. Raises UserError."""
     if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
         raise UserError(
-            f"{folder / links[0]} is a link, and a scan has none; scan the photos again."
+            f"{folder / links[0]} is a link, but a scan must have no links; scan the photos again."
         )
     inside = [path for name in FOLDERS for path in below(folder / name, "*.jpg")]
     try:
@@ -176,7 +175,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
             for path in (*(folder / name for name in FILES), *inside)
         }
     except UserError as error:
-        raise UserError(f"the scan in {folder} is not whole: {error}") from None
+        raise UserError(f"the scan in {folder} is not complete: {error}") from None
 
 
 _ROOM_BYTES = 512 << 20
@@ -208,16 +207,13 @@ def compared(
 
 def _check(scans: list[KeptScan]) -> None:
     if len(scans) < 2:
-        raise UserError("that is the same scan twice; choose two.")
+        raise UserError(text("scan_twice"))
     if len({(scan.owner, scan.patient, scan.view) for scan in scans}) > 1:
-        raise UserError(
-            "these scans are of different patients or views; choose two of the same view."
-        )
+        raise UserError(text("scan_other_view"))
     without = [scan for scan in scans if "compare" not in purposes_of(scan.consent)]
     if without:
         raise UserError(
-            f"the scan of {without[0].taken:%d %b %Y} was kept without consent to compare it; ask "
-            "the patient, and keep a later scan with that consent."
+            joined(text("scan_uncompared", when=without[0].taken), text("scan_uncompared_do"))
         )
 
 
@@ -225,7 +221,10 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
-            raise UserError("a kept scan names a file outside of it; the case book is damaged.")
+            raise UserError(
+                "a saved scan is damaged, because it names a file outside its folder; restore "
+                "the case book from a backup."
+            )
         make_private(path.parent)
         with new_private(path) as file:
             file.write(content)

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from skindx.casebook.kept_case import ConfirmedFinding, KeptCase, KeptScan, Outside
+from skindx.casebook.findings import ConfirmedFinding, EarlierFinding, NoteChange, Outside
+from skindx.casebook.kept_case import ConsentEntry, KeptCase, KeptScan, purposes_of
 from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
+from skindx.taxonomy import Urgency
 
 
 class CasebookTable(DeclarativeBase):
@@ -43,7 +45,7 @@ class CaseRow(CasebookTable):
     version: Mapped[int] = mapped_column(default=1)
     """Grows with each change, so that an edit of an older state is noticed."""
     card: Mapped[bytes] = mapped_column(LargeBinary)
-    """Owner, patient, lesion, time."""
+    """Owner, patient, lesion, time, and what a list says of the case."""
     record: Mapped[bytes] = mapped_column(LargeBinary)
     """Consent and diagnosis."""
     finding: Mapped[bytes] = mapped_column(LargeBinary)
@@ -94,6 +96,10 @@ class ScanFileRow(CasebookTable):
 NO_FINDING = ConfirmedFinding()
 
 
+Told = tuple[Urgency | None, ConfirmedFinding]
+"""What a list says of a case: its advice, and the finding without note and earlier entries."""
+
+
 @dataclass(frozen=True)
 class CaseCard:
     """A case as a list shows it."""
@@ -102,6 +108,8 @@ class CaseCard:
     patient: str
     lesion: str
     taken: datetime
+    told: "Told | None" = None
+    """None in a case of an older version, and in one that is being written."""
 
     @property
     def place(self) -> str:
@@ -121,6 +129,27 @@ class CaseRecord:
     diagnosis: str
     photos: int
     """How many photos the case has, so that a missing one is noticed."""
+    answered: datetime | None = None
+    """When the answer was given; None in a case of an older version."""
+    consented_by: str = ""
+    """Login that wrote the consent down; "" in a case of an older version."""
+    earlier_consents: tuple[ConsentEntry, ...] = ()
+    """Oldest first."""
+    unrecorded: bool = False
+    """An older version changed the case; what it may have replaced is not known."""
+
+    @property
+    def consent_entries(self) -> tuple[ConsentEntry, ...]:
+        """What the patient agreed to from when on; the last holds."""
+        now = ConsentEntry(self.consent, self.consented, self.consented_by)
+        return (*self.earlier_consents, now)
+
+    def agreed(self, text: str, now: datetime, by: str) -> "CaseRecord":
+        """Return the record with another consent; the one that stood joins the earlier ones."""
+        if purposes_of(text) == purposes_of(self.consent):
+            return self
+        before = self.consent_entries
+        return replace(self, consent=text, consented=now, consented_by=by, earlier_consents=before)
 
     @property
     def consents(self) -> str:
@@ -169,15 +198,26 @@ def sealed_parts(
     key: bytes, binding: Binding, card: CaseCard, record: CaseRecord, finding: ConfirmedFinding
 ) -> dict[str, Any]:
     """Encrypt what one version of a case says, without its photos; return its columns."""
-    held_card = asdict(card) | {"taken": _text(card.taken)}
+    urgency, found = told_of(record, finding)
+    held_card = {
+        "owner": card.owner,
+        "patient": card.patient,
+        "lesion": card.lesion,
+        "taken": _text(card.taken),
+        "told": [urgency, _held(found)],
+    }
     held_record = asdict(record) | {"consented": _text(record.consented)}
-    held_finding: dict[str, Any] = {"confirmed": finding.confirmed, "note": finding.note}
-    if finding.outside:
-        held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
-    if finding.confirmed_by:
-        held_finding["confirmed_by"] = finding.confirmed_by
-    if finding.found:
-        held_finding["found"] = _text(finding.found)
+    held_record["answered"] = _text(record.answered) if record.answered else ""
+    held_record["earlier_consents"] = [
+        [one.consent, _text(one.when), one.who] for one in record.earlier_consents
+    ]
+    held_finding = _held(finding) | {"note": finding.note}
+    if finding.notes:
+        held_finding["notes"] = [[_text(one.when), one.by] for one in finding.notes]
+    if finding.earlier:
+        held_finding["earlier"] = [
+            [_held(one.finding), _text(one.replaced), one.replaced_by] for one in finding.earlier
+        ]
     bound = replace(binding, consents=record.consents)
     return {
         "version": binding.version,
@@ -185,6 +225,23 @@ def sealed_parts(
         "record": binding.seal(key, json.dumps(held_record).encode(), "record"),
         "finding": bound.seal(key, json.dumps(held_finding).encode(), "finding"),
     }
+
+
+def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
+    """Return what a list says of a case."""
+    step = json.loads(record.diagnosis).get("next_step", {})
+    return step.get("urgency"), finding.alone
+
+
+def _held(finding: ConfirmedFinding) -> dict[str, Any]:
+    """Return a diagnosis as JSON holds it, without the note and what stood before."""
+    held: dict[str, Any] = {"confirmed": finding.confirmed}
+    if finding.outside:
+        held["outside"] = [finding.outside.name, finding.outside.icd10]
+    if finding.found:
+        held["found"] = _text(finding.found)
+    texts = {"confirmed_by": finding.confirmed_by, "by": finding.by, "clinician": finding.clinician}
+    return held | {name: text for name, text in texts.items() if text}
 
 
 def case_deletions(case: str) -> list[Delete]:
@@ -212,24 +269,53 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     binding = Binding(keys.book, case, owner, version)
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
-    return CaseCard(held["owner"], held["patient"], held["lesion"], taken)
+    told = None
+    if "told" in held:
+        urgency, finding = held["told"]
+        told = urgency, _finding(finding)
+    return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 
 
 def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
     """Return what was kept and why. Raises UserError for a damaged row."""
     held = json.loads(_binding(keys, row).unseal(keys.cases[row.id], row.record, "record"))
     consented = datetime.fromisoformat(held["consented"])
-    return CaseRecord(held["consent"], consented, held["diagnosis"], held["photos"])
+    answered = datetime.fromisoformat(held["answered"]) if held.get("answered") else None
+    # A record of an older version holds no earlier consents; a row of version 1 has none.
+    return CaseRecord(
+        held["consent"],
+        consented,
+        held["diagnosis"],
+        held["photos"],
+        answered,
+        held.get("consented_by", ""),
+        tuple(
+            ConsentEntry(text, datetime.fromisoformat(when), who)
+            for text, when, who in held.get("earlier_consents", ())
+        ),
+        bool(held.get("unrecorded", row.version > 1)),
+    )
 
 
 def read_finding(keys: Keys, row: CaseRow, record: CaseRecord) -> ConfirmedFinding:
     """Return what a clinician confirmed. Raises UserError for a damaged row."""
     bound = replace(_binding(keys, row), consents=record.consents)
     held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
+    earlier = tuple(
+        EarlierFinding(_finding(before), datetime.fromisoformat(when), by)
+        for before, when, by in held.get("earlier", ())
+    )
+    notes = (NoteChange(datetime.fromisoformat(when), by) for when, by in held.get("notes", ()))
+    return replace(_finding(held), earlier=earlier, notes=tuple(notes))
+
+
+def _finding(held: Mapping[str, Any]) -> ConfirmedFinding:
     outside = Outside(*held["outside"]) if "outside" in held else None
     how = held.get("confirmed_by", "")  # an older version did not ask
     found = datetime.fromisoformat(held["found"]) if "found" in held else None  # nor keep the time
-    return ConfirmedFinding(held["confirmed"], held["note"], outside, how, found)
+    by, clinician = held.get("by", ""), held.get("clinician", "")
+    note = held.get("note", "")
+    return ConfirmedFinding(held["confirmed"], note, outside, how, found, by, clinician=clinician)
 
 
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:
@@ -245,8 +331,8 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     except ValidationError:
         # Its message would repeat the values.
         raise UserError(
-            f"the diagnosis of case {row.id} was written by another version of skindx; open the "
-            "case book with the version that kept it."
+            f"this version of skindx cannot read the diagnosis of case {row.id}, which a newer one "
+            "saved; install the newest version of skindx."
         ) from None
     return KeptCase(
         id=row.id,
@@ -261,6 +347,13 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         outside=finding.outside,
         confirmed_by=finding.confirmed_by,
         found=finding.found,
+        found_by=finding.by,
+        clinician=finding.clinician,
+        notes=finding.notes,
+        earlier=finding.earlier,
+        consents=record.consent_entries,
+        unrecorded=record.unrecorded,
+        answered=record.answered,
         note=finding.note,
         version=row.version,
         photos=tuple(

@@ -98,7 +98,7 @@ def one_sentence() -> Iterator[None]:
         sys.exit(2)
     except OSError as error:
         if file := _file_above(error):
-            _tell(f"error: {file} is a file, and a folder is needed there.")
+            _tell(f"error: {file} is a file, not a folder; give another folder.")
             sys.exit(2)
         if no_room(error) and error.filename is None:  # the message of every write
             _tell(f"error: {error.strerror}; make room and run the command again.")

@@ -52,12 +52,16 @@ def audit(
 
     if labels and off_topic:
         raise UserError(
-            "--labels and --off-topic are audits of their own; run one after the other."
+            "--labels and --off-topic cannot be given together; run one after the other."
         )
     if embeddings and not (labels or off_topic):
-        raise UserError("--embeddings needs another option; add --labels or --off-topic.")
+        raise UserError(
+            "--embeddings works only with --labels or --off-topic; add one of these two options."
+        )
     if threshold is not None and not off_topic:
-        raise UserError("--threshold needs --off-topic; add --off-topic.")
+        raise UserError(
+            "--threshold works only with --off-topic; add --off-topic, or remove --threshold."
+        )
     with progress_bars() as progress:
         if labels:
             lines = _labels(dataset, embeddings, seed)
@@ -85,7 +89,10 @@ def _off_topic(dataset: Path, embeddings: Path | None, threshold: float | None) 
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
-        raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
+        raise UserError(
+            f"--threshold is {least:g}, but it must be above 0; give a larger number (0 is the "
+            "distance of the median image)."
+        )
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)
     flagged, scored = flag(dataset, table, least)
     return [
@@ -161,7 +168,8 @@ def embed(
 
     if (weights is None and config is None) == (bundle is None):
         raise UserError(
-            "embeddings need a trained network: give one of --weights, --config and --bundle."
+            "`skindx dedup embed` needs exactly one trained network; give --weights or --config, "
+            "or give --bundle alone."
         )
     given = [f"weights={json.dumps(str(weights))}"] if weights else []
     with progress_bars() as progress:

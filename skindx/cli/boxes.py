@@ -235,7 +235,8 @@ def review(
 
     if export.is_dir() or export.resolve().parent == dataset.resolve():
         raise UserError(
-            f"--export {export} is a folder or lies in the dataset; name a CSV file elsewhere."
+            f"--export {export} is a folder or lies inside the dataset; give the path of a CSV "
+            "file outside the dataset."
         )
     rows = list(exported(dataset))
     write_csv(export, EXPORTED, rows)

@@ -64,8 +64,8 @@ def build(
     settings = load_build_settings(source, sets or [], taxonomy, urgency or [])
     if settings.split.frozen and resplit:
         raise UserError(
-            f"splits frozen by {settings.split.frozen} cannot be made again; leave out "
-            f"--resplit, or set split.frozen=null."
+            "--resplit cannot change the splits, because `split.frozen` keeps those of "
+            f"{settings.split.frozen}; remove --resplit, or add --set split.frozen=null."
         )
     with progress_bars() as progress:
         summary = build(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import CasebookKey, CasebookPath, console
+from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.text import cell, counted
 
@@ -41,7 +42,8 @@ def list_cases(
     from skindx.casebook.kept_case import PURPOSES
 
     table = Table(
-        "case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed", "consents"
+        *("case", "owner", "patient", "lesion", "kept (UTC)", "photo taken", "photos"),
+        *("confirmed", "consents"),
     )
     for column in table.columns:
         column.overflow = "fold"
@@ -55,6 +57,7 @@ def list_cases(
             cell(case.patient),
             cell(case.lesion),
             f"{case.taken:%Y-%m-%d %H:%M}",
+            f"{case.photographed:%Y-%m-%d}" if case.photographed else "",
             str(len(case.photos)),
             cell(", by ".join(filter(None, (diagnosis, case.confirmed_by)))),
             ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
@@ -83,15 +86,16 @@ def export(
     """Write the confirmed cases as images, a table and a recipe for `skindx build`.
 
     Only cases whose patient agreed to training are written, and only those confirmed as one of the
-    model's classes. All images of one patient are in one group, so no split divides them.
+    model's classes. A clinical opinion, or a diagnosis whose basis is not stated, is left out. All
+    images of one patient are in one group, so no split divides them.
     Pseudonyms and notes stay in the case book.
 
     Example: skindx casebook export runs/cases.db --out runs/feedback
 
     Then: skindx build runs/feedback/recipe.yaml --out runs/feedback-data
     """
-    from skindx.casebook.casebook import RECIPE, left_out
-    from skindx.casebook.casebook import export as write
+    from skindx.casebook.casebook_export import RECIPE, left_out
+    from skindx.casebook.casebook_export import export as write
 
     opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)
@@ -144,7 +148,7 @@ def list_scans(
     """
     from rich.table import Table
 
-    table = Table("scan", "owner", "patient", "view", "taken (UTC)", "photos", "lesions")
+    table = Table("scan", "owner", "patient", "view", "scanned (UTC)", "photos", "lesions")
     for column in table.columns:
         column.overflow = "fold"
     scans = _open(book, casebook_key).scans.scans(owner)
@@ -178,6 +182,9 @@ def keep_scan(
             "--consent-compare", help="The patient agrees to comparisons with other scans."
         ),
     ] = False,
+    no_person: Annotated[
+        bool, typer.Option("--no-person", help="The names do not tell who the patient is.")
+    ] = False,
     owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",
     casebook_key: CasebookKey = None,
 ) -> None:
@@ -187,9 +194,20 @@ def keep_scan(
     --consent --consent-compare
     """
     opened = _open(book, casebook_key, create=True)
-    kept = opened.scans.keep(
-        owner, scan, patient=patient, view=view, consent=consent, compare=consent_compare
-    )
+    from skindx.casebook.case_names import IdentifyingName
+
+    try:
+        kept = opened.scans.keep(
+            owner,
+            scan,
+            patient=patient,
+            view=view,
+            consent=consent,
+            compare=consent_compare,
+            no_person=no_person,
+        )
+    except IdentifyingName as error:
+        raise UserError(f"{error} If it names nobody, add --no-person.") from None
     print(f"kept as {kept}; delete {scan} if it is not needed in plain text")
 
 

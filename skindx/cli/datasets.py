@@ -34,7 +34,10 @@ def datasets(
         )
         return
     if name not in layouts:
-        raise UserError(f"{name!r} is no known dataset; `skindx datasets` lists all of them.")
+        raise UserError(
+            f"{name!r} is not a dataset that skindx knows; run `skindx datasets` for the list of "
+            "names."
+        )
     print("\n".join(_lines(layouts[name])))
 
 

@@ -1,6 +1,7 @@
 """`skindx diagnose`."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skindx.cli.options import BundlePath, Expect, MissRate, Prevalence, console
+from skindx.cli.options import BundlePath, Expect, Language, MissRate, Prevalence, console
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.core.text import printable
 from skindx.diagnosis.intake import INTAKE, OPTION_USES
+from skindx.texts.catalogue import LANGUAGE, checked_language, speaking
 
 if TYPE_CHECKING:
     from skindx.diagnosis.case import PersonFacts
@@ -22,10 +24,14 @@ Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
 def _with_facts(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb an option for each fact of the intake; it gets all of them as `facts`."""
+    """Give a verb an option for each fact of the intake; it gets all of them as `facts`.
 
-    def with_options(**given: Any) -> None:
-        verb(facts={name: given.pop(name) for name in INTAKE}, **given)
+    A further option is the language, which is spoken meanwhile.
+    """
+
+    def with_options(*, language: str = LANGUAGE, **given: Any) -> None:
+        with speaking(checked_language(language)):
+            verb(facts={name: given.pop(name) for name in INTAKE}, **given)
 
     signature = inspect.signature(verb)
     parameters = dict(signature.parameters)
@@ -33,7 +39,9 @@ def _with_facts(verb: Callable[..., None]) -> Callable[..., None]:
     options = [_option(name) for name in INTAKE]
     arguments = [one for one in parameters.values() if one.kind != inspect.Parameter.KEYWORD_ONLY]
     others = [one for one in parameters.values() if one.kind == inspect.Parameter.KEYWORD_ONLY]
-    shown = signature.replace(parameters=[*arguments, *options, *others])
+    kind = inspect.Parameter.KEYWORD_ONLY
+    spoken = inspect.Parameter("language", kind, default=LANGUAGE, annotation=Language)
+    shown = signature.replace(parameters=[*arguments, *options, *others, spoken])
     with_options.__signature__ = shown  # type: ignore[attr-defined]
     with_options.__annotations__ = {one.name: one.annotation for one in shown.parameters.values()}
     with_options.__doc__, with_options.__name__ = verb.__doc__, verb.__name__
@@ -66,6 +74,10 @@ def diagnose(
     expect: Expect = None,
     miss_rate: MissRate = None,
     prevalence: Prevalence = None,
+    details: Annotated[
+        bool,
+        typer.Option("--details", help="Also print what the page folds: how, limits, basis."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF.")
@@ -126,7 +138,9 @@ def diagnose(
     Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
     if swapped := next((path for path in photos if (path / "bundle.json").is_file()), None):
-        raise UserError(f"{swapped} is a bundle; it comes first: skindx diagnose {swapped} PHOTO.")
+        raise UserError(
+            f"the bundle must come before the photos; run `skindx diagnose {swapped} PHOTO`."
+        )
     if (
         out
         or summary
@@ -135,7 +149,12 @@ def diagnose(
     ):
         unfit = [name for name, value in facts.items() if value is not None]
         reports = {"pdf": pdf, "fhir": fhir, "dicom_sr": dicom_sr, "patient_id": patient_id}
-        one_case: dict[str, object] = {"json": as_json, **reports, "study_uid": study_uid}
+        one_case: dict[str, object] = {
+            "json": as_json,
+            "details": details,
+            **reports,
+            "study_uid": study_uid,
+        }
         unfit += [name for name, value in one_case.items() if value]
         submission = (challenge, columns or []) if challenge else None
         served = (bundle, expect, miss_rate, prevalence)
@@ -143,8 +162,9 @@ def diagnose(
         return
     from skindx.api.model import load
     from skindx.api.predictions import patient_of
+    from skindx.casebook.case_names import identifying
+    from skindx.clinic.report_files import ReportFiles
     from skindx.clinic.source_photos import Named
-    from skindx.clinic.structured_report import ReportFiles
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
@@ -155,11 +175,13 @@ def diagnose(
     files.check(case, photos)
     answered = model.diagnose(case, **facts)
     makes = pdf or (fhir and fhir_pdf and not missing_modules("fpdf"))
+    if makes and (doubt := identifying(patient_id, "", "lesion")):
+        print(f"note: {doubt}", file=sys.stderr)
     files.write(answered.diagnosis, case, answered.metrics, answered.pdf if makes else None)
     if as_json:
-        print(answered.diagnosis.model_dump_json(indent=2))
+        print(answered.diagnosis.named().model_dump_json(indent=2))
     else:
-        print_diagnosis(answered.diagnosis, console())
+        print_diagnosis(answered.diagnosis, console(), details=details)
 
 
 def _many(
@@ -178,16 +200,26 @@ def _many(
     from skindx.ui.answers_page import check_page, write_page
 
     if out is None:
-        raise UserError("many photos are answered into a table; give --out answers.csv.")
+        raise UserError(
+            "the answers for many photos are written to a table, and --out is missing; add --out "
+            "answers.csv."
+        )
     if len(sources) != 1:
-        raise UserError(f"--out takes one folder or table, and {len(sources)} came; give one.")
+        raise UserError(
+            f"--out works with one folder or one table of photos, not with {len(sources)} paths; "
+            "give one folder or table."
+        )
     if unfit:
         raise UserError(
-            f"--{unfit[0].replace('_', '-')} is of one case; facts about many photos stand in "
-            "columns of a table, and their answers in --out."
+            f"--{unfit[0].replace('_', '-')} describes one case and cannot be used with a folder "
+            "or table of photos; remove this option, and put such facts into columns of the "
+            "table of photos."
         )
     if submission and out.suffix.lower() != ".csv":
-        raise UserError(f"{out} is no CSV, and a submission to {submission[0]} is one; correct it.")
+        raise UserError(
+            f"the submission to {submission[0]} must be a CSV file, but --out is {out}; give "
+            "--out a name that ends in .csv."
+        )
     check_output(out)
     check_page(summary)
     listed = list_photos(sources[0])

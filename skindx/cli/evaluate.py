@@ -84,9 +84,9 @@ def evaluate(
     if release or also:
         if not release or external or internal or split or checklist:
             raise UserError(
-                "--release takes val, calibration and test of the dataset, and external datasets "
-                "as --also NAME=DATASET; leave out --split, --external, --internal, --checklist, "
-                "or leave out --also."
+                "--split, --external, --internal and --checklist cannot be combined with "
+                "--release, and --also works only with --release; remove these options, and give "
+                "external datasets as --release --also NAME=DATASET."
             )
         return _evaluate_release(
             bundle, dataset, out, also or [], expect=expect, miss_rate=miss_rate
@@ -135,7 +135,10 @@ def _evaluate_release(
 
     named = dict(part.partition("=")[::2] for part in also)
     if len(named) < len(also) or not all(named.values()):
-        raise UserError("give each external dataset a name of its own: --also clinic=other/data.")
+        raise UserError(
+            "each --also must be NAME=DATASET with a different NAME; write it like --also "
+            "clinic=other/data."
+        )
     folder = out or beside(bundle, "release")
     words = ["skindx evaluate", shown(bundle), str(dataset), "--release"]
     words += [f"--also {part}" for part in also]
@@ -195,7 +198,10 @@ def recompute(
         evaluation = evaluation.with_name(RELEASE)
     if of_release := is_release(evaluation):
         if internal or checklist:
-            raise UserError("a release holds all that it needs; leave out the other options.")
+            raise UserError(
+                "--internal and --checklist do not work on the evaluation of a release; remove "
+                "them."
+            )
         result = recompute_release(evaluation)
     else:
         result = recompute_figures(evaluation, internal)

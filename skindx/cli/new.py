@@ -169,7 +169,7 @@ def _pair(text: str) -> tuple[str, str]:
 
     name, equals, value = text.partition("=")
     if not (name.strip() and equals and value.strip()):
-        raise UserError(f"{text!r} is not NAME=VALUE; write, for instance, --column label=dx.")
+        raise UserError(f"{text!r} is not NAME=VALUE; write it like --column label=dx.")
     return name.strip(), value.strip()
 
 

@@ -92,6 +92,7 @@ BundlePath = Annotated[
 ]
 
 
+Language = Annotated[str, typer.Option(metavar="CODE", help="Language of the answer: en or es.")]
 CasebookPath = Annotated[
     str,
     typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
@@ -175,8 +176,8 @@ def _heed_sets(verb: str, words: Sequence[str]) -> None:
         if key == "help":
             keys = load_object(settings).model_fields
             raise UserError(
-                f"--set help=1 lists the keys. Valid: {', '.join(keys)}. With --set KEY.help=1 it "
-                "lists those below one of them."
+                "--set KEY.help=1 lists the settings below KEY; choose KEY from: "
+                f"{', '.join(keys)}."
             )
         refuse_removed_key(root, key, chosen)
 
@@ -282,8 +283,8 @@ def check(path: Path) -> None:
         what = _KINDS.get(stat.S_IFMT(mode))
         if what and os.fspath(file) != os.devnull:
             raise UserError(
-                f"{file} is {what}, and a plain file is needed there; take it away, or write what "
-                "comes out of it to a file first."
+                f"{file} is {what}, but a plain file is needed; remove it, or save its contents "
+                "to a plain file and give that file."
             )
 
 
@@ -376,8 +377,8 @@ def complete(group: Any, name: str) -> None:
     if not isinstance(app, typer.Typer):
         distribution = entry.dist.name if entry.dist else entry.value
         raise UserError(
-            f"skindx {name} of {distribution} is a {type(app).__name__} and no typer.Typer; "
-            f"remove {distribution}."
+            f"the command `skindx {name}` from the package {distribution} is a "
+            f"{type(app).__name__}, not a typer.Typer; uninstall {distribution}."
         )
     lay_out(app)
     refuse_special_files(app)

@@ -54,7 +54,9 @@ def remove(
     from skindx.models.bundle.installed import refuse_change
 
     if not (url or sha):
-        raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")
+        raise UserError(
+            "no image to remove is named; add --url URL or --sha SHA256 for each image."
+        )
     for path in () if dry_run else bundle or []:
         refuse_change(path)
         _clear(path)
@@ -271,13 +273,21 @@ def publish(
     """
     if (source / "bundle.json").is_file():
         if form != "hub" or contact or unaudited or sets:
-            raise UserError(f"{source} is a bundle: of its options only --as, --version, --rows.")
+            raise UserError(
+                f"{source} is a bundle, and only --as, --out, --version and --rows apply to a "
+                "bundle; remove the other options."
+            )
         _publish_bundle(source, name, out, version or "1.0.0", rows=rows)
         return
     if name or version or rows:
-        raise UserError(f"{source} is no bundle; --as, --version and --rows are for bundles.")
+        raise UserError(
+            f"{source} is not a bundle, and --as, --version and --rows apply only to a bundle; "
+            "remove these options."
+        )
     if out is None:
-        raise UserError("give the folder to write: --out FOLDER.")
+        raise UserError(
+            "--out is missing; add --out with the folder to write, such as --out public."
+        )
     from skindx.core.progress import progress_bars
     from skindx.data.publish.assemble import publish as publish_dataset
     from skindx.data.publish.publish_settings import PublishSettings
@@ -299,12 +309,14 @@ def _publish_bundle(path: Path, name: str, out: Path | None, version: str, *, ro
     from skindx.models.bundle.installed import RELEASE, write_distribution
 
     if not name:
-        raise UserError(f"{path} is a bundle; give the name under which it is installed: --as NAME")
+        raise UserError(
+            f"{path} is a bundle, and the name of its package is missing; add --as NAME."
+        )
     bundle, release = open_bundle(path), path.absolute().with_name(RELEASE)
     if not is_release(release):
         raise UserError(
-            f"bundle {path} has no evaluation of its release beside it ({release}); run `skindx "
-            f"evaluate {path} DATA --release`, which writes it."
+            f"bundle {path} has no evaluation of its release in {release}; run `skindx evaluate "
+            f"{path} DATA --release` to write one."
         )
     folder = out or Path(f"skindx-{name}")
     measured = read_release(release).origin.bundle_digest or ""

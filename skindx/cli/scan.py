@@ -55,8 +55,8 @@ class AskAboutRulers:
         if sys.stdin.isatty():
             return typer.confirm("Are the lines on the ticks, and the thick ones 1 cm apart?")
         raise UserError(
-            f"the ruler in {file} was not confirmed; look at it, and if its lines lie on the "
-            f"ticks, run the same command with --confirm-ruler."
+            f"the ruler was not confirmed; open {file} and check that the lines lie on the "
+            "ruler's marks, then run the same command with --confirm-ruler."
         )
 
 
@@ -74,10 +74,18 @@ def run(
             "-b",
             parser=BundleText,
             metavar="BUNDLE",
-            help="A bundle with a detector, RUN/bundle or an installed one's name.",
+            help="RUN/bundle or an installed one's name; it has a detector, or --detector gives "
+            "one.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the results.")],
+    detector: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A detector in the place of the bundle's, such as models/lesion-detector.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=0, help="Worker processes here; default: one a core, at most 4."),
@@ -117,6 +125,8 @@ def run(
     To resume an interrupted scan, run the same command again.
 
     Example: skindx scan run back.jpg --bundle runs/demo/bundle --out scans/back
+
+    Example: skindx scan run back.jpg --bundle ham10000 --detector models/lesion-detector -o back
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
     from skindx.core.progress import progress_bars
@@ -125,7 +135,7 @@ def run(
     from skindx.scan.tile_search import ScanSettings
 
     if scale is not None and (ruler or confirm_ruler):
-        raise UserError("--scale and --ruler both say how large a pixel is; give one of them.")
+        raise UserError("--scale and --ruler both give the size of a pixel; remove one of them.")
     ask = AskAboutRulers(out, confirmed=confirm_ruler) if ruler or confirm_ruler else None
     given = {"miss_rate": miss_rate} if miss_rate is not None else {}
     settings = ScanSettings.load(None, sets or [], start=given)
@@ -139,6 +149,7 @@ def run(
             queue=queue,
             lease_s=lease,
             expect=expect,
+            detector=detector,
             device=device,
             progress=progress,
             mm_per_pixel=scale,
@@ -152,7 +163,8 @@ def run(
             f"{counted(photo.tiles, 'tile')} show no skin"
         )
     summary = read_summary(out)
-    for sentence in (summary.no_urgent_risk, summary.scope.text):
+    promise = summary.planted.promise if summary.planted else ""
+    for sentence in (promise, summary.no_urgent_risk, summary.scope.text):
         if sentence:
             print(printable(sentence))
     print(f"results in {out}; a scan shows what to look at, is no diagnosis, and can miss lesions")

@@ -60,6 +60,13 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="Watch for drift: FILE keeps numbers, and no photo."),
     ] = None,
+    language: Annotated[
+        str,
+        typer.Option(
+            metavar="CODE",
+            help="Language of page and answers: en, es, or auto: that of each browser.",
+        ),
+    ] = "en",
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -94,6 +101,7 @@ def serve(
         prevalence=prevalence,
         keep_scans_min=keep_scans,
         monitor=monitor,
+        language=language,
         access_log=access_log,
         expect=expect,
     )

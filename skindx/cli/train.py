@@ -102,7 +102,9 @@ def train(
             settings, dataset, config or weights, random_weights=random_weights
         )
     if out is None:
-        raise UserError("--out is missing; name the run folder to write.")
+        raise UserError(
+            "--out is missing; add --out with the run folder to write, such as --out runs/mine."
+        )
     try:
         with energy_reported("train", out):
             bundle = train_run(dataset, settings, out, partial(keep, out))
@@ -134,8 +136,8 @@ def _without_config(
 
     if random_weights and (given or not names_no_network(settings)):
         raise UserError(
-            "--random-weights is for a training without --config and --weights; leave it out: "
-            "members start from random weights where they name none."
+            "--random-weights works only without --config and --weights; remove it (a member of "
+            "--config without `weights` starts from random weights anyway)."
         )
     if given or not (dataset / MANIFEST).is_file():  # else that is what is wrong
         return settings
@@ -148,7 +150,10 @@ def _without_config(
 
 def _join(dataset: Path, run: Path | None, others: list[object]) -> None:
     if run is None or any(others):
-        raise UserError("--join goes with DATASET and --out alone: the run has its settings.")
+        raise UserError(
+            "--join accepts only DATASET and --out, because the other settings come from the "
+            "run; remove the other options."
+        )
     from skindx.training.launching.supervise import StoppedError
     from skindx.training.run import join_training
 

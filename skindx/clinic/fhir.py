@@ -39,13 +39,16 @@ from skindx.diagnosis.filing import (
     possible,
 )
 from skindx.diagnosis.photo_checks import Refused
-from skindx.diagnosis.record import Diagnosis
-from skindx.texts.catalogue import joined, text
+from skindx.diagnosis.record import Diagnosis, in_its_language
+from skindx.texts.catalogue import joined, spoken, text
 
 MEDIA_TYPE = "application/fhir+json"
 VERSION = "4.0"
 
 _GATE = "urn:skindx:gate"
+_ANSWER, _REPORT = "urn:skindx:answer", "urn:skindx:report"
+"""Systems of identifiers: all versions of the report on one answer have the first in common."""
+_REPLACES = "http://hl7.org/fhir/StructureDefinition/diagnosticReport-replaces"
 _PERFORMER = "software"
 _ABSENT_URL = "http://hl7.org/fhir/StructureDefinition/data-absent-reason"
 _SERVICE = "http://terminology.hl7.org/CodeSystem/v2-0074"
@@ -87,7 +90,7 @@ class _Entries:
     def add(self, resource: Plain) -> Plain:
         """Add a resource and return the reference to it."""
         name = f"{self.seed}/{resource['resourceType']}/{len(self.resources)}"
-        url = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, name)}"
+        url = _name(name)
         self.resources.append((url, resource))
         return {"reference": url}
 
@@ -97,6 +100,7 @@ class _Entries:
         return [{"fullUrl": url, "resource": resource} for url, resource in ordered]
 
 
+@in_its_language(named=False)
 def fhir_json(
     diagnosis: Diagnosis,
     metrics: Plain | None,
@@ -137,8 +141,10 @@ def _bundle(
     filing: Filing,
 ) -> Plain:
     issued = when.isoformat(timespec="seconds")
-    seed = [diagnosis.model_dump_json(), issued, subject.patient_id, subject.study_uid]
-    entries = _Entries(" ".join(seed))
+    made = (filing.amended or when).isoformat(timespec="seconds")
+    answer = " ".join([diagnosis.model_dump_json(), issued, subject.patient_id, subject.study_uid])
+    versions = [_name(f"{answer} {one}") for one in filing.seeds()]
+    entries = _Entries(answer if len(versions) == 1 else f"{answer} {versions[-1]}")
     common: Plain = {}
     if subject.patient_id:
         sex = {"gender": diagnosis.patient.sex} if diagnosis.patient.sex else {}
@@ -158,19 +164,30 @@ def _bundle(
         observed.append(photo_valid(diagnosis, place) | shared | {"derivedFrom": [link]})
     if given := given_facts(diagnosis):
         observed.append(given | common | {"issued": issued})
+    observed = [one | {"status": filing.status} for one in observed]
     if filing.recorded:
-        observed.insert(0, recorded_observation(filing.recorded) | common | site)
+        observed.insert(0, recorded_observation(filing.recorded, filing.weight) | common | site)
+        if filing.is_confirmed:
+            observed[1]["note"] += notes(filing.weight)
+    if filing.contradicts:
+        observed[0]["note"] += notes(filing.contradicts)
     results = [entries.add(observation) for observation in observed]
     report: Plain = {
         "resourceType": "DiagnosticReport",
+        "language": spoken(),
         "text": {"status": "additional", "div": _div(sections(diagnosis, metrics, when, filing))},
         "contained": [_performer()],
+        **_replaces(versions),
+        "identifier": [
+            {"system": _ANSWER, "value": _name(answer)},
+            {"system": _REPORT, "value": versions[-1]},
+        ],
         "status": filing.status,
         "category": [coded(_SERVICE, "OTH", "Other")],
         "code": coded(CODES, "report", text("report_title")),
         **common,
         **_effective(diagnosis),
-        "issued": issued,
+        "issued": made,
         "performer": [{"reference": f"#{_PERFORMER}"}],
         "result": results,
         "media": [
@@ -195,9 +212,21 @@ def _bundle(
     return {
         "resourceType": "Bundle",
         "type": "collection",
-        "timestamp": issued,
+        "timestamp": made,
         "entry": entries.entries(),
     }
+
+
+def _name(seed: str) -> str:
+    return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, seed)}"
+
+
+def _replaces(versions: Sequence[str]) -> Plain:
+    """Return that a report replaces the version before it, which is named by its identifier."""
+    if len(versions) == 1:
+        return {}
+    before = {"type": "DiagnosticReport", "identifier": {"system": _REPORT, "value": versions[-2]}}
+    return {"extension": [{"url": _REPLACES, "valueReference": before}]}
 
 
 def _performer() -> Plain:
@@ -314,4 +343,5 @@ def _div(said: Sequence[Section]) -> str:
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
         for section in said
     ]
-    return f'<div xmlns="http://www.w3.org/1999/xhtml">{"".join(parts)}</div>'
+    tag = f'div xmlns="http://www.w3.org/1999/xhtml" lang="{spoken()}" xml:lang="{spoken()}"'
+    return f"<{tag}>{''.join(parts)}</div>"

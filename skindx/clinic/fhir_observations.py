@@ -21,14 +21,16 @@ from skindx.clinic.narrative import (
 from skindx.core.text import printable
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.checklist_advice import checklist_words
 from skindx.diagnosis.filing import (
     RecordedDiagnosis,
     urgent_first,
 )
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
+from skindx.diagnosis.record import Candidate, Diagnosis
+from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.models.urgent_risk import Question
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import joined, text, word
 
 CODES = "urn:skindx:observation"
 """System of the codes of observations; the guide lists them."""
@@ -39,7 +41,7 @@ _ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 _CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"
 _INTERPRETATION = "http://terminology.hl7.org/CodeSystem/v3-ObservationInterpretation"
 _DIGITS = 6
-"""Of a probability; two runtimes agree to fewer."""
+"""Decimals of a probability; two runtimes agree to fewer."""
 
 Plain = dict[str, Any]
 
@@ -125,10 +127,10 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
     components: list[Plain] = []
     for name, value in patient.given.items():
         fact = INTAKE[name]
-        code: Plain = {"text": fact.fhir}
+        code: Plain = {"text": word(fact.fhir)}
         if fact.loinc:
-            code = coded(_LOINC, fact.loinc, fact.question, fact.fhir)
-        shown: Plain = {"valueString": str(value)}
+            code = coded(_LOINC, fact.loinc, fact.question, word(fact.fhir))
+        shown: Plain = {"valueString": word(str(value))}
         if fact.unit == "years":
             years = {"value": value, "unit": "years", "system": _UNITS, "code": "a"}
             shown = {"valueQuantity": years}
@@ -137,7 +139,10 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
         return {}
     more = {"category": [coded(_CATEGORY, "survey", "Survey")], "component": components}
     return _observation(
-        "given-facts", text("facts_observed"), **more, note=notes(diagnosis.use_of_facts)
+        "given-facts",
+        text("facts_observed"),
+        **more,
+        note=notes(diagnosis.use_of_facts, *checklist_words(diagnosis)),
     )
 
 
@@ -149,7 +154,7 @@ def condition_concept(candidate: Candidate) -> Plain:
     if concept := snomed(candidate):
         codings.append(_snomed(concept))
     coding = {"coding": codings} if codings else {}
-    return coding | {"text": text_value(candidate.name)}
+    return coding | {"text": text_value(word(candidate.name))}
 
 
 def body_site(patient: Patient) -> Plain:
@@ -207,13 +212,13 @@ def text_value(value: str) -> str:
 
 def recorded_concept(one: RecordedDiagnosis) -> Plain:
     coding = {"coding": [{"system": ICD10_URI, "code": one.icd10}]} if one.icd10 else {}
-    return coding | {"text": text_value(one.name)}
+    return coding | {"text": text_value(word(one.name))}
 
 
-def recorded_observation(one: RecordedDiagnosis) -> Plain:
-    """Return what a clinician recorded; nobody is named as performer but by the login, in words."""
-    who = text("record_line", name=text("record_by"), value=one.who or text("record_unknown"))
-    remarks = notes(text("recorded_counts"), who)
+def recorded_observation(one: RecordedDiagnosis, weight: str) -> Plain:
+    """Return what a clinician recorded; who did so stands in a note, and is no performer."""
+    who = text("record_line", name=text("record_by"), value=one.by or text("record_unknown"))
+    remarks = notes(weight, who)
     observed = _observation(
         "recorded-diagnosis",
         text("record_observation"),

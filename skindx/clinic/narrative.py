@@ -18,22 +18,25 @@ from skindx.core.text import printable
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.checklist_advice import is_met
 from skindx.diagnosis.filing import (
     NOT_FILED,
     Filing,
     RecordLine,
+    agreement_with,
     possible,
     record_lines,
     status_sentence,
     urgent_first,
 )
-from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
+from skindx.diagnosis.record import Candidate, Diagnosis
+from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.models.conformal import Share
 from skindx.models.urgent_risk import Question
 from skindx.taxonomy import normalise
 from skindx.taxonomy.lexicon import Site, site_table
-from skindx.texts.catalogue import joined, percent, text
+from skindx.texts.catalogue import joined, percent, text, word
 
 SNOMED, SNOMED_URI = "SCT", "http://snomed.info/sct"
 ICD10, ICD10_URI, ICD10_OID = (
@@ -104,20 +107,36 @@ def sections(
     It was given at `when`, in local time. `study_date` is that of the photo's file, "" where the
     file gives none; None: the report is of no study.
     """
-    recorded = text("recorded_counts") if filing.recorded else ""
+    one = filing.recorded
+    compared = agreement_with(diagnosis, one) if one else ""
+    recorded = joined(filing.contradicts, compared, filing.weight)
     record = [line.sentence for line in record_lines(diagnosis, filing, when)]
     if study_date is not None:
+        recorded = joined(recorded, text("sr_unverified") if filing.status == "amended" else "")
         record.append(RecordLine("study", text("record_study"), study_date).sentence)
     parts = [
         ("notice", "notice_heading", [diagnosis.notice, *answer_texts.warnings(diagnosis)]),
-        ("record", "record_heading", [status_sentence(filing), recorded, *record]),
-        ("next-step", "step_heading", next_step(diagnosis)),
-        ("conditions", "resembles" if diagnosis.abstained else "may_be", _conditions(diagnosis)),
+        ("record", "record_heading", [status_sentence(filing, when), recorded, *record]),
+        (
+            "next-step",
+            "record_advised" if filing.is_advice_past else "step_heading",
+            next_step(diagnosis),
+        ),
+        (
+            "conditions",
+            "resembles" if diagnosis.abstained else "all_conditions",
+            _conditions(diagnosis),
+        ),
         (
             "photos",
             "photos_heading",
             [
-                joined(text("refused_photo", number=number), photo.boxes_found, *photo.remarks)
+                joined(
+                    text("refused_photo", number=number),
+                    photo.boxes_found,
+                    *photo.remarks,
+                    text("heat_off") if photo.heat_off else "",
+                )
                 for number, photo in enumerate(diagnosis.photos, 1)
             ],
         ),
@@ -134,12 +153,18 @@ def sections(
 
 
 def next_step(diagnosis: Diagnosis) -> list[str]:
-    """Return what to do and why, what is not ruled out, and that the model abstains if it does."""
+    """Return what to do, that the model abstains if it does, why, and what is not ruled out."""
     step, unsure = diagnosis.next_step, answer_texts.unsure(diagnosis)
     errors = joined(*answer_texts.errors(diagnosis))
-    return [step.advice, step.because, text("cannot_rule_out"), errors, unsure]
+    return [step.advice, unsure, step.because, text("cannot_rule_out"), errors]
 
 
+_HAD_ADVISED = {
+    "advice_urgent": "record_had_urgent",
+    "advice_soon": "record_had_soon",
+    "advice_routine": "record_had_routine",
+}
+"""Keys of what was advised before a clinician recorded a confirmed diagnosis, by the advice."""
 MOST_WORDS = 60
 """Words of a conclusion: who reads a list of reports reads no more."""
 
@@ -160,10 +185,15 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
         key = "record_conclusion" if has_set else "record_conclusion_likely"
         listed = text(key, names=names)
         short = text("record_conclusion_count", count=len(names))
-    recorded = filing.recorded
+    recorded, advice = filing.recorded, diagnosis.next_step.advice
+    if recorded and filing.is_advice_past:  # its place is before the software's answer
+        had = (said for key, said in _HAD_ADVISED.items() if text(key) == advice)
+        other = "record_had_urgent" if is_met(diagnosis) else "record_had_other"
+        advice = text(next(had, other))
+        listed, short = agreement_with(diagnosis, recorded), ""
     parts = {
         "recorded": _recorded(filing, 12),
-        "advice": diagnosis.next_step.advice,
+        "advice": advice,
         "conditions": listed,
         "no_disease": text("cannot_rule_out"),
         "notice": "" if recorded else text("notice_tool"),
@@ -205,9 +235,10 @@ class RiskFigure:
 def risk_is_sure(diagnosis: Diagnosis, risk: UrgentRisk) -> bool:
     """Return whether a risk may be reported: an abstention doubts it, and it may then only warn.
 
-    From the threshold on it stays; below, it would reassure falsely.
+    From the threshold on it stays; below, it would reassure falsely. Of a case that the model
+    learned nothing about it says nothing at all.
     """
-    return risk.is_reached or not diagnosis.abstained
+    return not diagnosis.beyond and (risk.is_reached or not diagnosis.abstained)
 
 
 def risk_figures(risk: UrgentRisk, question: Question) -> list[RiskFigure]:
@@ -274,13 +305,14 @@ def _conditions(diagnosis: Diagnosis) -> list[str]:
     rows = []
     for candidate in diagnosis.candidates:
         tier = shown_tier(diagnosis, candidate)
-        code = f"ICD-10-CM {candidate.icd10}" if candidate.icd10 else ""
-        facts = ", ".join(fact for fact in (code, tier) if fact)
+        code = text("code", name=candidate.icd10) if candidate.icd10 else ""
+        facts = ", ".join(fact for fact in (code, word(tier or "")) if fact)
         in_set = f", {text('in_set')}" if candidate.in_set and not diagnosis.abstained else ""
-        named = f"{candidate.name} ({facts})" if facts else candidate.name
+        named = f"{word(candidate.name)} ({facts})" if facts else word(candidate.name)
         rows.append(f"{named}: {percent(candidate.probability)}{in_set}.")
     known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
     rest = [*known, *answer_texts.unknown(diagnosis)]
     if diagnosis.abstained:
         return [*rows, *rest]
-    return [*rows, answer_texts.set_sentence(diagnosis), diagnosis.agreement, *rest]
+    weak = answer_texts.weak_spots(diagnosis)
+    return [*rows, answer_texts.set_sentence(diagnosis), *weak, diagnosis.agreement, *rest]

@@ -51,13 +51,13 @@ class Named:
         text = self.patient_id
         if len(text) > _ID_LENGTH or "\\" in text or text != printable(text):
             raise UserError(
-                f"the patient ID {printable(text)[:20]!r}… cannot stand in a record; give at most "
-                f"{_ID_LENGTH} printable characters and no backslash."
+                f"the patient ID {printable(text)[:20]!r}… cannot be stored in DICOM; give at "
+                f"most {_ID_LENGTH} printable characters without a backslash."
             )
         if self.study_uid and not is_uid(self.study_uid):
             raise UserError(
-                f"{printable(self.study_uid)[:70]!r} is no UID of a study; give digits and dots, "
-                "such as 1.2.826.0.1.3680043.1, at most 64 of them."
+                f"{printable(self.study_uid)[:70]!r} is not a study UID; give at most 64 digits "
+                "and dots, such as 1.2.826.0.1.3680043.1."
             )
 
 
@@ -81,11 +81,13 @@ def read_headers(photos: Sequence[bytes], named: Named) -> list[DicomFacts | Non
         try:
             facts = read_facts(photo) if is_dicom(photo[:HEAD]) else None
         except DamagedImage as error:
-            raise UserError(f"photo {number}: the DICOM file cannot be read: {error}.") from None
+            raise UserError(
+                f"photo {number} is a DICOM file that cannot be read: {error}."
+            ) from None
         if facts and named.patient_id not in ("", facts.identity.patient_id):
             raise UserError(
-                f"photo {number} is of another patient than the patient ID that was given; leave "
-                "the ID out, or give photos of that patient."
+                f"photo {number} belongs to another patient than --patient-id; remove "
+                "--patient-id, or give only photos of that patient."
             )
         headers.append(facts)
     return headers
@@ -97,8 +99,9 @@ def check_identity(headers: Sequence[DicomFacts | None], named: Named) -> None:
         if facts is None:
             if not named.patient_id:
                 raise UserError(
-                    f"photo {number} is no DICOM file, so --dicom-sr does not know whose it is; "
-                    "give --patient-id, and --study-uid if it belongs to a study that exists."
+                    f"photo {number} is not a DICOM file, so its patient is unknown to "
+                    "--dicom-sr; give --patient-id, and --study-uid if the photo belongs to an "
+                    "existing study."
                 )
             continue
         identity = facts.identity
@@ -109,8 +112,8 @@ def check_identity(headers: Sequence[DicomFacts | None], named: Named) -> None:
         ):
             if not is_uid(uid):
                 raise UserError(
-                    f"photo {number} names no {name} UID, so no report can refer to it; export it "
-                    "again from its archive."
+                    f"photo {number} has no {name} UID, so a report cannot refer to it; export "
+                    "the photo again from its archive."
                 )
 
 

@@ -5,14 +5,12 @@ and for each photo. The text of the whole answer stands before the groups, notic
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
-from skindx.clinic.fhir import Attachments, Subject, fhir_json, require_fhir
 from skindx.clinic.narrative import (
     ICD10,
     ICD10_OID,
@@ -26,26 +24,15 @@ from skindx.clinic.narrative import (
     sites,
     snomed,
 )
-from skindx.clinic.source_photos import (
-    Named,
-    check_identity,
-    dicom_file,
-    identity_of,
-    read_headers,
-    set_identity,
-    uid_of,
-    wrap_photo,
-)
-from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
-from skindx.core.private_files import write_private
+from skindx.clinic.source_photos import dicom_file, set_identity, uid_of
 from skindx.core.text import printable
 from skindx.diagnosis.filing import NOT_FILED, Filing
-from skindx.diagnosis.record import Candidate, Diagnosis, UrgentRisk
-from skindx.imaging.dicom_facts import DicomFacts
+from skindx.diagnosis.record import Candidate, Diagnosis, in_its_language
+from skindx.diagnosis.record_figures import UrgentRisk
+from skindx.imaging.dicom_facts import DicomFacts, DicomIdentity
 from skindx.imaging.dicom_pixels import EXPLICIT
 from skindx.models.urgent_risk import Question
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import text, word
 
 if TYPE_CHECKING:
     from highdicom.sr import (
@@ -63,6 +50,7 @@ _SERIES_NUMBER = 900
 _SIDES = {"left": "Left", "right": "Right", "both sides": "RightAndLeft"}
 
 
+@in_its_language(named=False)
 def structured_report(
     diagnosis: Diagnosis,
     photos: Sequence[DicomFacts],
@@ -72,16 +60,21 @@ def structured_report(
 ) -> bytes:
     """Return the report as a DICOM file; `photos` are the headers of the diagnosis' photos.
 
-    It is of the first photo's patient and study. `metrics` are the bundle's own.
+    It is of the first photo's patient and study. `metrics` are the bundle's own. The report on an
+    answer that a clinician corrected names the version before as its predecessor (PS3.3 C.17.2)
+    and lies in the series of the first. No clinician has signed any, so each is unverified, and it
+    says so. None is called final; a report that is not amended is called preliminary.
     """
     from highdicom.coding_schemes import CodingSchemeIdentificationItem
     from highdicom.sr import ComprehensiveSR
 
     identity = photos[0].identity
     filing = replace(filing, patient=filing.patient or identity.patient_id)
-    seed = hashlib.sha256(
-        f"{diagnosis.model_dump_json()} {when.isoformat()} {filing}".encode()
-    ).hexdigest()
+    same = f"{diagnosis.model_dump_json()} {when.isoformat()}"
+    seeds = [hashlib.sha256(f"{same} {one}".encode()).hexdigest() for one in filing.seeds()]
+    first, seed = seeds[0], seeds[-1]
+    earlier = [_report_instance(identity, first, seeds[-2])] if len(seeds) > 1 else None
+    made = filing.amended or when
     schemes = [
         CodingSchemeIdentificationItem(ICD10, name="ICD-10-CM", registry="HL7", uid=ICD10_OID),
         CodingSchemeIdentificationItem(_LOCAL, name="Codes of skindx"),
@@ -90,10 +83,11 @@ def structured_report(
     report = ComprehensiveSR(
         evidence=[_evidence(photo) for photo in photos],
         content=_content(diagnosis, photos, said, seed),
-        series_instance_uid=uid_of("series", seed),
+        series_instance_uid=uid_of("series", first),
         series_number=_SERIES_NUMBER,
         sop_instance_uid=uid_of("report", seed),
-        instance_number=1,
+        instance_number=len(seeds),
+        previous_versions=earlier,
         manufacturer="skindx",
         manufacturer_model_name=_short(diagnosis.source.name),
         software_versions=__version__,
@@ -104,11 +98,27 @@ def structured_report(
         series_description=text("sr_series"),
         coding_schemes=schemes,
         specific_character_set="ISO_IR 192",
-        content_date=when.date(),
-        content_time=when.time().replace(microsecond=0),
+        content_date=made.date(),
+        content_time=made.time().replace(microsecond=0),
     )
-    report.TimezoneOffsetFromUTC = when.strftime("%z")[:5] or "+0000"
+    if filing.status == "amended":  # neither a draft nor final, and the flag has no third value
+        del report.PreliminaryFlag
+    report.TimezoneOffsetFromUTC = made.strftime("%z")[:5] or "+0000"
+    if diagnosis.patient.age is not None:
+        report.PatientAge = f"{diagnosis.patient.age:03d}Y"
     return dicom_file(report, EXPLICIT)
+
+
+def _report_instance(identity: DicomIdentity, first: str, seed: str) -> "Dataset":
+    """Return what a report refers to of another one; `first` is the seed of its series."""
+    from pydicom.dataset import Dataset
+    from pydicom.uid import ComprehensiveSRStorage
+
+    dataset = Dataset()
+    dataset.StudyInstanceUID = identity.study_uid
+    dataset.SeriesInstanceUID = uid_of("series", first)
+    dataset.SOPClassUID, dataset.SOPInstanceUID = ComprehensiveSRStorage, uid_of("report", seed)
+    return dataset
 
 
 def _evidence(photo: DicomFacts) -> "Dataset":
@@ -224,7 +234,7 @@ def _groups(
     answers = [
         evaluation(
             _local("urgency", text("sr_urgency")),
-            _local(step.urgency, step.urgency.capitalize()),
+            _local(step.urgency, word(step.urgency).capitalize()),
         ),
         evaluation(
             _local("abstained", text("sr_abstained")),
@@ -298,7 +308,7 @@ def _codes(candidate: Candidate) -> "list[CodedConcept]":
     """Return a condition by SNOMED CT and by ICD-10-CM, by its key where it has neither."""
     from highdicom.sr import CodedConcept
 
-    name, concept = _short(candidate.name), snomed(candidate)
+    name, concept = _short(word(candidate.name)), snomed(candidate)
     coded = [CodedConcept(concept.code, SNOMED, concept.meaning)] if concept else []
     if candidate.icd10:
         coded.append(CodedConcept(candidate.icd10, ICD10, name))
@@ -314,132 +324,3 @@ def _local(code: str, meaning: str) -> "CodedConcept":
 def _short(value: str) -> str:
     """Return text for a short value of DICOM: one line of 64 characters without a backslash."""
     return " ".join(printable(value).replace("\\", "/").split())[:64].strip() or "–"
-
-
-MakePdf = Callable[[str, datetime], bytes]
-"""Makes the printed report from a patient ID ("": not known) and the time of the answer."""
-
-
-@dataclass
-class ReportFiles:
-    """Which files are asked for, and whom they are about."""
-
-    fhir: Path | None = None
-    dicom_sr: Path | None = None
-    named: Named = field(default_factory=Named)
-    pdf: Path | None = None
-    _headers: list[DicomFacts | None] = field(default_factory=list)
-
-    def check(self, photos: Sequence[bytes], paths: Sequence[Path] = ()) -> None:
-        """Raise UserError, before any work, for what could not or must not be written in the end.
-
-        `paths` are those of the photos, which no report replaces.
-        """
-        outputs = [path for path in (self.pdf, self.fhir, self.dicom_sr) if path]
-        if self.dicom_sr:
-            outputs += [self._wrapped(self.dicom_sr, n) for n in range(1, len(photos) + 1)]
-        taken = {path.resolve() for path in paths}
-        for path in outputs:
-            if path.resolve() in taken:
-                raise UserError(f"{path} is a photo or another report; give another file.")
-            if path.is_dir():
-                raise UserError(f"{path} is a folder; give a file.")
-            taken.add(path.resolve())
-        if self.named.study_uid and not (self.fhir or self.dicom_sr):
-            raise UserError(
-                "--study-uid names the study that a report belongs to; give --fhir or --dicom-sr "
-                "too, or leave it out."
-            )
-        if self.named.patient_id and not outputs:
-            raise UserError(
-                "--patient-id names whose photos a report is about; give --pdf, --fhir or "
-                "--dicom-sr too, or leave it out."
-            )
-        if self.fhir:
-            require_fhir("--fhir")
-        if self.dicom_sr:
-            require_extra("clinic", "highdicom", "pydicom", purpose="--dicom-sr")
-        self._headers = read_headers(photos, self.named) if outputs else []
-        if self.dicom_sr:
-            check_identity(self._headers, self.named)
-
-    def write(
-        self,
-        diagnosis: Diagnosis,
-        photos: Sequence[bytes],
-        metrics: dict[str, Any] | None,
-        pdf: MakePdf | None = None,
-    ) -> list[Path]:
-        """Write what is asked for, each file whole or absent, and return all of them.
-
-        A photo that is no DICOM file is wrapped beside a structured report. `metrics` are the
-        bundle's own. `pdf` makes the printed report, which FHIR carries too.
-        """
-        when = datetime.now().astimezone()
-        files: dict[Path, bytes] = {}
-        headers = self._headers
-        if path := self.dicom_sr:
-            report, wrapped, facts = dicom_files(
-                diagnosis, photos, headers, metrics, when, named=self.named
-            )
-            for number, photo in wrapped.items():
-                files[self._wrapped(path, number)] = photo
-            files[path] = report
-            headers = list(facts)
-        subject = subject_of(headers, self.named)
-        printed = pdf(subject.patient_id, when) if pdf else b""
-        if self.pdf and printed:
-            files[self.pdf] = printed
-        if self.fhir:
-            attached = Attachments(pdf=printed)
-            files[self.fhir] = fhir_json(diagnosis, metrics, when, subject, attached)
-        for file, data in files.items():
-            write_private(file, data)
-        return list(files)
-
-    @staticmethod
-    def _wrapped(report: Path, number: int) -> Path:
-        return report.with_name(f"{report.stem}-photo-{number}.dcm")
-
-
-def dicom_files(
-    diagnosis: Diagnosis,
-    photos: Sequence[bytes],
-    headers: Sequence[DicomFacts | None],
-    metrics: dict[str, Any] | None,
-    when: datetime,
-    *,
-    named: Named,
-    filing: Filing = NOT_FILED,
-) -> tuple[bytes, dict[int, bytes], list[DicomFacts]]:
-    """Return a structured report, each wrapped photo by its number, and the photos' headers.
-
-    A new study is of the day of its first photo, where that is known; the date of a study that
-    exists is not.
-    """
-    whose = identity_of(named, photos, headers)
-    days = [photo.taken[:10].replace("-", "") for photo in diagnosis.photos]
-    if not named.study_uid and not any(headers) and all(days):
-        whose = replace(whose, study_date=min(days))
-    wrapped: dict[int, bytes] = {}
-    facts: list[DicomFacts] = []
-    for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):
-        if header:
-            facts.append(header)
-            continue
-        wrapped[number], made = wrap_photo(photo, number, whose, diagnosis.patient)
-        facts.append(made)
-    report = structured_report(diagnosis, facts, metrics, when, filing)
-    return report, wrapped, facts
-
-
-def subject_of(headers: Sequence[DicomFacts | None], named: Named | None = None) -> Subject:
-    """Return whom an answer is about: as named, else as the first photo that is DICOM says."""
-    identities = [facts.identity for facts in headers if facts]
-    first = identities[0] if identities else None
-    named = named or Named()
-    return Subject(
-        named.patient_id or (first.patient_id if first else ""),
-        first.study_uid if first else named.study_uid,
-        tuple(facts.identity.instance_uid if facts else "" for facts in headers),
-    )

@@ -210,7 +210,7 @@ def color_trees(ranks: int, colors: int) -> list[Tree]:
     these are enough. Raises ValueError for more colors than ranks.
     """
     if not 1 <= colors <= ranks:
-        raise ValueError(f"{colors} colors need as many ranks, and there are {ranks}")
+        raise ValueError(f"{colors} colors need at least {colors} ranks, but there are {ranks}")
     share = ranks // colors
     arity = next(width for width in range(1, ranks + 1) if -(-(ranks - 1) // width) <= share)
     return [

@@ -216,8 +216,8 @@ class Reducer:
         if parameter in self._computed:
             if gradient is not None:
                 raise RuntimeError(
-                    f"{self._names[parameter]} has another use than its layer's, and the exchange "
-                    "sums the layer's alone; take exchange.kind=fused."
+                    f"{self._names[parameter]} is used outside its own layer, which this exchange "
+                    "does not support; set exchange.kind=fused."
                 )
         elif gradient is None:
             view.zero_()

@@ -81,7 +81,7 @@ class Fused(Exchange):
             if set(order) != set(names):
                 return  # other layers are split over the ranks now: they are planned again
             if sorted(order) != sorted(names) or sum(groups) != len(names) or min(groups) < 1:
-                raise UnfitStateError("exchange/groups is no plan of these parameters")
+                raise UnfitStateError("exchange/groups does not fit the parameters of this network")
             self.gradients.reorder(list(order))
             self.plan(groups)
             self.planned = True

@@ -50,7 +50,8 @@ def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]
     """
     if min(groups, default=0) < 1 or sum(groups) != len(trace.names):
         raise ValueError(
-            f"groups {list(groups)} do not share out the {len(trace.names)} tensors of the trace."
+            f"the groups {list(groups)} do not contain each of the {len(trace.names)} tensors of "
+            "the trace exactly once."
         )
     ready_s, sendings, first, through_s = trace.ready_s, list[Sending](), 0, 0.0
     for last in accumulate(groups):

@@ -44,15 +44,15 @@ class HierarchicalSettings(BucketedSettings):
                 return
             count = "the only rank is" if ranks == 1 else f"all {ranks} ranks are"
             raise UserError(
-                "exchange.kind=hierarchical sums inside each host and then between hosts, and "
-                f"{count} on one; set exchange.ranks_per_node to the ranks that share a network "
-                "link, or exchange.kind=dense."
+                f"exchange.kind=hierarchical needs ranks on several hosts, but {count} on one "
+                "host; set exchange.ranks_per_node to the number of ranks with a fast link "
+                "between them, or set exchange.kind=dense."
             )
         if ranks % wanted:
-            what = "more than" if wanted > ranks else "no divisor of"
+            what = "more than" if wanted > ranks else "not a divisor of"
             raise UserError(
-                f"exchange.ranks_per_node={wanted} is {what} the ranks that are started, {ranks}; "
-                "set it to the ranks that share a network link, or exchange.kind=dense."
+                f"exchange.ranks_per_node={wanted} is {what} the number of ranks ({ranks}); set "
+                "it to the number of ranks that share a network link, or set exchange.kind=dense."
             )
 
     def price(self, network: Network) -> Price:

@@ -304,7 +304,7 @@ class SparseExchange(Exchange):
     def load_state_dict(self, states: Sequence[State]) -> None:
         step = states[0].get("step")
         if type(step) is not int or step < 0:
-            raise UnfitStateError("exchange/step is no number of steps")
+            raise UnfitStateError("exchange/step is not a number of steps")
         self.step = step
         take_over(self.residual_M, states, "residual", self.fabric)
         if self._velocity_M is not None:

@@ -61,15 +61,15 @@ class FolderKind:
         lie there.
         """
         if path.is_symlink() and not path.exists():
-            raise UserError(f"{path} is a link that leads nowhere; give a new or empty folder.")
+            raise UserError(f"{path} is a symbolic link to nothing; give a new or empty folder.")
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a new or empty folder for {self.what}.")
         above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
         if not above.is_dir():
-            raise UserError(f"{above} is a file, and a folder is needed there.")
+            raise UserError(f"{above} is a file, not a folder; give another folder.")
         if not os.access(above, os.W_OK | os.X_OK):
             raise UserError(
-                f"{above} cannot be written, so {path} cannot be made; give another folder."
+                f"you may not write in {above}, so {path} cannot be created; give another folder."
             )
         names = {entry.name for entry in entries(path)} - _OF_REFUSED if path.exists() else set()
         known = self.mark in names
@@ -133,7 +133,9 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
     except FileNotFoundError as error:  # of a file system without folders of ours, such as /proc
-        raise UserError(f"{path} cannot be made ({error.strerror}); give another folder.") from None
+        raise UserError(
+            f"{path} cannot be created ({error.strerror}); give another folder."
+        ) from None
     try:
         yield temporary
     except BaseException as error:
@@ -313,7 +315,7 @@ def only_writer(path: Path, work: str = "process", wait_s: float = math.inf) -> 
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise UserError(
-                        f"another {work} is at work in {path}; wait for it, or end it."
+                        f"another {work} is running in {path}; wait until it ends, or stop it."
                     ) from None
                 time.sleep(0.05)
         yield descriptor
@@ -336,8 +338,8 @@ def keep_old(path: Path) -> Path:
     except FileExistsError:
         if old.is_symlink() or not old.is_file() or sha256_file(old) != sha256_file(path):
             raise UserError(
-                f"{old} is in the way: {path.name} is kept there before it is written anew; move "
-                "it away and run the same command again."
+                f"{old} exists, but a copy of {path.name} must be kept under this name; move "
+                f"{old} away and run the same command again."
             ) from None
     except OSError:  # a file system without hard links
         with atomic_file(old) as temporary:

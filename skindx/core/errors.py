@@ -66,7 +66,7 @@ class Deprecation:
 
 
 DEPRECATED = {
-    "skindx doctor --no-prebuild": Deprecation("leave it out: it has no effect", "1.0", "1.2")
+    "skindx doctor --no-prebuild": Deprecation("remove it, because it has no effect", "1.0", "1.2")
 }
 """Every stable name that goes: each warns for one minor version or more (docs/project/stability.md)
 and its line goes with it."""
@@ -75,7 +75,7 @@ and its line goes with it."""
 def deprecated(name: str, *, stacklevel: int = 2) -> None:
     """Warn that a name of DEPRECATED will be removed; the warning points to the caller's caller."""
     of = DEPRECATED[name]
-    sentence = f"{name} goes with skindx {of.goes}; {of.instead}."
+    sentence = f"{name} will be removed in skindx {of.goes}; {of.instead}."
     warnings.warn(sentence, DeprecatedName, stacklevel=stacklevel + 1)
 
 
@@ -106,8 +106,8 @@ def is_full(folder: Path) -> bool:
 def full_disk(folder: Path) -> UserError:
     """Return the error of a job that found no room for what it makes in `folder`."""
     return UserError(
-        f"the disk of {folder} is full; make room there and run the same command again, which "
-        f"goes on with what is finished."
+        f"the disk of {folder} is full; free some space on it and run the same command again, "
+        "which continues from the finished part."
     )
 
 
@@ -152,5 +152,5 @@ def refuse_unknown(what: str, named: Iterable[str], known: Sequence[str]) -> Non
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UnknownKeyword(
-                f"{what}: unknown keyword {name!r}; {hint}Valid: {', '.join(known)}."
+                f"{what} has no keyword {name!r}; {hint}Valid: {', '.join(known)}."
             )

@@ -58,8 +58,8 @@ def check_version(entry: "EntryPoint") -> None:
     name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
     if name in FOLDERS and version != skindx.__version__:
         raise UserError(
-            f"{name} has version {version}, and this is skindx {skindx.__version__}; "
-            f"{how_to_install(name)}."
+            f"{name} has version {version}, but skindx has version {skindx.__version__}, and both "
+            f"must be the same; {how_to_install(name)}."
         )
 
 
@@ -82,8 +82,8 @@ def load_entry(entry: "EntryPoint", what: str) -> Any:
         distribution = entry.dist.name if entry.dist else entry.value
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
-            f"{what} comes from {distribution}, which cannot be imported ({reason}); update or "
-            f"uninstall {distribution}."
+            f"{what} comes from the package {distribution}, which cannot be imported ({reason}); "
+            f"update or uninstall {distribution}."
         ) from error
 
 
@@ -155,10 +155,10 @@ class Family:
         valid = f"{hint}Valid: {', '.join(self.names)}" if self.names else "none is installed"
         if self._travels:
             return (
-                f"{kind!r} is no {self.noun} that is installed here; {valid}; for another one, "
-                "install the package that brings it."
+                f"the {self.noun} {kind!r} is not installed; install the package that has it, or "
+                f"choose another ({valid})."
             )
-        return f"{kind!r} is no {self.noun}; {valid}."
+        return f"{kind!r} is not a valid {self.noun}; {valid}."
 
     def loaded(self) -> dict[str, Any]:
         """Return the objects of all kinds, without the entry points that cannot be imported."""

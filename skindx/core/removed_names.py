@@ -22,64 +22,65 @@ class Removal:
 
     def sentence(self, name: str) -> str:
         """Return what is said of the name, without a full stop."""
-        return f"{name} is gone since {self.since}: {self.instead}"
+        return f"{name} was removed in skindx {self.since}; {self.instead}"
 
 
-_NO_FIGURE = "no figure showed a gain of it"
-_FITS = "take owt, or engine.zero=3 for a network that is too large for one GPU"
+_NO_GAIN = "because measurements showed no gain"
+_FITS = "use owt, or engine.zero=3 for a network that is too large for one GPU"
 _FITTED = (
-    "fitted weights did worse than the plain mean on images that they were not fitted on; take "
-    "kind mean or vote"
+    "use mean or vote, because fitted weights were worse than the plain mean on images that they "
+    "were not fitted on"
 )
-_TABLE = "`skindx dedup embed` with it first writes the table that the audit reads"
+_TABLE = (
+    "give this option to `skindx dedup embed` instead, which writes the table that the audit reads"
+)
 
 REMOVED = {
     name: Removal(instead)
     for name, instead in {
-        "verb gallery": "`skindx review DATASET` shows the images that were kept and those left "
-        "out, with the reasons; delete galleries that older versions wrote",
-        "verb annotate": "use `skindx review DATASET --reason box`, and `skindx boxes propose` "
-        "for --bundle",
-        "verb screen": "`skindx new FOLDER` looks at a folder, and after `skindx build` the review "
-        "page shows what was left out, with the reasons",
-        "verb dedup sweep": "`dedup.copies` verifies what hashes find, and `skindx bench data "
-        "threshold` measures what a threshold costs",
-        "verb plan network": "`skindx bench network` measures the network between ranks",
+        "verb gallery": "run `skindx review DATASET` to see the images that were kept and "
+        "excluded, and delete galleries of older versions",
+        "verb annotate": "run `skindx review DATASET --reason box`, and `skindx boxes propose` "
+        "in place of --bundle",
+        "verb screen": "run `skindx new FOLDER` before the build, and `skindx review DATASET` "
+        "after it to see the excluded images",
+        "verb dedup sweep": "set `dedup.copies` to verify what hashes find, or run `skindx bench "
+        "data threshold` to measure a threshold",
+        "verb plan network": "run `skindx bench network` to measure the network between ranks",
         "verb audit --weights": _TABLE,
         "verb audit --bundle": _TABLE,
-        "verb audit --quality": "the build leaves out dark, blurred and blank images by the "
-        "recipe's `screen`",
-        "verb audit --plant": "`skindx bench honesty labels` plants wrong labels and scores the "
-        "ranking",
-        "verb audit --combine": "the ranking always combines all evidence; leave it out",
+        "verb audit --quality": "remove it, because the build excludes dark, blurred and blank "
+        "images by `screen` in the recipe",
+        "verb audit --plant": "run `skindx bench honesty labels`, which plants wrong labels and "
+        "scores the ranking",
+        "verb audit --combine": "remove it, because the ranking always combines all evidence",
         "verb build --diff": "compare the columns sha256, label and split of both manifest.parquet",
-        "verb remove --gallery": "delete galleries that older versions wrote; DATASET/gallery goes "
-        "by itself",
-        "verb train --suggest": f"{_NO_FIGURE}; train members with `trunk: frozen`, which say the "
-        "same",
-        "verb plan --html": "the terminal shows the plan, and --json writes every candidate",
+        "verb remove --gallery": "remove it, and delete galleries of older versions yourself "
+        "(DATASET/gallery is deleted automatically)",
+        "verb train --suggest": f"train members with `trunk: frozen` instead, {_NO_GAIN}",
+        "verb plan --html": "remove it, because the terminal shows the plan and --json writes "
+        "every candidate",
         "verb plan make --devices": "measure on the other device with `skindx plan measure`",
-        "verb plan make --one-rank-s": "`skindx plan measure` times a step; give its file by "
-        "--trace",
-        "verb plan check --nodes": "a plan is checked against a run, which knows its nodes; leave "
-        "it out",
-        "verb publish --format=webdataset": "the hub's Parquet files stream as well; take hub or "
-        "imagefolder",
-        "verb export --to=sparse": f"{_NO_FIGURE}; take onnx or openvino, with --precision int8 "
-        "for speed",
-        "train soups": f"{_NO_FIGURE}; keep the members themselves, or take recipe.ema",
-        "train distil": f"{_NO_FIGURE}; train the small network as a member of its own",
-        "train members[].snapshots": f"{_NO_FIGURE}; leave it out",
-        "train members[].targets": f"{_NO_FIGURE}; leave it out",
-        "train members[].trunk=lora": f"{_NO_FIGURE}; take trained, or frozen",
+        "verb plan make --one-rank-s": "run `skindx plan measure` to time a step, and give its "
+        "file with --trace",
+        "verb plan check --nodes": "remove it, because the run stores its number of nodes",
+        "verb publish --format=webdataset": "use hub or imagefolder (the Parquet files of hub can "
+        "be streamed too)",
+        "verb export --to=sparse": "use onnx or openvino, with --precision int8 for speed, "
+        f"{_NO_GAIN}",
+        "train soups": f"keep the members themselves or use recipe.ema, {_NO_GAIN}",
+        "train distil": f"train the small network as a separate member, {_NO_GAIN}",
+        "train members[].snapshots": f"remove it, {_NO_GAIN}",
+        "train members[].targets": f"remove it, {_NO_GAIN}",
+        "train members[].trunk=lora": f"use trained or frozen, {_NO_GAIN}",
         "train ensemble.combine=weighted": _FITTED,
         "train ensemble.combine=greedy": _FITTED,
-        "train engine.parallel=tensor": f"no figure showed a gain: {_FITS}",
-        "train engine.parallel=model": "a pipeline of stages was slower than owt wherever it was "
-        f"measured: {_FITS}",
-        "train engine.parallel=operators": "it was no faster than one weird trick; take owt",
-        "recipe dedup.embeddings": "`copies` finds what hashes miss, and verifies it",
-        "recipe fetch.partition": "one crawl asks all hosts; leave it out",
+        "train engine.parallel=tensor": f"{_FITS}, {_NO_GAIN}",
+        "train engine.parallel=model": f"{_FITS}, because a pipeline of stages was slower than owt "
+        "in every measurement",
+        "train engine.parallel=operators": "use owt, because operators was no faster",
+        "recipe dedup.embeddings": "use `copies`, which finds and verifies what hashes miss",
+        "recipe fetch.partition": "remove it, because one crawl queries all hosts",
         "recipe screen.ood": "run `skindx audit --off-topic` after the build instead",
     }.items()
 }

@@ -36,8 +36,8 @@ def expanded(value: Any, origin: str) -> Any:
     for name in names:
         if name not in os.environ:
             raise UserError(
-                f"{origin} uses the environment variable {name}, which is not set; "
-                f"export {name}=VALUE and try again."
+                f"{origin} needs the environment variable {name}, which is not set; run `export "
+                f"{name}=VALUE` and then the same command again."
             )
     text = _VARIABLE.sub(lambda match: os.environ[match[1]], value)
     if host := host_of(text):
@@ -73,8 +73,8 @@ def check_secret(name: str, host: str, origin: str) -> None:
     where = "every site that is asked" if host == ANY_HOST else host
     line = ",".join([*allowed, f"{name}@{host}"])
     raise UserError(
-        f"{origin} sends {name} of this machine to {where}, and only you can allow that; if you "
-        f"trust it, run `export {ALLOWED}='{line}'` and try again."
+        f"{origin} would send the value of the environment variable {name} to {where}; if you "
+        f"trust this server, run `export {ALLOWED}='{line}'` and then the same command again."
     )
 
 

@@ -45,9 +45,11 @@ def with_group(pattern: str) -> str:
         with warnings.catch_warnings(action="ignore"):  # of what `re` may mean one day
             groups = re.compile(pattern).groups
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"not a regular expression ({error})") from None
+        raise ValueError(f"this is not a valid regular expression ({error})") from None
     if groups < 1:
-        raise ValueError("needs one pair of brackets around the name that it finds")
+        raise ValueError(
+            "the pattern must have exactly one pair of brackets, around the part that is the name"
+        )
     return pattern
 
 
@@ -56,7 +58,7 @@ NamePattern = Annotated[str, AfterValidator(with_group)]
 
 
 _NO_NUMBER = PydanticCustomError(
-    "truth_value", "write a number: YAML reads yes, no, on and off as truth values"
+    "truth_value", "YAML reads yes, no, on and off as true or false; write a number"
 )
 
 
@@ -241,15 +243,19 @@ def read_yaml(path: Path, loader: type[yaml.SafeLoader] | None = None) -> dict[s
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); give a YAML text file.") from None
+        raise UserError(
+            f"{path} cannot be read ({error}); give a text file in YAML format."
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
-        raise UserError(f"{path} is not valid YAML: {detail}") from None
+        raise UserError(f"{path} is not valid YAML, so correct it: {detail}") from None
     if value is None:
         return {}
     _refuse_bursting(value, path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
+        raise UserError(
+            f"{path} has no settings; write each setting on its own line as `key: value`."
+        )
     return value
 
 
@@ -267,8 +273,8 @@ class _Loader(PlainWords, yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in lines:
                     raise _RepeatedKeyError(
-                        f"the key {key.value!r} stands in line {lines[key.value]} and again in "
-                        f"line {line}, and only one would count; merge the two"
+                        f"the key {key.value!r} is on line {lines[key.value]} and again on line "
+                        f"{line}; delete one of the two lines"
                     )
                 lines[key.value] = line
         return super().construct_mapping(node, deep)
@@ -323,8 +329,8 @@ def _refuse_bursting(value: Any, path: Path) -> None:
 
     if size(value) > _MOST_VALUES:
         raise UserError(
-            f"{path} holds more than {_MOST_VALUES} values once its aliases (*name) are written "
-            "out; write them out yourself, or correct them."
+            f"{path} has more than {_MOST_VALUES} values after its YAML aliases (*name) are "
+            "expanded; write the values without aliases."
         )
 
 
@@ -332,13 +338,18 @@ def _assign(raw: dict[str, Any], assignment: str) -> str:
     """Set what `assignment` says; return its key."""
     key, equals, text = assignment.partition("=")
     if not equals or not key:
-        raise UserError(f"--set {assignment!r} must look like a.b=value.")
+        raise UserError(
+            f"--set {assignment!r} has the wrong form; write it as --set key=value, for example "
+            "--set recipe.batch=32."
+        )
     try:
         value = _load(text, _WrittenLoader)
     except _RepeatedKeyError as error:
         raise UserError(f"--set {assignment!r}: {error}.") from None
     except yaml.YAMLError:
-        raise UserError(f"--set {assignment!r}: the value is not valid YAML; quote it.") from None
+        raise UserError(
+            f"--set {assignment!r} has a value that is not valid YAML; put the value in quotes."
+        ) from None
     *parents, last = key.split(".")
     node: Any = raw
     for part in parents:
@@ -347,7 +358,10 @@ def _assign(raw: dict[str, Any], assignment: str) -> str:
         else:
             node = node.setdefault(part, {})
         if not isinstance(node, dict | list):
-            raise UserError(f"--set {assignment!r}: {part!r} is a single value, it has no keys.")
+            raise UserError(
+                f"--set {assignment!r} is wrong, because {part!r} is a single value without keys "
+                "below it; run with --set help=1 for the list of settings."
+            )
     if isinstance(node, list):
         node[_index(node, last, assignment)] = value
     else:
@@ -358,6 +372,7 @@ def _assign(raw: dict[str, Any], assignment: str) -> str:
 def _index(node: Sequence[Any], part: str, assignment: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
         raise UserError(
-            f"--set {assignment!r}: {part!r} must be a position from 0 to {len(node) - 1}."
+            f"--set {assignment!r} addresses a list; write a position from 0 to {len(node) - 1} "
+            f"in place of {part!r}."
         )
     return int(part)

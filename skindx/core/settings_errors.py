@@ -32,7 +32,7 @@ def what_is_wrong(
     unknown = {item["loc"] for item in errors if item["type"] == _UNKNOWN}
     if other := next((file for key, file in _FILES.items() if (key,) in unknown), ""):
         needed = next((file for key, file in _FILES.items() if key in cls.model_fields), "")
-        return f"{origin} holds {other}; give {needed or 'another file'}."
+        return f"{origin} contains {other}; give {needed or 'another file'}."
     causes = [item for item in errors if not _follows(item, errors)]
     causes.sort(key=lambda item: (item["type"] != _REMOVED, item["type"] != _UNKNOWN))
     places: dict[
@@ -46,7 +46,7 @@ def what_is_wrong(
         by_hand = any(f"{where}.".startswith(f"{key}.") for key in assigned)
         told.append(f"{'--set' if by_hand else origin}: {_at(cls, where, items, listed)}")
     more = len(places) - len(told)
-    return " Also ".join(told) + (f" {more} more mistakes come after these." if more else "")
+    return " Also ".join(told) + (f" There are {more} more mistakes." if more else "")
 
 
 def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]) -> str:
@@ -63,7 +63,7 @@ def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]
         valid = re.findall(r"'([^']+)'", first["ctx"]["expected_tags"])
         hint = _nearest(str(first["ctx"]["tag"]), valid)
         name = first["ctx"]["discriminator"].strip("'")
-        tag = f"{first['ctx']['tag']!r} is no {name}"
+        tag = f"{first['ctx']['tag']!r} is not a valid {name}"
         return f"{where!r}: {tag}; {hint}Valid: {', '.join(valid)}."
     message = ", or ".join(dict.fromkeys(map(_plainly, items)))
     if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
@@ -87,13 +87,13 @@ def _unknown_key(
     hint = f"did you mean {below[0]!r}? " if below else _nearest(str(loc[-1]), valid)
     parent = where.rpartition(".")[0]
     if not valid:
-        return f"unknown key {where!r}; nothing can stand below {parent!r}, take it out."
+        return f"there is no setting {where!r}; {parent!r} has no settings, so remove it."
     if parent in listed:
-        return f"unknown key {where!r}; {hint or 'take it out'}".rstrip("? ") + (
+        return f"there is no setting {where!r}; {hint or 'remove it'}".rstrip("? ") + (
             "?" if hint else "."
         )
     listed.add(parent)
-    return f"unknown key {where!r}; {hint}Valid: {', '.join(dict.fromkeys(valid))}."
+    return f"there is no setting {where!r}; {hint}Valid: {', '.join(dict.fromkeys(valid))}."
 
 
 _MEMBER = re.compile(r"constrained-\w+|literal\[.*\]|int|float|str|bool|function-.*")
@@ -173,13 +173,13 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
 _FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
 """Key that shows which kind of file the settings come from, and the file's name in messages."""
 _LIST = "it must be a list: [a, b], or lines that begin with `- `"
-_MAPPING = "it must hold `key: value` lines"
+_MAPPING = "it must have lines of the form `key: value`"
 _SENTENCES = {
     "int_parsing": "it must be a whole number",
     "int_from_float": "it must be a whole number",
     "float_parsing": "it must be a number",
     "bool_parsing": "it must be true or false",
-    "int_parsing_size": "it is larger than any number that is allowed",
+    "int_parsing_size": "it is too large",
     "tuple_type": _LIST,
     "list_type": _LIST,
     "dict_type": _MAPPING,
@@ -196,10 +196,10 @@ def _plainly(error: Any) -> str:
     if error["type"] in _SENTENCES:
         return _SENTENCES[error["type"]]
     if error["type"] == "union_tag_not_found":
-        return f"it needs the key {error['ctx']['discriminator']}, which says what it is"
+        return f"it needs the key {error['ctx']['discriminator']}; add this key"
     if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(
         "^https?:"
     ):
-        return "write a URL, as in https://host/path"
+        return "write a URL such as https://host/path"
     message: str = error["msg"]
     return message.removeprefix("Value error, ").replace("Input should be", "it must be")

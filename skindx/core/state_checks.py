@@ -26,20 +26,20 @@ def check_like(given: Any, like: Any, where: str) -> None:
     """
     if isinstance(like, Tensor | np.ndarray):
         if not isinstance(given, Tensor if isinstance(like, Tensor) else np.ndarray):
-            raise UnfitStateError(f"{where} is no {_kind(like)}")
+            raise UnfitStateError(f"{where} is not of the type {_kind(like)}")
         if tuple(given.shape) != tuple(like.shape) or given.dtype != like.dtype:
-            raise UnfitStateError(f"{where} is {_words(given)} and must be {_words(like)}")
+            raise UnfitStateError(f"{where} is {_words(given)}, but must be {_words(like)}")
     elif isinstance(like, Mapping):
         _check_names(given, like, where)
         for name, value in like.items():
             check_like(given[name], value, f"{where}/{name}" if where else str(name))
     elif isinstance(like, list | tuple):
         if not isinstance(given, list | tuple) or len(given) != len(like):
-            raise UnfitStateError(f"{where} is no list of {len(like)}")
+            raise UnfitStateError(f"{where} is not a list of {len(like)} values")
         for number, (value, wanted) in enumerate(zip(given, like, strict=True)):
             check_like(value, wanted, f"{where}/{number}")
     elif not _is_a(given, like):
-        raise UnfitStateError(f"{where} is no {_kind(like)}")
+        raise UnfitStateError(f"{where} is not of the type {_kind(like)}")
 
 
 def check_tensors(given: Mapping[str, Tensor], like: Mapping[str, Tensor], where: str) -> None:
@@ -53,7 +53,7 @@ def check_tensors(given: Mapping[str, Tensor], like: Mapping[str, Tensor], where
         real = tensor.is_floating_point() and wanted.is_floating_point()
         if tensor.shape != wanted.shape or not (real or tensor.dtype == wanted.dtype):
             raise UnfitStateError(
-                f"{where}/{name} is {_words(tensor)} and must be {_words(wanted)}"
+                f"{where}/{name} is {_words(tensor)}, but must be {_words(wanted)}"
             )
 
 
@@ -61,7 +61,7 @@ def check_finite(given: Mapping[str, Tensor], where: str) -> None:
     """Raise UnfitStateError for a tensor with a number that is NaN or infinite."""
     for name, tensor in given.items():
         if not is_finite(tensor):
-            raise UnfitStateError(f"{where}/{name} holds numbers that are not finite: damaged")
+            raise UnfitStateError(f"{where}/{name} is damaged: some of its numbers are not finite")
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -75,7 +75,7 @@ def is_finite(tensor: Tensor) -> bool:
 def check_list(given: Any, kind: type, where: str) -> Sequence[Any]:
     """Return `given`, a list of values of one kind. Raises UnfitStateError for anything else."""
     if not isinstance(given, list | tuple) or any(type(value) is not kind for value in given):
-        raise UnfitStateError(f"{where} is no list of {kind.__name__}")
+        raise UnfitStateError(f"{where} is not a list of {kind.__name__}")
     return given
 
 

@@ -84,7 +84,9 @@ def open_plain(path: Path, most: int) -> int:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be opened ({error.strerror}); give a plain file.") from None
+        raise UserError(
+            f"{path} cannot be opened ({error.strerror}); give a plain file that you may read."
+        ) from None
     facts = os.fstat(descriptor)
     problem = ""
     if not stat.S_ISREG(facts.st_mode):
@@ -93,7 +95,9 @@ def open_plain(path: Path, most: int) -> int:
         problem = f"has {facts.st_size} bytes, and at most {most} are read"
     if problem:
         os.close(descriptor)
-        raise UserError(f"{path} {problem}; it is not the file that is expected, do not use it.")
+        raise UserError(
+            f"{path} {problem}; it is damaged or the wrong file, so replace it with a correct file."
+        )
     return descriptor
 
 
@@ -102,7 +106,10 @@ def read_plain(path: Path, most: int = MEGABYTE) -> bytes:
     with open(open_plain(path, most), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise UserError(f"{path} has more than {most} bytes; do not use it.")
+        raise UserError(
+            f"{path} is larger than the limit of {most} bytes, so it is damaged or the wrong "
+            "file; replace it with a correct file."
+        )
     return content
 
 
@@ -118,11 +125,13 @@ def parse_json(
             parse_float=_finite if finite else None,
         )
     except RecursionError:
-        raise UserError(f"{origin} is nested too deeply; do not use it.") from None
+        raise UserError(
+            f"{origin} has too many nested levels; replace it with a correct copy."
+        ) from None
     except ValueError as error:
-        raise UserError(f"{origin} is not valid JSON ({error}); make it again.") from None
+        raise UserError(f"{origin} is not valid JSON ({error}); correct or replace it.") from None
     if not isinstance(value, dict):
-        raise UserError(f"{origin} must hold a JSON object, not a {type(value).__name__}.")
+        raise UserError(f"{origin} is not a JSON object ({{...}}); correct or replace it.")
     _check_depth(value, origin, deepest)
     return value
 
@@ -138,7 +147,10 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
     """Read a YAML mapping of plain values, without aliases, from a plain file."""
     value = read_plain_values(path, most)
     if not isinstance(value, dict):
-        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
+        raise UserError(
+            f"{path} has no lines of the form `key: value`; correct it, or replace it with a "
+            "correct copy."
+        )
     return value
 
 
@@ -153,7 +165,9 @@ def read_plain_values(path: Path, most: int = MEGABYTE) -> Any:
         if isinstance(error, UserError):
             raise
         detail = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is not valid YAML: {detail}.") from None
+        raise UserError(
+            f"{path} is not valid YAML ({detail}); correct it, or replace it with a correct copy."
+        ) from None
     return value
 
 
@@ -167,7 +181,10 @@ def _check_depth(value: Any, origin: str, deepest: int) -> None:
     ]:
         depth += 1
         if depth > deepest:
-            raise UserError(f"{origin} is nested more than {deepest} deep.")
+            raise UserError(
+                f"{origin} has more than {deepest} nested levels; correct it, or replace it with "
+                "a correct copy."
+            )
 
 
 def _check_events(text: str, origin: str) -> None:
@@ -175,22 +192,31 @@ def _check_events(text: str, origin: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            raise UserError(f"{origin} uses a YAML alias (*{event.anchor}); write the value out.")
+            raise UserError(
+                f"{origin} uses the YAML alias *{event.anchor}, which is not allowed; write the "
+                "value itself."
+            )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.ScalarEvent) and len(event.value) > _LONGEST_SCALAR:
-            raise UserError(f"{origin} has a value of more than {_LONGEST_SCALAR} characters.")
+            raise UserError(
+                f"{origin} has a value of more than {_LONGEST_SCALAR} characters; shorten it, or "
+                "replace the file with a correct copy."
+            )
         if depth > _DEEPEST:
-            raise UserError(f"{origin} is nested more than {_DEEPEST} deep.")
+            raise UserError(
+                f"{origin} has more than {_DEEPEST} nested levels; correct it, or replace it with "
+                "a correct copy."
+            )
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise ValueError(f"the key {key[:40]!r} stands twice")
+            raise ValueError(f"the key {key[:40]!r} occurs twice")
         mapping[key] = value
     return mapping
 

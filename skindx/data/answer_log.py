@@ -120,7 +120,8 @@ class AnswerLog:
         last = ((key, rows[-1]) for (of, key), rows in self._history.items() if of == question)
         return {key: answer for key, answer in last if answer}
 
-    def of(self, question: Question, key: Key) -> ReviewAnswer | None:
+    def latest(self, question: Question, key: Key) -> ReviewAnswer | None:
+        """Return the last answer to a question; None where there is none."""
         rows = self._history.get((question, key))
         return rows[-1] if rows else None
 
@@ -131,7 +132,7 @@ class AnswerLog:
     def check(self, question: Question, key: Key, revision: int | None) -> None:
         """Raise AnsweredMeanwhileError where a question is beyond the `revision` given."""
         if revision is not None and self.revision(question, key) != revision:
-            raise AnsweredMeanwhileError(_meanwhile(self.of(question, key)))
+            raise AnsweredMeanwhileError(_meanwhile(self.latest(question, key)))
 
     def take_changes(self) -> list[Key]:
         """Return whose answers changed since this was called last, by anybody."""
@@ -152,7 +153,7 @@ class AnswerLog:
         """Give a question the answer again that it had at revision `before`; as `add` does."""
         rows = self._history.get((question, key), ())
         if not 0 <= before <= len(rows):
-            raise UserError("there is nothing to undo here; load the page again.")
+            raise UserError("there is no answer to undo; reload the page and look again.")
         self._append(question, key, rows[before - 1] if before else None, revision, by)
 
     def _append(
@@ -201,7 +202,7 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
 def _only_appender(path: Path) -> Iterator[int]:
     """Hold the file against other writers, who may have put another one in its place."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path} is no plain file; put a file there, or delete it.")
+        raise UserError(f"{path} is no plain file; move it away and answer again.")
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         try:
@@ -327,12 +328,14 @@ def _row(row: Mapping[str, str], where: str) -> tuple[Question, Key, ReviewAnswe
     )
     if question is None or (verdict not in QUESTION_OF and verdict != UNDONE):
         raise UserError(
-            f"{where}: the verdict {verdict!r} is none of {', '.join(QUESTION_OF)}; correct it."
+            f"{where}: the verdict {verdict!r} is unknown; write one of {', '.join(QUESTION_OF)}."
         )
     pair = question == "copy" or (question == "note" and cells["sha256_b"])
     key = _key([cells["sha256"], *([cells["sha256_b"]] if pair else [])], where)
     if verdict == "relabel" and not cells["label"]:
-        raise UserError(f"{where}: the verdict relabel needs a class in the column label.")
+        raise UserError(
+            f"{where}: the verdict relabel needs the correct class; write it into the column label."
+        )
     if verdict == UNDONE:
         return question, key, None
     about = (cells[name] for name in ("by", "when", "note", "label"))
@@ -343,9 +346,14 @@ def _key(given: Iterable[str], where: str) -> Key:
     key = tuple(sorted(sha256.strip().lower() for sha256 in given))
     for sha256 in key:
         if not is_sha256(sha256):
-            raise UserError(f"{where}: {sha256[:70]!r} is no whole SHA-256 of 64 digits.")
+            raise UserError(
+                f"{where}: {sha256[:70]!r} is not a SHA-256; write its 64 hexadecimal digits, or "
+                "delete the line."
+            )
     if len(set(key)) < len(key):
-        raise UserError(f"{where}: a pair has two images, and this is one.")
+        raise UserError(
+            f"{where}: both images of the pair are the same; correct the line, or delete it."
+        )
     return key
 
 
@@ -361,8 +369,8 @@ def _read_older(
         if verdict.strip() not in VERDICTS[question]:
             one, other = VERDICTS[question]
             raise UserError(
-                f"{where}: the verdict {verdict.strip()!r} is neither {one} nor {other}; "
-                f"correct it."
+                f"{where}: the verdict {verdict.strip()!r} does not fit here; write {one} or "
+                f"{other}."
             )
         about = (row.get(name, "") for name in ("by", "when", "note"))
         yield key, ReviewAnswer(verdict.strip(), *about)

@@ -106,7 +106,10 @@ def read_blocklist(path: Path) -> BlockList:
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from None
+        raise UserError(
+            f"the block list {path} cannot be read ({error}); restore it from a backup, or check "
+            "its permissions."
+        ) from None
     for number, line in enumerate(lines, 1):
         try:
             entry = Blocked(**json.loads(line))
@@ -117,7 +120,10 @@ def read_blocklist(path: Path) -> BlockList:
         except (ValueError, TypeError, AttributeError, RecursionError):
             sound = False
         if not sound:
-            raise UserError(f"{path}, line {number}, is no entry of a block list; correct it.")
+            raise UserError(
+                f"line {number} of the block list {path} is damaged; restore the file from a "
+                "backup."
+            )
     return BlockList(entries)
 
 

@@ -139,9 +139,9 @@ def settles(log: AnswerLog, sha256: str, reason: Reason) -> bool:
     """Tell whether a person's answers settle what a flag of this reason asks."""
     key = (sha256,)
     return (
-        log.of("image", key) is not None
-        or (reason in SKIN_REASONS and log.of("skin", key) is not None)
-        or (reason == "label" and log.of("label", key) is not None)
+        log.latest("image", key) is not None
+        or (reason in SKIN_REASONS and log.latest("skin", key) is not None)
+        or (reason == "label" and log.latest("label", key) is not None)
     )
 
 

@@ -25,7 +25,7 @@ from skindx.data.tables.reader import read_table
 # N = images, D = dimensions
 
 EMBEDDINGS = "embeddings.parquet"
-_ADVICE = "make it with `skindx dedup embed DATASET --weights FILE`"
+_ADVICE = "create it with `skindx dedup embed DATASET --weights FILE`"
 LABEL_FEATURES = "label_features.parquet"
 """Embeddings of all layers, for the label review only; nothing else should search with them."""
 
@@ -39,7 +39,7 @@ class Embeddings:
     model: str
     """Name of the model and the start of its weights' SHA-256."""
 
-    def of(self, sha256s: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    def select(self, sha256s: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the positions in `sha256s` that have a vector, and these vectors."""
         row = {sha256: number for number, sha256 in enumerate(self.sha256s)}
         known = np.array([i for i, sha256 in enumerate(sha256s) if sha256 in row], dtype=np.intp)
@@ -64,7 +64,7 @@ def read_embeddings(path: Path) -> Embeddings:
     import pyarrow as pa
 
     if not path.is_file():
-        raise UserError(f"{path} does not exist; {_ADVICE}.")
+        raise UserError(f"the embeddings file {path} does not exist; {_ADVICE}.")
     try:
         table = read_parquet(path, ["sha256", "vector", "model"])
         sha256s = tuple(str(sha256) for sha256 in table["sha256"].to_pylist())
@@ -72,12 +72,15 @@ def read_embeddings(path: Path) -> Embeddings:
         flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors_ND = np.asarray(flat.reshape(len(table), -1), np.float32)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no table of embeddings ({error}); {_ADVICE}.") from None
+        raise UserError(f"{path} is not a table of embeddings ({error}); {_ADVICE}.") from None
     if len(models) != 1:
-        raise UserError(f"{path} holds embeddings of {len(models)} models; {_ADVICE}.")
+        raise UserError(
+            f"{path} has embeddings of {len(models)} different models, but all rows must be of "
+            f"one model; {_ADVICE}."
+        )
     length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
-        raise UserError(f"{path} holds vectors without a direction; {_ADVICE}.")
+        raise UserError(f"{path} has vectors that are all zero or have invalid values; {_ADVICE}.")
     return Embeddings(sha256s, vectors_ND / length_N1, str(models.pop()))
 
 
@@ -117,12 +120,12 @@ class EmbeddingRows:
     def dimensions(self) -> int:
         return int(self.embeddings_PD.shape[1])
 
-    def of(self, sha256: str) -> Singles:
+    def embedding(self, sha256: str) -> Singles:
         """Return an image's embedding. Raises UserError for an image that has none."""
         if sha256 not in self.number:
             raise UserError(
-                f"the image {sha256[:16]}… has no embedding: its file was changed after the "
-                "dataset was built, or it is of another dataset; build the dataset again."
+                f"the image {sha256[:16]}… has no embedding, because its file was changed after "
+                "the build or belongs to another dataset; run `skindx build` again."
             )
         row_D: Singles = self.embeddings_PD[self.number[sha256]]
         return row_D
@@ -139,8 +142,8 @@ def read_embedding_rows(path: Path, names: Path | None, records: Sequence[Record
     kind = kinds.get(path.suffix.lower())
     if kind is None:
         raise UserError(
-            f"{path} is neither .npy nor .parquet; save the embeddings by numpy.save, or as a "
-            f"table with the columns {NAMES[1]} and {VECTORS[0]}."
+            f"{path} is neither a .npy nor a .parquet file; save the embeddings with numpy.save, "
+            f"or as a Parquet table with the columns {NAMES[1]} and {VECTORS[0]}."
         )
     with open(open_plain(path, _MOST_BYTES), "rb"):  # noqa: PTH123 (a descriptor)
         pass
@@ -157,9 +160,9 @@ def read_embedding_rows(path: Path, names: Path | None, records: Sequence[Record
     if not finite_P.all():
         first_bad = int(np.argmin(finite_P))
         raise UserError(
-            f"{path} has NaN, infinity or a number beyond single precision in "
-            f"{counted(int((~finite_P).sum()), 'row')}, the first of {_shown(records[first_bad])}; "
-            "compute them again."
+            f"{path} has invalid numbers (NaN, infinite or too large for float32) in "
+            f"{counted(int((~finite_P).sum()), 'row')}, first in that of "
+            f"{_shown(records[first_bad])}; compute the embeddings again."
         )
     number = {record.sha256: place for place, record in enumerate(records)}
     return EmbeddingRows(embeddings_PD, number, unused, sha256_file(path))
@@ -171,15 +174,15 @@ class _Npy:
     def __init__(self, path: Path, names: Path | None) -> None:
         if names is None:
             raise UserError(
-                f"{path} does not say which image a row is of; give --files NAMES.txt, one file "
-                "name or SHA-256 a line in the order of the rows."
+                f"{path} does not name the image of each row; add --files NAMES.txt, which has "
+                "one file name or SHA-256 on each line in the order of the rows."
             )
         try:
             self._rows_RD = np.lib.format.open_memmap(path, mode="r")
         except (OSError, SyntaxError, TokenError, *MALFORMED) as error:
             detail = " ".join(str(error).split())[:120]
             raise UserError(
-                f"{path} is no array of numbers in NumPy's format ({detail}); save it by "
+                f"{path} is not a NumPy array of numbers ({detail}); save it with "
                 "numpy.save(FILE, array.astype('float32'))."
             ) from None
         shape, dtype = self._rows_RD.shape, self._rows_RD.dtype
@@ -188,8 +191,8 @@ class _Npy:
         self.names = _read_names(names)
         if len(self.names) != shape[0]:
             raise UserError(
-                f"{path} has {shape[0]} rows and {names} names {len(self.names)}; give a name for "
-                "each row, in their order."
+                f"{path} has {shape[0]} rows, but {names} has {len(self.names)} names; write one "
+                "name on each line, in the order of the rows."
             )
 
     def parts(self) -> Iterator[tuple[int, Singles]]:
@@ -216,7 +219,8 @@ class _Parquet:
                 if name is None or self._vector is None:
                     raise UserError(
                         f"{path} needs a column {' or '.join(NAMES)} and a column "
-                        f"{' or '.join(VECTORS)}; it has {', '.join(schema.names)[:200]}."
+                        f"{' or '.join(VECTORS)}, but has the columns "
+                        f"{', '.join(schema.names)[:200]}; rename its columns."
                     )
                 kind = schema.field(self._vector).type
                 listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
@@ -256,9 +260,9 @@ class _Parquet:
                     if len(other_R):
                         row = int(other_R[0])
                         raise UserError(
-                            f"{self._path}: the embedding of {self.names[first + row][:80]!r} has "
-                            f"{max(0, int(lengths[row]))} numbers, and the first has "
-                            f"{self.dimensions}; all must have the same."
+                            f"in {self._path} the embedding of {self.names[first + row][:80]!r} "
+                            f"has {max(0, int(lengths[row]))} numbers, but the first row has "
+                            f"{self.dimensions}; compute all embeddings with one model."
                         )
                     flat = column.flatten().to_numpy(zero_copy_only=False)
                     yield first, flat.reshape(len(batch), self.dimensions).astype(np.float32)
@@ -270,19 +274,19 @@ class _Parquet:
 
     def _unreadable(self, error: Exception) -> UserError:
         detail = " ".join(str(error).split())[:120]
-        return UserError(f"{self._path} is no whole Parquet table ({detail}); write it again.")
+        return UserError(f"{self._path} is not a complete Parquet file ({detail}); write it again.")
 
 
 def _check_shape(path: Path, rows: int, each: tuple[int, ...], numbers: bool, kind: str) -> None:
     if not numbers or len(each) != 1:
         raise UserError(
-            f"{path} holds {kind} in {len(each) + 1} dimensions; embeddings are floating numbers, "
-            "one row of them an image."
+            f"{path} has values of type {kind} in {len(each) + 1} dimensions; save floating-point "
+            "numbers with one row for each image."
         )
     if not 1 <= each[0] <= MOST_DIMENSIONS or rows * each[0] > _MOST_NUMBERS:
         raise UserError(
-            f"{path} holds {rows} rows of {each[0]} numbers; read are rows of 1 to "
-            f"{MOST_DIMENSIONS}, and at most {_MOST_NUMBERS} numbers in all."
+            f"{path} has {rows} rows of {each[0]} numbers, but the limits are {MOST_DIMENSIONS} "
+            f"numbers in a row and {_MOST_NUMBERS} in the file; save smaller embeddings."
         )
 
 
@@ -295,13 +299,14 @@ def _read_names(path: Path) -> list[str]:
         column = next((name for name in NAMES if name in log.names), None)
         if column is None:
             raise UserError(
-                f"{path} has no column {' or '.join(NAMES)}; it has {', '.join(log.names)[:200]}."
+                f"{path} needs a column {' or '.join(NAMES)}, but has the columns "
+                f"{', '.join(log.names)[:200]}; rename its column of names."
             )
         return [cell(row[column]) for row in rows]
     try:
         return [line.strip() for line in text.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no text in UTF-8; write one name a line.") from None
+        raise UserError(f"{path} is no text in UTF-8; write one file name a line.") from None
 
 
 def _join(
@@ -332,17 +337,17 @@ def _join(
     if twice is not None:
         first, second = best[twice][:2]
         raise UserError(
-            f"{path}: rows {first + 1} and {second + 1} are both of {_shown(records[twice])}; keep "
-            "one row an image."
+            f"rows {first + 1} and {second + 1} of {path} are of the same image, "
+            f"{_shown(records[twice])}; delete one of the rows."
         )
     missing = [record for place, record in enumerate(records) if place not in best]
     if missing:
         splits = Counter(record.split for record in missing)
         where = ", ".join(f"{count} in {split}" for split, count in splits.items())
         raise UserError(
-            f"{path} has no row for {len(missing)} of the dataset's {len(records)} images "
-            f"({where}), such as {_shown(missing[0])}; give a row for each, named by its "
-            "file or SHA-256."
+            f"{path} has no row for {len(missing)} of the {len(records)} images of the dataset "
+            f"({where}), such as {_shown(missing[0])}; add a row with the file name or SHA-256 of "
+            "each image."
         )
     rows_P = np.array([best[place][0] for place in range(len(records))], np.int64)
     return rows_P, len(names) - len(records)

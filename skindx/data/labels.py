@@ -54,11 +54,14 @@ def keys_of(labels: Iterable[str]) -> dict[str, str]:
         signs = (char if char in "_-" or is_word_sign(char) else "\0" for char in seen)
         key = re.sub("\0+", "_", "".join(signs)).strip("_-")
         if not normalise(key):
-            raise UserError(f"the label {label!r} holds no letter or digit; rename its folder.")
+            raise UserError(
+                f"the label {label!r} has no letter or digit; rename this class in the source."
+            )
         if len(key.encode()) > _LONGEST_KEY:
             raise UserError(
-                f"the label {label[:60]!r}… is too long for the name of a folder; shorten it to "
-                f"{_LONGEST_KEY} bytes, or give a column that names classes."
+                f"the label {label[:60]!r}… is too long for a folder name; shorten it to "
+                f"{_LONGEST_KEY} bytes in the source, or set `columns.label` in the recipe to "
+                "another column."
             )
         if keys.setdefault(normalise(label), key) == key:
             named.setdefault(key, " ".join(plain.replace("_", " ").split()))
@@ -128,8 +131,8 @@ def check_labels(labels: Iterable[str], taxonomy: Taxonomy) -> None:
     """
     if unknown := sorted(set(labels) - set(taxonomy.keys)):
         raise UserError(
-            f"the dataset has images of {unknown[0][:80]!r}, which is no class of its taxonomy "
-            f"{taxonomy.name}; build the dataset again."
+            f"the dataset has images of the class {unknown[0][:80]!r}, which its taxonomy "
+            f"{taxonomy.name} does not have; run `skindx build` again."
         )
 
 
@@ -147,10 +150,10 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
         label = unknown.most_common(1)[0][0]
         near = difflib.get_close_matches(label, taxonomy.keys, n=3, cutoff=0.0)
         raise UserError(
-            f"the taxonomy {taxonomy.name} does not know the labels of {unknown.total()} of "
-            f"{counts.total()} images, such as {label!r} (nearest: {', '.join(near)}); choose "
-            f"another with --taxonomy or none to take the labels as they are, or set min_known to "
-            f"leave out images of unknown labels."
+            f"the taxonomy {taxonomy.name} does not have the labels of {unknown.total()} of "
+            f"{counts.total()} images, such as {label!r} (most similar: {', '.join(near)}); "
+            "choose another --taxonomy, keep the labels with --taxonomy none, or lower "
+            "`min_known` to exclude these images."
         )
     return known
 

@@ -89,8 +89,9 @@ def recover(folder: Path) -> None:
         if error.errno == errno.ENOTEMPTY:  # the next change has come meanwhile
             return
         raise UserError(
-            f"a change of {folder} was cut short and cannot be finished here ({error.strerror}); "
-            f"read it once as a user who may write there."
+            f"an earlier command on {folder} was interrupted, and its change cannot be completed "
+            f"({error.strerror}); run any skindx command on the folder once as a user who may "
+            "write in it."
         ) from None
 
 
@@ -127,10 +128,10 @@ def stored_file(dataset: Path, path: str) -> Path:
     file = at = dataset / path
     while at != root:
         if at.is_symlink() and not at.resolve().is_relative_to(root.resolve()):
-            raise _no_file_of(at, dataset, "is a link that leads out of it")
+            raise _no_file_of(at, dataset, "is a link that leads out of the dataset")
         at = at.parent
     if root != dataset and root.is_symlink() and not _BY_HASH.fullmatch(rest):
-        raise _no_file_of(file, dataset, "lies elsewhere and is not named by its SHA-256")
+        raise _no_file_of(file, dataset, "lies in another folder and is not named by its SHA-256")
     if not _plain_or_absent(file):
         raise _no_file_of(file, dataset, "is a folder, a pipe or a device")
     return file
@@ -145,8 +146,8 @@ def _plain_or_absent(file: Path) -> bool:
 
 def _no_file_of(file: Path, dataset: Path, why: str) -> UserError:
     return UserError(
-        f"{file} is no file of the dataset {dataset}: it {why}. Put a copy of the image in its "
-        f"place, or do not use this dataset."
+        f"{file!r} is not a usable file of the dataset {dataset}: it {why}. Put a copy of the "
+        "image at that path, or do not use this dataset."
     )
 
 

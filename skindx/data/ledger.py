@@ -55,6 +55,7 @@ class LedgerRow:
     age: float | None = None
     sex: str = ""
     site: str = ""
+    answers: str = ""
     laterality: str = ""
     modality: str = ""
     patient: str = ""
@@ -170,7 +171,9 @@ def read_lines(dataset: Path, start: int = 0) -> tuple[list[dict[str, Any]], int
             value = None
         if not isinstance(value, dict):
             where = f"line {number}" if start == 0 else f"line {number} after byte {start}"
-            raise UserError(f"{path}, {where}, is no ledger line; delete that line and run again.")
+            raise UserError(
+                f"{path}, {where}, is damaged; delete that line and run the same command again."
+            )
         lines.append(value)
     return lines, start + len(data)
 
@@ -182,11 +185,11 @@ def row_of(line: dict[str, Any]) -> LedgerRow | None:
     try:
         row = LedgerRow(**line)
     except TypeError as error:
-        raise UserError(f"A ledger line is no row ({error}); delete the line {line!r}.") from None
+        raise UserError(f"the ledger is damaged ({error}); delete its line {line!r}.") from None
     if not isinstance(row.path, str) or (row.path and not is_inside(row.path)):
         raise UserError(
-            f"A ledger line names the file {row.path!r}, which is outside the dataset; it may be "
-            f"malicious: do not use this dataset."
+            f"the ledger names the file {row.path!r}, which lies outside the dataset and may be "
+            "malicious; do not use this dataset."
         )
     return row
 

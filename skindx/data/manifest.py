@@ -70,6 +70,8 @@ class Record:
     """Place on the body; "": not known."""
     laterality: str = ""
     """left, right, both sides or unpaired; "": not known."""
+    answers: str = ""
+    """What was asked about the lesion, such as `grew=yes itches=no`; "": nothing. Not published."""
     modality: str = ""
     """dermoscopic or clinical, where the image's own header says so."""
     patient: str = ""
@@ -104,8 +106,9 @@ def read_manifest(folder: Path) -> list[Record]:
         check_row(folder, row)
         if row.get("skin_type") not in (None, *range(1, 7)) or min(row["width"], row["height"]) < 1:
             raise UserError(
-                f"{folder / MANIFEST} has an image of {row['width']} x {row['height']} pixels and "
-                f"skin type {row.get('skin_type')}; sizes are positive, skin types 1 to 6: {mend}."
+                f"{folder / MANIFEST} has an image of {row['width']} x {row['height']} pixels "
+                f"with the skin type {row.get('skin_type')}, but sizes must be positive and skin "
+                f"types 1 to 6; {mend}."
             )
     return [Record(**row) for row in rows]
 
@@ -115,13 +118,13 @@ def check_row(folder: Path, row: dict[str, Any]) -> None:
     path, name = row["path"], row.get("file_name", "")
     if (path and not is_inside(path)) or "/" in name:
         raise UserError(
-            f"{folder / MANIFEST} names {(name or path)[:200]!r}, which is outside its folder; "
-            f"it may be malicious: do not use this dataset."
+            f"{folder / MANIFEST} names the file {(name or path)[:200]!r}, which lies outside its "
+            "folder and may be malicious; do not use this dataset."
         )
     if row["split"] not in SPLITS:
         raise UserError(
-            f"{folder / MANIFEST} has an image in the split {str(row['split'])[:80]!r}; the splits "
-            f"are {', '.join(SPLITS)}: build the dataset again."
+            f"{folder / MANIFEST} has an image in the unknown split {str(row['split'])[:80]!r} "
+            f"(valid: {', '.join(SPLITS)}); run `skindx build` again."
         )
 
 
@@ -195,7 +198,7 @@ def read_rows(
     recover(path.parent)
     if not path.exists():
         advice = instead_of(path.parent, "data") or advice
-        raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
+        raise UserError(f"{path} does not exist, so {path.parent} is not a dataset; {advice}.")
     try:
         rows = rows_of(path, row_type)
         if key:
@@ -235,8 +238,9 @@ def _decoding(file: Path, time_ns: int, size: int) -> Decoding:
         return SRGB  # who needs the summary says what is wrong with it
     if named not in get_args(Decoding):
         raise UserError(
-            f"{file} names the decoding {str(named)[:40]!r}, and this version of skindx has "
-            f"{', '.join(get_args(Decoding))}; update skindx, or build the dataset again."
+            f"{file} has `decoding: {str(named)[:40]!r}`, which this version of skindx does not "
+            f"know (valid: {', '.join(get_args(Decoding))}); update skindx, or run `skindx build` "
+            "again."
         )
     decoding: Decoding = named
     return decoding
@@ -283,17 +287,17 @@ def check_size(
         if height == -(-record.height * eighths // 8) and width == -(-record.width * eighths // 8):
             return
     raise UserError(
-        f"image {file()} cannot be read as the manifest has it: its size is not the manifest's, "
-        f"{width} x {height} pixels instead of {record.width} x {record.height}, so it was changed "
-        "after the dataset was built; build the dataset again, or restore the file."
+        f"the image {file()} has {width} x {height} pixels, but the manifest says {record.width} "
+        f"x {record.height}, so the file was changed after the build; restore the file, or run "
+        "`skindx build` again."
     )
 
 
 def changed(file: Path, how: str) -> UserError:
     """Return the error of an image that is not the one that the manifest describes."""
     return UserError(
-        f"{file} was changed after the dataset was built ({how}), so that its label and boxes may "
-        "be another image's; restore it, or build the dataset again."
+        f"{file} was changed after the build ({how}), so its label and boxes may be wrong; "
+        "restore the file, or run `skindx build` again."
     )
 
 
@@ -311,6 +315,7 @@ def image_facts(record: Record) -> list[tuple[str, str]]:
         "age": "" if record.age is None else f"{record.age:g}",
         "sex": record.sex,
         "site": record.site,
+        "asked": record.answers,
         "fold": "" if record.fold is None else str(record.fold),
         "group": "" if record.group == record.sha256 else record.group,
         "boxes": "" if boxes is None else str(len(boxes)) if boxes else "looked, none",

@@ -151,8 +151,8 @@ def _in_child(pattern: str, names: Sequence[str]) -> dict[str, str | None]:
     for at, answer in run_sandboxed(name_matching, job, places, LIMITS, workers=1):
         if isinstance(answer, Failure) or not answer:
             raise UserError(
-                f"the pattern {pattern!r} takes too long on the name {names[at][:200]!r}; write it "
-                "without a repetition inside of a repetition, such as (a+)+."
+                f"the pattern {pattern!r} takes too long on the name {names[at][:200]!r}; remove "
+                "nested repetitions such as (a+)+ from the pattern."
             )
         found[names[at]] = answer[0]
     return found

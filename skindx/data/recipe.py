@@ -24,7 +24,7 @@ from skindx.taxonomy import Urgency
 
 def _decided(urgency: Urgency) -> Urgency:
     if urgency == "unknown":
-        raise ValueError("decide: urgent, soon or routine")
+        raise ValueError("write urgent, soon or routine")
     return urgency
 
 
@@ -116,8 +116,8 @@ def urgency_of(text: str) -> tuple[str, Urgency]:
     label, _, urgency = text.rpartition("=")
     if not label.strip() or urgency.strip() not in ("urgent", "soon", "routine"):
         raise UserError(
-            f"--urgency {text!r} is not CLASS=urgent, CLASS=soon or CLASS=routine; write, for "
-            f"instance, --urgency melanoma=urgent."
+            f"--urgency {text!r} has the wrong form; write CLASS=urgent, CLASS=soon or "
+            "CLASS=routine, such as --urgency melanoma=urgent."
         )
     return label.strip(), cast(Urgency, urgency.strip())
 

@@ -95,7 +95,7 @@ def checked(there: list[str], row_type: type) -> list[str]:
         if field.default is dataclasses.MISSING and field.name not in there
     ]
     if missing:
-        raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}")
+        raise ValueError(f"the columns {', '.join(sorted(missing))} are missing")
     return [field.name for field in fields if field.name in there]
 
 
@@ -106,19 +106,19 @@ def _values(name: str, column: Any, hint: Any) -> list[Any]:
     """Return a column's values, each as a type hint wants it. Raises ValueError."""
     hint, may_lack = _without_none(hint)
     if column.null_count and not may_lack:
-        raise ValueError(f"its column {name} has rows without a value")
+        raise ValueError(f"the column {name} has rows without a value")
     if column.null_count == len(column):
         return [None] * len(column)
     if get_origin(hint) is tuple:
         return _lists(name, column, get_args(hint)[0])
     kind = type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
     if not _fits(column.type, kind):
-        raise ValueError(f"its column {name} holds {column.type}, not {_WORDS[kind]}")
+        raise ValueError(f"the column {name} has values of type {column.type}, not {_WORDS[kind]}")
     if kind is float:
         import pyarrow.compute as pc
 
         if pc.all(pc.is_finite(column)).as_py() is False:
-            raise ValueError(f"its column {name} holds a number that is not finite")
+            raise ValueError(f"the column {name} has a number that is not finite")
     values: list[Any] = column.to_pylist()
     return values
 
@@ -140,13 +140,13 @@ def _lists(name: str, column: Any, item: Any) -> list[Any]:
     from pyarrow import types as of
 
     if not any(test(column.type) for test in (of.is_list, of.is_large_list, of.is_fixed_size_list)):
-        raise ValueError(f"its column {name} holds {column.type}, not lists")
+        raise ValueError(f"the column {name} has values of type {column.type}, not lists")
     inner = column.flatten()
     structured = dataclasses.is_dataclass(item)
     if not structured:
         _values(name, inner, item)
     elif not of.is_struct(inner.type):
-        raise ValueError(f"its column {name} holds lists of {inner.type}")
+        raise ValueError(f"the column {name} has lists of {inner.type}, which is the wrong type")
     else:
         names = checked([inner.type.field(n).name for n in range(inner.type.num_fields)],
                         item)  # fmt: skip
@@ -165,5 +165,5 @@ def only_once(rows: list[dict[str, Any]], name: str) -> None:
     seen: set[Any] = set()
     for row in rows:
         if row[name] in seen:
-            raise ValueError(f"its column {name} has {str(row[name])[:20]!r} in two rows")
+            raise ValueError(f"the column {name} has {str(row[name])[:20]!r} in two rows")
         seen.add(row[name])

@@ -123,4 +123,4 @@ def _verb(*arguments: str) -> None:
     print(f"$ {_shown(*arguments)}", flush=True)
     finished = subprocess.run(python_command("-m", "skindx", *arguments), check=False)
     if finished.returncode:
-        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; see the error above.")
+        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; read its error above.")

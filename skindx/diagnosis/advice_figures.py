@@ -1,5 +1,7 @@
 """Figures of an answer from its bundle's evaluation: values, which `answer_texts` puts in words.
 
+What is said of the whole evaluation, whatever the answer, is said here.
+
 They follow the layout of `skindx evaluate`. A figure that is missing or damaged is left out, as in
 evaluations of older versions.
 """
@@ -7,19 +9,24 @@ evaluations of older versions.
 import math
 from typing import Any
 
-from skindx.diagnosis.record import AdviceErrors, MeasuredSets, PredictiveValue, Promise
-from skindx.metrics.share_intervals import proportion_interval
+from skindx.diagnosis.record_figures import AdviceErrors, Confused, MeasuredSets, PredictiveValue
 from skindx.models.conformal import Share
+from skindx.texts.catalogue import Digits, joined, text
 
 Metrics = dict[str, Any] | None
 
+OFTEN = 0.05
+"""An urgent condition is confused with another that gets this share of its images or more."""
 STATED_PREVALENCE = 0.01
 """Share of urgent lesions that predictive values hold for where the operator gave none: less than
 in a test set, which is taken from what clinics removed."""
 
 
 def advice_errors(
-    metrics: Metrics, miss_rate: float | None, prevalence: float | None = None
+    metrics: Metrics,
+    miss_rate: float | None,
+    prevalence: float | None = None,
+    soon_miss_rate: float | None = None,
 ) -> AdviceErrors | None:
     """Return both errors of the advice as it was given, refused images and abstentions counted.
 
@@ -27,12 +34,7 @@ def advice_errors(
     photo gets no advice. `miss_rate` is that of the threshold in use, None without one; an
     evaluation with another threshold says nothing of it. `prevalence` is what the operator gave.
     """
-    chosen = part_of(metrics, "urgent_risk").get("chosen")
-    if (miss_rate is None) != (chosen is None):
-        return None
-    if miss_rate is not None and not (
-        isinstance(chosen, float) and math.isclose(chosen, miss_rate)
-    ):
+    if not _is_measured(part_of(metrics, "urgent_risk"), miss_rate):
         return None
     rows = {str(row.get("name")): row for row in rows_of(metrics or {}, "served")}
     urgent, other = rows.get("urgent classes", {}), rows.get("other classes", {})
@@ -45,14 +47,48 @@ def advice_errors(
     )
     of_test = called.pictures / (called.pictures + raised.pictures)
     stated = STATED_PREVALENCE if prevalence is None else prevalence
+    soon_missed, soon_raised = _soon_errors(part_of(metrics, "soon_risk"), soon_miss_rate)
     return AdviceErrors(
         split=split_of(metrics),
+        soon_missed=soon_missed,
+        soon_raised=soon_raised,
         missed=missed,
         raised=raised,
         refused=_counted(part_of(urgent, "steps").get("none")),
         abstained=_counted(urgent.get("abstained")),
         values=tuple(_predictive(missed.value, raised.value, at) for at in (stated, of_test)),
     )
+
+
+def _is_measured(question: dict[str, Any], miss_rate: float | None) -> bool:
+    """Whether an evaluation measured the threshold in use; None: it and the bundle have none."""
+    chosen = question.get("chosen")
+    if miss_rate is None or chosen is None:
+        return miss_rate is chosen
+    return isinstance(chosen, float) and math.isclose(chosen, miss_rate)
+
+
+def _soon_errors(
+    question: dict[str, Any], miss_rate: float | None
+) -> tuple[Share, Share] | tuple[None, None]:
+    """Return how often the thresholds miss urgent and soon conditions, and send others on."""
+    rows = sorted(rows_of(question, "steps"), key=lambda row: row.get("name") == "other classes")
+    if len(rows) != 2 or miss_rate is None or not _is_measured(question, miss_rate):
+        return None, None
+    missed, raised = _sum(rows[0], "unknown", "routine"), _sum(rows[1], "urgent", "soon")
+    return (missed, raised) if missed and raised else (None, None)
+
+
+def _sum(row: dict[str, Any], *steps: str) -> Share | None:
+    """Return the share of images with one of some steps, with an interval that is wide enough."""
+    found = [share_of(part_of(row, "rates").get(step), row.get("n")) for step in steps]
+    shares = [one for one in found if one]
+    if len(shares) != len(steps):
+        return None
+    value, low, high = (
+        min(sum(getattr(one, name) for one in shares), 1.0) for name in ("value", "low", "high")
+    )
+    return Share(value=value, low=low, high=high, pictures=shares[0].pictures)
 
 
 def _predictive(missed: float, raised: float, prevalence: float) -> PredictiveValue:
@@ -70,12 +106,12 @@ def _counted(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
 
 
-def with_measured_sets(promise: Promise | None, metrics: Metrics) -> Promise | None:
-    """Return a promise with what the evaluation measured of the sets, where there is one."""
+def measured_sets(metrics: Metrics) -> MeasuredSets | None:
+    """Return what the evaluation measured of the sets; None where it measured nothing."""
     sets = part_of(metrics, "sets")
     coverage = share_of(sets.get("coverage"), metrics.get("pictures") if metrics else None)
-    if promise is None or coverage is None:
-        return promise
+    if coverage is None:
+        return None
     groups, classes = rows_of(sets, "by_group"), rows_of(sets, "by_class")
     covered = [
         (str(row.get("name")), share)
@@ -85,7 +121,7 @@ def with_measured_sets(promise: Promise | None, metrics: Metrics) -> Promise | N
     least_name, least = min(covered, key=lambda row: row[1].value, default=("", None))
     urgent = next((row for row in groups if row.get("name") == "urgent classes"), {})
     missed, raised = part_of(sets, "urgent_missed"), part_of(sets, "false_alarms")
-    measured_sets = MeasuredSets(
+    return MeasuredSets(
         split=split_of(metrics),
         coverage=coverage,
         urgent=share_of(urgent.get("coverage"), urgent.get("n")),
@@ -94,7 +130,33 @@ def with_measured_sets(promise: Promise | None, metrics: Metrics) -> Promise | N
         urgent_missed=share_of(missed.get("rate"), missed.get("n")),
         urgent_raised=share_of(raised.get("rate"), raised.get("n")),
     )
-    return promise.model_copy(update={"measured": measured_sets})
+
+
+def confused_with(metrics: Metrics, key: str) -> Confused | None:
+    """Return how often images of urgent conditions got this condition as their likeliest.
+
+    None: it is urgent itself, was not measured, or got fewer than 5 % of the images of each.
+    """
+    rows, table = rows_of(metrics or {}, "classes"), (metrics or {}).get("confusion")
+    keys = [row.get("key") for row in rows]
+    if key not in keys or not isinstance(table, list) or len(table) != len(rows):
+        return None
+    place, found = keys.index(key), []
+    for row, counts in zip(rows, table, strict=True):
+        is_row = isinstance(counts, list) and len(counts) == len(rows)
+        if row.get("urgency") != "urgent" or row["key"] == key or not is_row:
+            continue
+        called, images = _counted(counts[place]), _counted(row.get("n"))
+        if called and called >= OFTEN * images:
+            found.append((called, images, str(row.get("name"))))
+    if not found or rows[place].get("urgency") == "urgent":
+        return None
+    return Confused(
+        split=split_of(metrics),
+        names=tuple(name for *_, name in sorted(found, key=lambda one: -one[0])),
+        called=sum(called for called, *_ in found),
+        images=max(sum(images for _, images, _ in found), 1),
+    )
 
 
 def right_at(metrics: Metrics, probability: float) -> Share | None:
@@ -109,15 +171,37 @@ def right_at(metrics: Metrics, probability: float) -> Share | None:
     return None
 
 
-def shared(share: Share | None) -> Share | None:
-    """Return a bundle's share for a record.
+def measured(metrics: Metrics) -> str:
+    """Return what the bundle's evaluation measured, in sentences; empty when it says nothing."""
+    ensemble = part_of(metrics, "ensemble")
+    images = metrics.get("pictures") if metrics else None
+    top1, balanced = (share_of(ensemble.get(key), images) for key in ("top1", "balanced_accuracy"))
+    off = part_of(ensemble, "calibration_error").get("value")
+    return joined(
+        text("measured_top1", split=split_of(metrics), share=top1) if top1 else "",
+        text("measured_balanced", share=balanced) if balanced else "",
+        text("measured_off", value=Digits(off, 1)) if isinstance(off, float) else "",
+        _observed(metrics),
+    )
 
-    An interval without width at 0 or 1, as older versions may have written, becomes the exact one.
-    """
-    if share is None or share.high > share.low:
-        return share
-    exact = proportion_interval(share.value, share.pictures)
-    return share.model_copy(update={"low": exact.low, "high": exact.high})
+
+def _observed(metrics: Metrics) -> str:
+    """Return how common urgent conditions were against their probabilities, if it was measured."""
+    rows = {str(row.get("key")): row for row in rows_of(metrics or {}, "questions")}
+    urgent: dict[str, Any] = rows.get("urgent_risk", {})
+    ratio = part_of(urgent, "observed_over_expected")
+    figures = {key: ratio.get(key) for key in ("value", "low", "high")}
+    if not all(isinstance(figure, float | int) for figure in figures.values()):
+        return ""
+    band = part_of(urgent, "band")
+    observed, said = share_of(band.get("observed"), band.get("n")), band.get("said")
+    where = ""
+    ends = {"low": band.get("low"), "high": band.get("high")}
+    if observed and all(isinstance(one, float) for one in (said, *ends.values())):
+        where = text("measured_band", said=said, share=observed, **ends)
+    about_one = ratio["low"] <= 1 <= ratio["high"] and abs(ratio["value"] - 1) < 0.1
+    key = "measured_ratio_agrees" if about_one else "measured_ratio"
+    return joined(text(key, **figures), where)
 
 
 def share_of(interval: Any, pictures: Any) -> Share | None:
@@ -128,7 +212,7 @@ def share_of(interval: Any, pictures: Any) -> Share | None:
     if not isinstance(value, float | int) or not 0 <= value <= 1:  # NaN is in no range
         return None
     ends = [end if isinstance(end, float | int) and 0 <= end <= 1 else value for end in (low, high)]
-    return shared(Share(value=value, low=ends[0], high=ends[1], pictures=pictures))
+    return Share(value=value, low=ends[0], high=ends[1], pictures=pictures).with_width()
 
 
 def split_of(metrics: Metrics) -> str:

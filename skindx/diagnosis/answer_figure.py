@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _INK, _SOFT = "#1b2733", "#5b6775"
 _INSIDE, _OUTSIDE = "#2a6fb5", "#b6bfc9"
-"""Of the set."""
+"""Colours of the bars of the named conditions, and of the others."""
 _EDGE: dict[Urgency, str] = {
     "urgent": "#b3261e",
     "soon": "#b06000",
@@ -36,7 +36,7 @@ _MOST_SHOWN = 12
 _WIDE, _ROW, _PHOTO, _LEAST = 9.0, 0.34, 1.9, 2.2
 """Inches: the figure's width, a row's and a photo's height, and the least of both together."""
 _LETTERS = 135
-"""Of a line across the figure."""
+"""Letters in a line across the figure."""
 MOST_HTML = 100_000
 """Bytes of an answer in a notebook, photos included."""
 _MOST_PHOTO, _PHOTO_SIDE, _MOST_TEXT = 15_000, 260, 600
@@ -85,7 +85,7 @@ def answer_figure(answer: CaseAnswer, metrics: dict[str, Any] | None) -> "Figure
 
     diagnosis, step = answer.diagnosis, answer.diagnosis.next_step
     views = [pair for pair in zip(diagnosis.photos, answer.views, strict=False) if pair[1].jpeg]
-    above = textwrap.wrap(f"{text(TIERS[step.urgency])}: {step.advice}", _LETTERS - 45)
+    above = textwrap.wrap(f"{answer_texts.tier_name(diagnosis)}: {step.advice}", _LETTERS - 45)
     below = [
         line
         for sentence in (*_explained(diagnosis, metrics), *limits(diagnosis))
@@ -118,7 +118,7 @@ def _draw_conditions(
 ) -> None:
     """Draw a bar a condition, a dot a network's first choice, and how often the first was right."""
     shown = diagnosis.candidates[:_MOST_SHOWN]
-    for inside, colour, name in ((True, _INSIDE, "in the set"), (False, _OUTSIDE, "outside")):
+    for inside, colour, name in ((True, _INSIDE, "named"), (False, _OUTSIDE, "others")):
         bars = {
             row: one.probability
             for row, one in enumerate(shown)
@@ -180,7 +180,14 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
     below = (*more, *_explained(diagnosis, metrics), *limits(diagnosis))
     heads = Markup("").join(
         Markup("<th>{}</th>").format(name)
-        for name in ("in the set", heading(diagnosis), "ICD-10", "urgency", "probability", "")
+        for name in (
+            "named",
+            heading(diagnosis),
+            text("column_icd10"),
+            "urgency",
+            "probability",
+            "",
+        )
     )
     html_text = Markup(
         '<p style="border-left:.4em solid {};padding-left:.6em"><b>{}: {}</b><br>{}</p>'

@@ -4,6 +4,7 @@ The notice and the next step come first.
 """
 
 import io
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,21 @@ from rich.text import Text
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
-from skindx.diagnosis.filing import NOT_FILED, Filing
+from skindx.diagnosis.filing import NOT_FILED, Filing, by_login, tier_of
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.diagnosis.record import CaseAnswer, Diagnosis, LesionBox, Photo, PhotoView
-from skindx.diagnosis.record_page import patient_half, record_page
+from skindx.diagnosis.record import (
+    CaseAnswer,
+    Diagnosis,
+    LesionBox,
+    Photo,
+    PhotoView,
+    in_its_language,
+    shown_heat,
+)
+from skindx.diagnosis.record_page import SHORT_NOTE, patient_page, record_page
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import joined, percent, text
+from skindx.texts.catalogue import joined, percent, text, word
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,30 +37,72 @@ if TYPE_CHECKING:
 
 _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
-_TWICE = 2
-_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
-"""A heading and its first row of images."""
+_HEAT_COLOURS = (
+    (68, 1, 84), (70, 50, 126), (54, 92, 141), (39, 127, 142),
+    (31, 161, 135), (74, 193, 109), (160, 218, 57), (253, 231, 37),
+)  # fmt: skip
+"""Eight steps of viridis, in which heat maps are drawn, from little to much."""
+_NOTED_ALONE = {
+    "written": "record_alone_written",
+    "changed": "record_alone_changed",
+    "removed": "record_alone_removed",
+}
+_RECORD_SIZES = (1, 0.9, 0.8)
+"""Sizes of letters that are tried on page 1, which a full record fills."""
+_SMALLER = 0.85
+"""Size of letters in a technical basis whose last page would hold a few lines alone."""
+_TWICE, _MOST_ACROSS = 2, 4
+"""Images in a row: two, or four where several photos have heat maps."""
+_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM, _WORDS_ROOM_MM = 95, 55, 22
+"""A heading and its first row of images, or its first lines."""
 
 
+@in_its_language(named=True)
 def report_pdf(
     answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing = NOT_FILED
 ) -> bytes:
     """Return the report on an answer as PDF; `metrics` are the bundle's own (`Bundle.metrics`).
 
-    Page 1 is a record that one can file, page 2 begins with half a page for the patient, and the
-    technical basis follows. `when` it was answered, in local time with its zone. The same answer at
+    Page 1 is a record that one can file, page 2 is for the patient alone, and the technical basis
+    begins on page 3. `when` it was answered, in local time with its zone. The same answer at
     the same time gives the same bytes. Raises UserError without fpdf2.
     """
+    sheet = _report(answer, metrics, when, filing)
+    if sheet.is_last_page_short:
+        smaller = _report(answer, metrics, when, filing, _SMALLER)
+        sheet, other = (smaller, sheet) if smaller.pages < sheet.pages else (sheet, smaller)
+        other.close()
+    return sheet.pdf_bytes()
+
+
+def _report(
+    answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing, scale: float = 1
+) -> Sheet:
+    """Return the report; `scale` is the size of letters in its technical basis."""
     diagnosis = answer.diagnosis
-    sheet = Sheet(text("paper_title", when=when), when)
-    record_page(sheet, answer, when, filing, outlined)
-    patient_half(sheet, diagnosis, filing)
-    sheet.heading(text("record_technical"))
+    for smaller in _RECORD_SIZES:
+        sheet = Sheet(text("paper_title", when=when), when, filing.footer(when))
+        sheet.scale = smaller
+        whole = record_page(sheet, answer, when, filing, outlined)
+        if whole or smaller == _RECORD_SIZES[-1]:
+            break
+        sheet.close()
+    sheet.scale = 1
+    patient_page(sheet, answer, filing, when, outlined)
+    sheet.page()
+    sheet.scale = scale
+    sheet.text(text("record_technical"), 16, bold=True)
+    if len(filing.note) > SHORT_NOTE:
+        sheet.heading(text("record_note"))
+        sheet.text(filing.note)
+    _versions(sheet, filing, when)
     _conditions(sheet, diagnosis)
-    if decided := " ".join(answer_texts.decided(diagnosis)):
-        sheet.heading(text("decided_heading"))
-        sheet.text(decided, 8, faint=True)
     _photos(sheet, answer)
+    if decided := answer_texts.decided_parts(diagnosis):
+        sheet.heading(text("decided_heading"))
+        for key, sentences in decided.items():
+            sheet.text(text(key), 8.5, bold=True)
+            sheet.sentences(sentences)
     _similar(sheet, answer, kept=filing.kept)
     if facts := facts_list(diagnosis.patient):
         sheet.heading(text("facts_heading"))
@@ -59,7 +110,41 @@ def report_pdf(
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
         sheet.text(text("paper_letters"), bold=True)
-    return sheet.pdf_bytes()
+    return sheet
+
+
+def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
+    """Write which diagnoses the reports on this answer stated, each since when and by whom.
+
+    A change of the note alone makes no version, and stands after them.
+    """
+    stated = {one.since for one in filing.versions}
+    changed = zip(filing.notes, filing.note_changes, strict=True)
+    alone = [(*one, what) for one, what in changed if one[0] not in stated]
+    if filing.status == "preliminary" and not alone:
+        return
+    sheet.heading(text("record_versions"))
+    columns = ("column_version", "column_diagnosis", "column_basis", "column_since", "record_by")
+    rows = [tuple(map(text, columns))]
+    for place, one in enumerate(filing.versions):
+        since, back = one.since or (None if place else when), "record_taken_back"
+        rows.append(
+            (
+                str(place + 1),
+                one.recorded.words
+                if one.recorded
+                else text(back if place else "record_answer_alone"),
+                one.recorded.basis if one.recorded else "–",
+                text("record_seconds", when=since) if since else text("record_unknown"),
+                one.by or "–",
+            )
+        )
+    for noted, who, what in alone:
+        at = text("record_seconds", when=noted)
+        rows.append(("–", text(_NOTED_ALONE[what]), "–", at, by_login(who) or "–"))
+    sheet.table(rows, (12, 31, 30, 28, 19))
+    if filing.unrecorded:
+        sheet.text(text("record_unrecorded"))
 
 
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
@@ -68,27 +153,30 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     Without the column of the set where there is none.
     """
     abstained = bool(diagnosis.abstained)
-    sheet.heading(heading(diagnosis))
+    sheet.heading(text("resembles" if abstained else "all_conditions"))
     columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
-    rows = [(text("in_set"), *map(text, columns))]
+    rows = [(text("may_be"), *map(text, columns))]
     rows += [
         (
-            "yes" if candidate.in_set else "",
+            text("in_set_yes") if candidate.in_set else "",
             f"{candidate.name}. {candidate.description}".strip(),
             candidate.icd10 or "–",
-            shown_tier(diagnosis, candidate) or "–",
+            tier_of(diagnosis, candidate),
             percent(candidate.probability),
         )
         for candidate in diagnosis.candidates
     ]
     if abstained or not any(candidate.in_set for candidate in diagnosis.candidates):
-        sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=abstained)
+        last = -1 if abstained else None
+        widths = (62, 15, 17, 16)[:last]
+        sheet.table([row[1:last] for row in rows], widths, faint=abstained)
     else:
-        sheet.table(rows, (13, 56, 12, 12, 14))
+        sheet.table(rows, (14, 45, 15, 17, 16))
     if any(shown_tier(diagnosis, one) != one.urgency for one in diagnosis.candidates):
         sheet.text(text("no_tier"), faint=True)
-    if (rest := 1 - sum(candidate.probability for candidate in diagnosis.candidates)) > 0.01:
-        sheet.text(text("rest_together", share=rest))
+    if (more := len(diagnosis.known) - len(diagnosis.candidates)) > 0 and not abstained:
+        rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
+        sheet.text(text("rest_together", n=more, share=rest))
     if not abstained:
         sheet.text(diagnosis.agreement, faint=True)
     known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
@@ -101,16 +189,28 @@ def heading(diagnosis: Diagnosis) -> str:
 
 
 def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
-    sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM)
+    """Write what was seen of each photo; beside a heat map it stands again, else on page 1."""
+    heats = shown_heat(answer)
+    has_heat = any(heats)
+    sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM if has_heat else _WORDS_ROOM_MM)
     images, captions = [], []
-    for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
-        images.append(outlined(photo, view))
+    shown = zip(answer.diagnosis.photos, answer.views, heats, strict=True)
+    for place, (photo, view, heat) in enumerate(shown):
         label = f"{text('photo_label', number=place + 1)}."
-        captions.append(joined(label, photo.boxes_found, photo.seen_part, *photo.remarks))
-        if view.heat:
+        found = "" if photo.boxes is None else photo.boxes_found
+        off = text("heat_off") if photo.heat_off else ""
+        said = joined(label, found, photo.seen_part, *photo.remarks, off)
+        if not has_heat:
+            sheet.text(said)
+            continue
+        images.append(outlined(photo, view))
+        captions.append(said)
+        if heat:
             images.append(_heated(view))
             captions.append(joined(label, answer.diagnosis.heat_words))
-    sheet.images(images, captions, _TWICE)
+    if has_heat:
+        sheet.images(images, captions, _TWICE if len(images) <= _TWICE else _MOST_ACROSS)
+        sheet.legend(_HEAT_COLOURS, text("heat_little"), text("heat_much"))
 
 
 def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
@@ -141,9 +241,7 @@ def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
 def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
     sheet.heading(text("basis_heading"))
     *sentences, hashes = answer_texts.basis(diagnosis, metrics)
-    for sentence in sentences:
-        sheet.text(sentence)
-    sheet.text(hashes, faint=True)
+    sheet.sentences([*sentences, hashes])
 
 
 def opened(data: bytes) -> "Image.Image":
@@ -197,61 +295,72 @@ _STYLE: dict[Urgency, str] = {
 _BAR = 20
 
 
-def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+@in_its_language(named=True)
+def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = True) -> None:
     """Print a diagnosis: next step first, then the candidates, then what they rest on.
 
-    Names come from a bundle, which is untrusted: they are printed as text, never as markup.
+    Without `details` it prints what the page shows unfolded. Names come from a bundle, which is
+    untrusted: they are printed as text, never as markup.
     """
-    step = diagnosis.next_step
-    for warning in answer_texts.warnings(diagnosis):
+    said, step = answer_texts.written(diagnosis, None), diagnosis.next_step
+    for warning in said.warnings:
         console.print(Text(warning, style="bold"))
     console.print(
         Text.assemble((f"{text('step_heading')}  ", "bold"), (step.advice, _STYLE[step.urgency]))
     )
-    console.print(Text(step.because))
-    if unsure := answer_texts.unsure(diagnosis):
-        console.print(Text(unsure, style="bold"))
-    console.print(Text(joined(text("cannot_rule_out"), *answer_texts.errors(diagnosis))))
-    console.print(_candidates(diagnosis))
-    if held := joined(answer_texts.set_sentence(diagnosis), diagnosis.agreement):
+    if said.unsure:
+        console.print(Text(said.unsure, style="bold"))
+    console.print(Text(joined(step.because, answer_texts.combined(diagnosis))))
+    console.print(Text(joined(text("cannot_rule_out"), *said.errors)))
+    console.print(_candidates(diagnosis, said.tiers))
+    if held := joined(said.set_sentence, *said.weak_spots, said.agreement):
         console.print(Text(held))
-    for number, photo in enumerate(diagnosis.photos, 1):
+    for number, (photo, shown) in enumerate(zip(diagnosis.photos, said.photos, strict=True), 1):
         several = len(diagnosis.photos) > 1
         which = f"{text('photo_label', number=number)}." if several else ""
-        console.print(Text(joined(which, photo.boxes_found, photo.seen_part, *photo.remarks)))
-        for box in photo.boxes or ():
+        off = text("heat_off") if photo.heat_off else ""
+        console.print(Text(joined(which, shown.boxes, shown.seen_part, *photo.remarks, off)))
+        for box in (details and photo.boxes) or ():
             left, top, right, bottom = (round(edge) for edge in (box.x1, box.y1, box.x2, box.y2))
             place = {"left": left, "top": top, "right": right, "bottom": bottom}
             console.print(
                 Text(f"  {text('box_corners', label=box.label, score=box.score, **place)}")
             )
-    known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
-    console.print(Text(joined(*known, *answer_texts.unknown(diagnosis))))
-    console.print(Text(joined(*answer_texts.decided(diagnosis)), style="dim"))
-    if diagnosis.similar:
-        nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
-        console.print(Text(text("similar_names", names=nearest)))
+    known = joined(said.knows, said.learned_from)
     if facts := facts_list(diagnosis.patient):
-        console.print(Text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts)))
-    console.print(Text(joined(*answer_texts.basis(diagnosis, None)[:3]), style="dim"))
+        console.print(Text(joined(text("facts_given", facts=facts), said.use_of_facts)))
+    if details:
+        console.print(Text(joined(known, *said.unknown)))
+        console.print(Text(joined(*answer_texts.decided(diagnosis)), style="dim"))
+        if diagnosis.similar:
+            nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
+            console.print(Text(text("similar_names", names=nearest)))
+        console.print(Text(joined(*said.basis[:3]), style="dim"))
+        console.print(Text(diagnosis.notice, style="bold"))
+        return
+    console.print(Text(known))
     console.print(Text(diagnosis.notice, style="bold"))
+    console.print(Text(text("details_option"), style="dim"))
 
 
-def _candidates(diagnosis: Diagnosis) -> Table:
+def _candidates(diagnosis: Diagnosis, tiers: Mapping[str, Urgency | None]) -> Table:
     """Return the candidates; without set and bars where the model abstains."""
     abstained = bool(diagnosis.abstained)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", heading(diagnosis), "ICD-10", "urgency", "probability"):
+    tier_and_share = (text(one).lower() for one in ("column_urgency", "column_probability"))
+    columns = ("", heading(diagnosis), text("column_icd10"), *tier_and_share)
+    for column in columns[: -1 if abstained else None]:
         table.add_column(column)
     for candidate in diagnosis.candidates:
-        tier = shown_tier(diagnosis, candidate)
-        bar = "" if abstained else "█" * round(candidate.probability * _BAR)
+        tier = tiers[candidate.key]
+        bar = "█" * round(candidate.probability * _BAR)
+        shown = f"{percent(candidate.probability):>6} {bar}"
         table.add_row(
             Text("●" if candidate.in_set and not abstained else " "),
             Text(candidate.name),
             Text(candidate.icd10 or "–"),
-            Text(tier, style=_STYLE[tier]) if tier else Text("–"),
-            Text(f"{percent(candidate.probability):>6} {bar}"),
+            Text(word(tier), style=_STYLE[tier]) if tier else Text("–"),
+            *([] if abstained else [Text(shown)]),
             style="dim" if abstained else None,
         )
     return table

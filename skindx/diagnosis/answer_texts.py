@@ -4,14 +4,20 @@ Warnings, next step, one reason, both errors of the advice, the set, the photos:
 words. `decided`, `unknown` and `basis` are what a page folds and a report prints.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
 
-from skindx.diagnosis.advice_figures import Metrics, part_of, right_at, rows_of, share_of, split_of
-from skindx.diagnosis.record import AdviceErrors, Diagnosis, Promise, UrgentRisk
-from skindx.diagnosis.scope import lacks
+from skindx.core.seven_points import answered
+from skindx.diagnosis.advice_figures import Metrics, measured, right_at
+from skindx.diagnosis.checklist_advice import checklist_words
+from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
+from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
+from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
 from skindx.models.conformal import ALL
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import Digits, joined, text
+from skindx.texts.catalogue import Digits, joined, text, told_apart
 
 TIERS: dict[Urgency, str] = {
     "urgent": "tier_urgent",
@@ -20,8 +26,86 @@ TIERS: dict[Urgency, str] = {
     "unknown": "tier_unknown",
 }
 """Keys of the names of the urgencies."""
+
+
+@dataclass(frozen=True)
+class PhotoTexts:
+    """What is said of one photo beside its remarks; "" for what is not."""
+
+    boxes: str
+    """What the detector found, or why it did not run."""
+    seen_part: str
+    """The part that the classifiers see."""
+
+
+@dataclass(frozen=True)
+class AnswerTexts:
+    """An answer in sentences, written once; outputs choose and arrange them.
+
+    The functions of this module describe the fields that are called as they are.
+    """
+
+    warnings: tuple[str, ...]
+    unsure: str
+    errors: tuple[str, ...]
+    set_sentence: str
+    decided: Mapping[str, tuple[str, ...]]
+    scope: tuple[str, ...]
+    unknown: tuple[str, ...]
+    basis: tuple[str, ...]
+    knows: str
+    """How many conditions the model knows."""
+    learned_from: str
+    tiers: Mapping[str, Urgency | None]
+    """Key of a candidate -> the urgency that may be shown beside it."""
+    use_of_facts: str
+    agreement: str
+    agreement_of_networks: str
+    doubts: tuple[str, ...]
+    weak_spots: tuple[str, ...]
+    heat: str
+    """Whose signs a heat map shows, and what it is worth."""
+    deciding: str
+    """Name of the condition that decides the next step."""
+    photos: tuple[PhotoTexts, ...]
+    tier: str
+    """Name of the advice's urgency."""
+
+
+def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
+    """Return the texts of an answer; `metrics` are of the bundle's evaluation."""
+    return AnswerTexts(
+        warnings=tuple(warnings(diagnosis)),
+        unsure=unsure(diagnosis),
+        errors=tuple(errors(diagnosis)),
+        set_sentence=set_sentence(diagnosis),
+        basis=tuple(basis(diagnosis, metrics)),
+        tiers={one.key: shown_tier(diagnosis, one) for one in diagnosis.candidates},
+        knows=knows(diagnosis.known),
+        scope=tuple(scope(diagnosis)),
+        unknown=tuple(unknown(diagnosis)),
+        learned_from=learned_from(diagnosis),
+        decided={key: tuple(said) for key, said in decided_parts(diagnosis).items()},
+        agreement=diagnosis.agreement,
+        agreement_of_networks=agreement_of_networks(diagnosis),
+        doubts=tuple(doubts(diagnosis)),
+        weak_spots=tuple(weak_spots(diagnosis)),
+        heat=diagnosis.heat_words,
+        deciding=diagnosis.deciding.name,
+        photos=tuple(PhotoTexts(one.boxes_found, one.seen_part) for one in diagnosis.photos),
+        use_of_facts=diagnosis.use_of_facts,
+        tier=tier_name(diagnosis),
+    )
+
+
+def tier_name(diagnosis: Diagnosis) -> str:
+    """Return the name of the advice's urgency; the model assessed none that it did not learn."""
+    unassessed = diagnosis.beyond and diagnosis.next_step.urgency == "unknown"
+    return text("tier_beyond" if unassessed else TIERS[diagnosis.next_step.urgency])
+
+
 FEW = 5
-"""Below so many errors a share would claim too much: the count and its bound stand instead."""
+"""A share of fewer errors would claim too much: the count and its bound stand instead."""
 
 
 def warnings(diagnosis: Diagnosis) -> list[str]:
@@ -44,26 +128,65 @@ def unsure(diagnosis: Diagnosis) -> str:
 
 
 def errors(diagnosis: Diagnosis) -> list[str]:
-    """Return both errors of the advice in short."""
-    return errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained))
+    """Return both errors of the advice in short, and which photos it is for.
+
+    Nobody measured them with the questions. What urgent images looked most like stands in the
+    place of the missed ones where it is about the same images.
+    """
+    dermoscopic = diagnosis.source.modality == "dermoscopic"
+    assessed = [text("assessed_dermoscopic")] if dermoscopic else []
+    if diagnosis.beyond:
+        return [text("errors_beyond", names=diagnosis.beyond), *assessed]
+    asked = diagnosis.next_step.raised_from is not None
+    said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained), asked=asked)
+    if counted := _counted(diagnosis):
+        said[0] = counted
+    if diagnosis.next_step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
+        said[1:2] = soon  # it counts what was called urgent too
+    return [*(said[:2] if asked and diagnosis.abstained else said), *assessed]
 
 
-def errors_of(measured: AdviceErrors | None, *, unlike: bool = False) -> list[str]:
-    """Return both errors in short; `unlike`: the photo may be unlike those of the evaluation."""
+def _soon(measured: AdviceErrors | None) -> list[str]:
+    """Return both errors of "soon" in short, where an evaluation measured them."""
+    missed, raised = (measured.soon_missed, measured.soon_raised) if measured else (None, None)
+    if not (measured and missed and raised):
+        return []
+    counts = {"missed": round(missed.value * missed.pictures), "images": missed.pictures}
+    return [text("errors_soon", **counts, raised=raised.value)]
+
+
+def _counted(diagnosis: Diagnosis) -> str:
+    """Return what urgent images looked most like and how many of them the advice missed; or ""."""
+    one, measured = diagnosis.confused, diagnosis.advice_errors
+    if not (one and measured) or diagnosis.next_step.raised_from is not None:
+        return ""
+    missed = round(measured.missed.value * measured.missed.pictures)
+    if one.images != measured.missed.pictures or missed < FEW:
+        return ""
+    counts = {"called": one.called, "images": one.images, "missed": missed}
+    name = diagnosis.candidates[0].name
+    return text("errors_counted", name=name, split=one.split, names=one.names, **counts)
+
+
+def errors_of(
+    measured: AdviceErrors | None, *, unlike: bool = False, asked: bool = False
+) -> list[str]:
+    """Return both errors in short; `unlike`: the photo may be unlike those of the evaluation.
+
+    `asked`: answers raised the advice, whose errors without them stand here.
+    """
     if measured is None:
         return [text("errors_unmeasured")]
-    last = text("errors_elsewhere")
-    if unlike:
-        last = text("errors_unlike", split=measured.split)
-    return [_missed(measured), _raised(measured), last]
+    last = text("errors_unlike" if unlike else "errors_elsewhere")
+    return [_missed(measured, "_alone" if asked else ""), _raised(measured), last]
 
 
-def _missed(measured: AdviceErrors) -> str:
+def _missed(measured: AdviceErrors, alone: str) -> str:
     share, split = measured.missed, measured.split
     if (count := round(share.value * share.pictures)) < FEW:
         counts = {"missed": count, "images": share.pictures, "most": share.high}
-        return text("errors_missed_few", split=split, **counts)
-    return text("errors_missed", missed=share.value, split=split)
+        return text(f"errors_missed_few{alone}", split=split, **counts)
+    return text(f"errors_missed{alone}", missed=share.value, split=split)
 
 
 def _raised(measured: AdviceErrors) -> str:
@@ -89,31 +212,92 @@ def set_sentence(diagnosis: Diagnosis) -> str:
     return text("set_fitted", level=promise.level)
 
 
+def doubts(diagnosis: Diagnosis) -> list[str]:
+    """Return what makes this set less sure than others: a network apart."""
+    if diagnosis.abstained:
+        return []
+    first, total = diagnosis.candidates[0].key, len(diagnosis.votes)
+    same = sum(vote.key == first for vote in diagnosis.votes)
+    if 0 < same < total:
+        return [text("agree_apart", same=same, count=total)]
+    return [] if same else [diagnosis.agreement]
+
+
+def agreement_of_networks(diagnosis: Diagnosis) -> str:
+    """Return how far the networks agree, and the two rules by which none is named."""
+    count, figures = len(diagnosis.votes), {"value": diagnosis.disagreement}
+    votes = text("votes_rule", least=ceil(LEAST_VOTES * count), count=count)
+    rules = (votes, text("disagreement", most=MOST_DISAGREEMENT, **figures))
+    return joined(diagnosis.agreement, *(rules if count > 1 else ()))
+
+
+def weak_spots(diagnosis: Diagnosis) -> list[str]:
+    """Return what is confused with the first condition, and what sets left out more than half.
+
+    Of the latter only a condition that the answer shows; `decided` always names it.
+    """
+    measured = diagnosis.promise.measured if diagnosis.promise else None
+    if diagnosis.abstained:
+        return []
+    said = []
+    if (one := diagnosis.confused) and not _counted(diagnosis):
+        counts = {"called": one.called, "images": one.images, "names": one.names}
+        said += [text("confused", name=diagnosis.candidates[0].name, split=one.split, **counts)]
+    shown = [one.name for one in diagnosis.candidates if one.in_set or one in diagnosis.outside]
+    if measured and measured.least and measured.least.value < 0.5 and measured.least_name in shown:
+        images = measured.least.pictures
+        missed = {"missed": round((1 - measured.least.value) * images), "images": images}
+        said += [text("set_least", name=measured.least_name, split=measured.split, **missed)]
+    return said
+
+
+def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
+    """Return how next step and set came about, and their figures, by the keys of their headings."""
+    how, photos = how_combined(diagnosis), combined(diagnosis)
+    parts = {
+        "decided_photo": [*diagnosis.next_step.more, *([photos] if photos else [])],
+        "decided_advice": [
+            *(checklist_words(diagnosis) if answered(diagnosis.patient) else ()),
+            *(_advised(diagnosis.advice_errors) if not diagnosis.beyond else ()),
+            *_thresholds(diagnosis),
+        ],
+        "decided_list": _sets(diagnosis.promise, diagnosis) if diagnosis.promise else [],
+        "decided_holds": [sentence for sentence in (how, diagnosis.mix) if sentence],
+    }
+    return {key: said for key, said in parts.items() if said}
+
+
+def combined(diagnosis: Diagnosis) -> str:
+    """Return why the risk is not that of the table, of several photos; "" where it is."""
+    several = len(diagnosis.photos) > 1 and (diagnosis.urgent_risk or diagnosis.soon_risk)
+    if not several or diagnosis.abstained:
+        return ""
+    return text("photos_combined", photos=len(diagnosis.photos))
+
+
 def decided(diagnosis: Diagnosis) -> list[str]:
-    """Return how next step and set came about, and their figures with intervals."""
-    return [
-        *diagnosis.next_step.more,
-        *_advised(diagnosis.advice_errors),
-        *_thresholds(diagnosis),
-        *(_sets(diagnosis.promise, diagnosis) if diagnosis.promise else ()),
-        *((how,) if (how := how_combined(diagnosis)) else ()),
-        *((diagnosis.mix,) if diagnosis.mix else ()),
-    ]
+    """Return the same without headings."""
+    return [sentence for said in decided_parts(diagnosis).values() for sentence in said]
 
 
 def _advised(measured: AdviceErrors | None) -> list[str]:
     if measured is None:
         return []
-    counts = {"refused": measured.refused, "abstained": measured.abstained}
+    images, split = measured.missed.pictures, measured.split
+    missed = round(measured.missed.value * images)
     said = [
-        text("advised_missed", share=measured.missed),
-        text("advised_raised", share=measured.raised),
-        text("advised_refused", images=measured.missed.pictures, **counts),
+        text("advised_missed", share=measured.missed, split=split),
+        text("advised_refused", refused=measured.refused, missed=missed),
+        text("advised_abstained", abstained=measured.abstained, images=images, split=split),
+        text("advised_raised", share=measured.raised, split=split),
     ]
+    if measured.soon_missed and measured.soon_raised:
+        said.append(text("advised_soon_missed", share=measured.soon_missed, split=split))
+        said.append(text("advised_soon_raised", share=measured.soon_raised, split=split))
     for one in measured.values:
         if one.ppv is not None and one.npv is not None:
-            said.append(text("predictive", prevalence=one.prevalence, ppv=one.ppv))
-            said.append(text("predictive_rest", npv=one.npv))
+            figures = {"prevalence": one.prevalence, "ppv": one.ppv, "missed": 1 - one.npv}
+            said.append(text("predictive", **figures))
     return said
 
 
@@ -125,8 +309,8 @@ def _thresholds(diagnosis: Diagnosis) -> list[str]:
     said = []
     if risk:
         said += [_fitted(risk, "threshold_fitted")]
-        bound = Digits(risk.bound, 1)
-        said += [text("threshold_confidence", confidence=risk.confidence, bound=bound)]
+        said += [text("threshold_confidence", bound=Digits(risk.bound, 1))]
+        said += _without_refusals(diagnosis.advice_errors)
     elif diagnosis.no_urgent_risk:
         said += [diagnosis.no_urgent_risk]
     if soon:
@@ -134,13 +318,21 @@ def _thresholds(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.advice_errors is None:  # what was counted of the advice says more
         for one, key in ((risk, "threshold_sent_on"), (soon, "threshold_sent_on_soon")):
             said += [text(key, share=one.sent_on)] if one and one.sent_on else []
-    if (risk or soon) and len(diagnosis.photos) > 1:
-        said += [text("photos_combined", photos=len(diagnosis.photos))]
     return said
 
 
+def _without_refusals(measured: AdviceErrors | None) -> list[str]:
+    """Return how many the advice missed of images that were not refused, as a bound counts them."""
+    if measured is None or not measured.refused:
+        return []
+    missed = round(measured.missed.value * measured.missed.pictures) - measured.refused
+    counts = {"missed": missed, "images": measured.missed.pictures - measured.refused}
+    return [text("threshold_refusals", split=measured.split, **counts)]
+
+
 def _fitted(risk: UrgentRisk, key: str) -> str:
-    values = {"lesions": risk.lesions, "rate": round(100 * risk.miss_rate, 6)}
+    _, least = told_apart(risk.risk, risk.threshold)
+    values = {"lesions": risk.lesions, "rate": round(100 * risk.miss_rate, 6), "least": least}
     if risk.group != ALL:
         return text(f"{key}_group", group=risk.group, **values)
     return text(key, **values)
@@ -165,6 +357,7 @@ def _sets(promise: Promise, diagnosis: Diagnosis) -> list[str]:
         said += [text("set_share_urgent", share=measured.urgent)] if measured.urgent else []
         if measured.least:
             said += [text("set_share_least", name=measured.least_name, share=measured.least)]
+        said += [text("set_share_all", split=measured.split)]
     elif diagnosis.knows_urgent and diagnosis.advice_errors is None:
         missed, raised = promise.urgent_missed, promise.urgent_raised
         said += [text("set_missed", share=missed)] if missed else []
@@ -185,6 +378,16 @@ def learned_from(diagnosis: Diagnosis) -> str:
     """Return which images the model learned from and what it knows nothing about."""
     use = diagnosis.source.use
     return use.learned if use else diagnosis.source.expects
+
+
+def scope(diagnosis: Diagnosis) -> list[str]:
+    """Return in short how many conditions the model knows and which images it learned from."""
+    use, known = diagnosis.source.use, diagnosis.known
+    if use and use.lacking and known:
+        lacking = [*missing_cancers(diagnosis), *use.lacking]
+        short = text("knows_only", n=len(known), lacking=lacking)
+        return [short]  # what it learned from stands beside the advice
+    return [sentence for sentence in (knows(known), learned_from(diagnosis)) if sentence]
 
 
 def unknown(diagnosis: Diagnosis) -> list[str]:
@@ -221,37 +424,8 @@ def ood_sentence(diagnosis: Diagnosis) -> str:
     """Return what the out-of-distribution check found."""
     if diagnosis.familiarity is None:
         return text("ood_none")
-    return text("ood", share=diagnosis.familiarity)
-
-
-def measured(metrics: Metrics) -> str:
-    """Return what the bundle's evaluation measured, in sentences; empty when it says nothing."""
-    ensemble = part_of(metrics, "ensemble")
-    images = metrics.get("pictures") if metrics else None
-    top1, balanced = (share_of(ensemble.get(key), images) for key in ("top1", "balanced_accuracy"))
-    off = part_of(ensemble, "calibration_error").get("value")
-    return joined(
-        text("measured_top1", split=split_of(metrics), share=top1) if top1 else "",
-        text("measured_balanced", share=balanced) if balanced else "",
-        text("measured_off", value=Digits(off, 1)) if isinstance(off, float) else "",
-        _observed(metrics),
-    )
-
-
-def _observed(metrics: Metrics) -> str:
-    """Return how common urgent conditions were against their probabilities, if it was measured."""
-    rows = {str(row.get("key")): row for row in rows_of(metrics or {}, "questions")}
-    urgent: dict[str, Any] = rows.get("urgent_risk", {})
-    ratio = part_of(urgent, "observed_over_expected")
-    figures = {key: ratio.get(key) for key in ("value", "low", "high")}
-    if not all(isinstance(figure, float | int) for figure in figures.values()):
-        return ""
-    band = part_of(urgent, "band")
-    observed, said = share_of(band.get("observed"), band.get("n")), band.get("said")
-    where = ""
-    if observed and isinstance(said, float):
-        where = text("measured_band", said=said, share=observed)
-    return joined(text("measured_ratio", **figures), where)
+    shown = text("ood", share=diagnosis.familiarity)
+    return joined(shown, text("ood_least", least=LEAST_OOD_P_VALUE))
 
 
 def measured_like(diagnosis: Diagnosis, metrics: Metrics) -> str:

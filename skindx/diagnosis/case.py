@@ -9,11 +9,12 @@ from pydantic import BeforeValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.seven_points import QUESTIONS, Answer, SevenPoints, seven_points
 from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
 from skindx.taxonomy.lexicon import Laterality, Site, site_of
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import joined, spoken, text, word
 
 MAX_PHOTOS = 3
 
@@ -24,6 +25,10 @@ SkinType = Literal[1, 2, 3, 4, 5, 6]
 
 def _plain(place: Any) -> Any:
     return site_of(place) if isinstance(place, str) else place
+
+
+Asked = Annotated[Answer | None, Field(exclude_if=lambda answer: answer is None)]
+"""What a person or a clinician answers, never what a photo shows; None: not asked."""
 
 
 class Patient(Settings):
@@ -42,9 +47,21 @@ class Patient(Settings):
     site: Annotated[Site | None, BeforeValidator(_plain)] = None
     laterality: Laterality | None = Field(None, exclude_if=lambda side: side is None)
     duration: Duration | None = None
-    """For how long the change has been there."""
+    """How long the change has been there."""
     skin_type: SkinType | None = None
     """Fitzpatrick 1..6."""
+    pigmented: Asked = None
+    grew: Asked = None
+    irregular_shape: Asked = None
+    irregular_colour: Asked = None
+    large: Asked = None
+    inflamed: Asked = None
+    bleeds: Asked = None
+    itches: Asked = None
+    hurts: Asked = None
+    new: Asked = None
+    changed: Asked = None
+    raised: Asked = None
     from_file: tuple[Literal["age", "sex", "site", "laterality"], ...] = ()
     """Facts that the header of a DICOM photo gave, since nobody else did."""
 
@@ -60,10 +77,20 @@ class Patient(Settings):
         return Facts(self.age, self.sex or "", self.site or "")
 
     @property
+    def answers(self) -> dict[str, str]:
+        """What is known by the questions: yes and no, by question."""
+        given = {one: getattr(self, one) for one in QUESTIONS}
+        return {one: answer for one, answer in given.items() if answer in ("yes", "no")}
+
+    @property
+    def seven_points(self) -> SevenPoints:
+        return seven_points(self.answers, self.site)
+
+    @property
     def place(self) -> str:
         """Where on the body and on which side, in words; "" where neither is given."""
         side = {"left": "left side", "right": "right side"}.get(self.laterality or "")
-        return ", ".join(filter(None, (self.site, side or self.laterality)))
+        return ", ".join(word(one) for one in (self.site, side or self.laterality) if one)
 
 
 class PersonFacts(TypedDict, total=False):
@@ -75,6 +102,18 @@ class PersonFacts(TypedDict, total=False):
     laterality: str | None
     duration: str | None
     skin_type: int | None
+    pigmented: str | None
+    grew: str | None
+    irregular_shape: str | None
+    irregular_colour: str | None
+    large: str | None
+    inflamed: str | None
+    bleeds: str | None
+    itches: str | None
+    hurts: str | None
+    new: str | None
+    changed: str | None
+    raised: str | None
 
 
 def values_of(fact: str) -> tuple[Any, ...]:
@@ -106,13 +145,21 @@ class Case:
 
     photos: tuple[bytes, ...]
     patient: Patient = field(default_factory=Patient)
+    language: str = field(default_factory=spoken)
+    """That of its answer: the language spoken where the case is made."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for no photo, and for more than three."""
+        """Raise UserError for no photo, for more than three, and for one given twice."""
         if not 1 <= len(self.photos) <= MAX_PHOTOS:
             raise UserError(
-                f"{len(self.photos)} photos came; give 1 to {MAX_PHOTOS} of the same place."
+                f"the case has {len(self.photos)} photos; give 1 to {MAX_PHOTOS} photos of one "
+                "place on the skin."
             )
+        for number, photo in enumerate(self.photos, 1):
+            if (first := self.photos.index(photo) + 1) != number:
+                raise UserError(
+                    f"photos {first} and {number} are the same file; give each photo once."
+                )
 
 
 def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
@@ -139,29 +186,31 @@ def how_facts_count(fields: Collection[str]) -> str:
     return joined(text("facts_optional"), changed, text("facts_rest"))
 
 
-def skin_type_chooses() -> str:
-    """Return what a skin type does, in sentences."""
-    return joined(text("skin_type_chooses"), text("skin_type_tested"))
+def skin_type_chooses(*, chooses: bool = True) -> str:
+    """Return what a skin type does, in sentences; `chooses`: a threshold of its own is there."""
+    key = "skin_type_chooses" if chooses else "skin_type_unused"
+    return joined(text(key), text("skin_type_tested"))
 
 
 def nouns(fields: Collection[str]) -> list[str]:
     """Return the names of some facts within a sentence."""
-    return [INTAKE[field].noun or field for field in fields]
+    return [word(INTAKE[field].noun or field) for field in fields]
 
 
-def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
+def use_of_facts(patient: Patient, used: Collection[str] = (), *, chooses: bool = True) -> str:
     """Return which given facts changed nothing, and what a skin type did; "" where none is given.
 
-    `used` are the fields that changed probabilities.
+    `used` are the fields that changed probabilities; `chooses`: the skin type chose a threshold.
     """
-    given = [name for name in patient.given if INTAKE[name].use != "thresholds"]
+    asked = {"skin_type", *QUESTIONS}  # whose sentences stand elsewhere
+    given = [name for name in patient.given if name not in asked]
     unused = [name for name in given if name not in used]
     read = Patient(**{name: getattr(patient, name) for name in patient.from_file})
     return joined(
         text("facts_unused", fields=nouns(unused)) if unused else "",
         text("facts_photos_alone") if unused and not used else "",
         text("facts_read", facts=facts_list(read)) if patient.from_file else "",
-        skin_type_chooses() if patient.skin_type is not None else "",
+        skin_type_chooses(chooses=chooses) if patient.skin_type is not None else "",
     )
 
 
@@ -176,8 +225,8 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
     for name, declared in INTAKE.items():
         value = patient.place if name == "site" else getattr(patient, name)
         if declared.report and value not in (None, ""):
-            text = declared.reported.get(value, str(value))
-            facts.append((declared.report, f"{text} {declared.unit}".strip()))
+            shown = word(declared.reported.get(value, str(value)))
+            facts.append((word(declared.report), f"{shown} {word(declared.unit)}".strip()))
     return facts
 
 
@@ -186,5 +235,8 @@ def with_facts(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[An
     ended = object()
     for pair in zip_longest(photos, facts, fillvalue=ended):
         if any(one is ended for one in pair):
-            raise UserError("there are not as many facts as photos; give one for each photo.")
+            raise UserError(
+                "the number of facts differs from the number of photos; give one fact for each "
+                "photo."
+            )
         yield pair

@@ -5,24 +5,25 @@ decides where the bundle has no threshold of the risk. The risk of urgent and so
 together can only raise a next step.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.advice_figures import shared
-from skindx.diagnosis.record import NextStep, Promise, UrgentRisk
-from skindx.diagnosis.scope import urgent_known
-from skindx.models.combination import mutual_information
-from skindx.models.conformal import ALL, Conformal
+from skindx.diagnosis.record import NextStep, UsedFacts
+from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.models.combination import Prevalence, mutual_information
+from skindx.models.conformal import ALL, Conformal, Share
+from skindx.models.metadata_head import MetadataField
 from skindx.models.urgent_risk import TIERS, Question, UrgentRiskRule
-from skindx.taxonomy import SkinClass, Taxonomy, Urgency, advice_for
+from skindx.taxonomy import SkinClass, Taxonomy, Urgency, advice_for, urgent_known
 from skindx.texts.catalogue import joined, text, told_apart
 
 CARRIED = 0.9
-"""Without sets the next step looks at the classes that together carry this much probability."""
+"""The next step looks, without sets, at the classes that together carry this probability."""
 
 _BY_URGENCY: tuple[Urgency, ...] = ("routine", "unknown", "soon", "urgent")
 
@@ -52,21 +53,26 @@ def next_step(
     lowered: a set that names an urgent or a soon class has not ruled it out.
     """
     step = _by_set_and_risk(ranked, risk, doubtful=doubtful, speaks_of_urgency=speaks_of_urgency)
-    raised = soon_risk is not None and soon_risk.is_reached
-    if not raised or step.urgency in TIERS["soon_risk"]:
+    if soon_risk is None or not soon_risk.is_reached or step.urgency == "urgent":
         return step
-    assert soon_risk is not None
-    key, likeliest = _likeliest(ranked, "soon_risk")
+    by_set = step.urgency == "soon"
+    if by_set and _urgent_is_named(ranked):
+        return step  # its reason is the urgent condition that is not ruled out
+    key = step.decided_by if by_set else _likeliest(ranked, "soon_risk")[0]
     shown, least = told_apart(soon_risk.risk, soon_risk.threshold)
     return step.model_copy(
         update={
             "urgency": "soon",
             "advice": advice_for("soon"),
-            "because": text("because_soon", name=likeliest, risk=shown, least=least),
+            "because": text("because_soon", risk=shown, least=least),
             "more": (_below(risk),) if risk else (),
             "decided_by": key,
         }
     )
+
+
+def _urgent_is_named(ranked: Ranked) -> bool:
+    return _deciding(_possible(ranked)[0]).urgency == "urgent"
 
 
 def _by_set_and_risk(
@@ -163,9 +169,11 @@ def _possible(ranked: Ranked) -> tuple[list[SkinClass], float]:
 
 
 LARGEST_SET = 5
-"""With more classes in the set, or more than half of all, the model abstains."""
+"""The model abstains with more classes in the set, or with more than half of all."""
+LEAST_VOTES = 0.5
+"""Share of the members that must put the likeliest class first."""
 MOST_DISAGREEMENT = 0.4
-"""Of 1, at which each member is sure of another class."""
+"""Share of the disagreement of members that are each sure of another class."""
 LEAST_OOD_P_VALUE = 0.05
 """Out-of-distribution score above 19 of 20 calibration images, below the rejection threshold."""
 
@@ -210,12 +218,14 @@ def conclude(
     *,
     skin_type: int | None = None,
     ood_p_value: float | None = None,
+    beyond: str = "",
 ) -> Conclusion:
     """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
 
     The set is what any of the photos leaves possible: each photo's own set keeps its promise, so
     all of them together do, while a mean of probabilities has no guarantee. The urgent risk is the
-    highest of the photos for the same reason.
+    highest of the photos for the same reason. `beyond` says which given facts describe what the
+    model knows nothing about: then it abstains.
     """
     classes, conformal = predictor.taxonomy.classes, predictor.conformal
     probabilities_C, members_MC = probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)
@@ -232,7 +242,8 @@ def conclude(
     # These put the probabilities themselves in doubt, and with them the risk. A set of too many
     # classes does not: the guarantee of the risk counts such photos in.
     doubtful = (
-        _nearly_out_of_distribution(ood_p_value)
+        beyond
+        or _nearly_out_of_distribution(ood_p_value)
         or _differing(probabilities_PC)
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
@@ -243,9 +254,12 @@ def conclude(
     )
     speaks = urgent_known(classes)
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
+    if beyond:  # no figure says anything of such a case
+        step = step.model_copy(update={"because": text("because_precaution"), "more": ()})
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
         because = text("because_unsure" if speaks else "because_unsure_no_urgent")
+        because = text("because_beyond") if beyond else because
         unknown = {"urgency": "unknown", "advice": advice_for("unknown"), "because": because}
         step = step.model_copy(update=unknown | {"decided_by": ""})
     promise = _promise(predictor, skin_type)
@@ -273,9 +287,9 @@ def _too_many(possible: int, classes: int) -> str:
 
 
 def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
-    if disagreement <= MOST_DISAGREEMENT and first_M.mean() >= 0.5:
-        return ""
-    return text("abstain_disagree")
+    if first_M.sum() < (least := math.ceil(LEAST_VOTES * len(first_M))):
+        return text("abstain_votes", least=least, count=len(first_M))
+    return text("abstain_disagree") if disagreement > MOST_DISAGREEMENT else ""
 
 
 def _risk(
@@ -298,7 +312,7 @@ def _risk(
         lesions=promise.lesions,
         group=group,
         # Measured by the threshold of all images alone.
-        sent_on=shared(level.sent_on) if group == ALL else None,
+        sent_on=_widened(level.sent_on) if group == ALL else None,
     )
 
 
@@ -312,6 +326,114 @@ def _promise(predictor: ConclusionRules, skin_type: int | None) -> Promise | Non
         urgent_level=conformal.urgent_level,
         pictures=conformal.images_of(group),
         group=group,
-        urgent_missed=shared(conformal.urgent_missed),
-        urgent_raised=shared(conformal.urgent_raised),
+        urgent_missed=_widened(conformal.urgent_missed),
+        urgent_raised=_widened(conformal.urgent_raised),
+    )
+
+
+def _widened(share: Share | None) -> Share | None:
+    return share.with_width() if share else None
+
+
+@dataclass(frozen=True)
+class ServedRules:
+    """The rules of a served bundle, for what is known of the person."""
+
+    taxonomy: Taxonomy
+    conformal: Conformal | None
+    urgent_risk: UrgentRiskRule | None
+    soon_risk: UrgentRiskRule | None
+    miss_rate: float | None
+    weights: tuple[float, ...] | None
+    prevalence: Prevalence | None = None
+    """The mix of diseases that shown probabilities hold for; None: that of the calibration."""
+    fields: tuple[MetadataField, ...] = ()
+    """The facts of the person that changed the probabilities."""
+
+
+@dataclass(frozen=True)
+class CaseConclusion:
+    """The conclusion on a case as a record shows it: probabilities are those of the mix."""
+
+    conclusion: Conclusion
+    members_MC: NDArray[np.float64]
+    ood_p_value: float | None
+    deciding: int
+    """Place in the taxonomy of the class that decides the next step, or else of the likeliest."""
+    used: UsedFacts | None
+    is_beyond: bool
+    """Whether the given facts describe what the model learned nothing about."""
+
+
+def conclude_case(
+    rules: ServedRules,
+    probabilities_PC: NDArray[np.float64],
+    alone_PC: NDArray[np.float64],
+    members_MPC: NDArray[np.float64],
+    *,
+    skin_type: int | None,
+    ood_p_value: float | None,
+    beyond: str = "",
+) -> CaseConclusion:
+    """Draw the conclusion on a case; `alone_PC` are the probabilities by its photos alone.
+
+    Sets, risk and threshold are of the uncorrected probabilities, which they were fitted on; what
+    is shown follows the operator's prevalence where one is given.
+    """
+    drawn = conclude(
+        rules,
+        probabilities_PC,
+        members_MPC,
+        skin_type=skin_type,
+        ood_p_value=ood_p_value,
+        beyond=beyond,
+    )
+    first, step = drawn.ranked[0][0], drawn.next_step
+    drawn = replace(drawn, ranked=_at_prevalence(drawn.ranked, rules))
+    if drawn.ranked[0][0] != first and step.because == text("because_only", name=first.name):
+        step = step.model_copy(update={"because": text("because_follows", name=first.name)})
+        drawn = replace(drawn, next_step=step)
+    key = drawn.next_step.decided_by or drawn.ranked[0][0].key
+    members_MC = members_MPC.mean(axis=1)
+    if rules.prevalence:
+        members_MC = rules.prevalence.correct(members_MC)
+    used = _used_facts(rules, alone_PC.mean(axis=0), drawn.ranked[0][0].key)
+    place = rules.taxonomy.keys.index(key)
+    return CaseConclusion(drawn, members_MC, ood_p_value, place, used, bool(beyond))
+
+
+def _at_prevalence(
+    ranked: tuple[tuple[SkinClass, float, bool], ...], rules: ServedRules
+) -> tuple[tuple[SkinClass, float, bool], ...]:
+    """Return ranked classes with the probabilities of the operator's mix."""
+    if rules.prevalence is None:
+        return ranked
+    places = {key: place for place, key in enumerate(rules.taxonomy.keys)}
+    shares_C = np.zeros(len(places))
+    for skin_class, probability, _ in ranked:
+        shares_C[places[skin_class.key]] = probability
+    corrected_C = rules.prevalence.correct(shares_C)
+    corrected = [
+        (skin_class, min(float(corrected_C[places[skin_class.key]]), 1.0), in_set)
+        for skin_class, _, in_set in ranked
+    ]
+    return tuple(sorted(corrected, key=lambda row: -row[1]))
+
+
+def _used_facts(
+    rules: ServedRules, alone_C: NDArray[np.float64], first_key: str
+) -> UsedFacts | None:
+    """Return what of the person the conclusion used, and what it would be without; None: nothing.
+
+    `alone_C` are the probabilities by the photos alone, `first_key` is the likeliest class.
+    """
+    if not rules.fields:
+        return None
+    if rules.prevalence:
+        alone_C = rules.prevalence.correct(alone_C)
+    first, leading = int(alone_C.argmax()), rules.taxonomy.keys.index(first_key)
+    return UsedFacts(
+        fields=rules.fields,
+        without=min(float(alone_C[leading]), 1.0),
+        first_without=rules.taxonomy.classes[first].name if first != leading else "",
     )

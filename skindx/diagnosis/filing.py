@@ -3,15 +3,18 @@
 Nothing is guessed: what nobody gave stays empty, and the printed record has a line to write it on.
 """
 
+import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Literal
 
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.scope import shown_tier
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import joined, text, word
 
 _DAY = len("2026-11-29")
 _BY_URGENCY: tuple[Urgency, ...] = ("urgent", "soon", "unknown", "routine")
@@ -30,20 +33,69 @@ class RecordedDiagnosis:
     """It is a clinical opinion, which confirms nothing."""
     who: str = ""
     """Login of whoever wrote it down; "" where it is not known."""
+    clinician: str = ""
+    """Name of the clinician whose diagnosis it is; "" where nobody gave it."""
     when: datetime | None = None
     """None: not known, as in a case of an older version."""
+    key: str = ""
+    """That of the model's class; "" where it is none."""
+    description: str = ""
+    """What it is, in everyday words; "" where it is no class of the model."""
+    replaced: datetime | None = None
+    """When another one took its place, or it was taken back; None: it stands."""
+    replaced_by: str = ""
+    """Login of whoever did so."""
 
     @property
     def words(self) -> str:
         """Its name, with its code where it has one."""
-        return f"{self.name} ({self.icd10})" if self.icd10 else self.name
+        name = word(self.name)
+        return f"{name} ({self.icd10})" if self.icd10 else name
 
     @property
     def basis(self) -> str:
         """What it rests on."""
         if self.confirmed_by:
             return text("recorded_confirmed", how=self.confirmed_by)
-        return text("recorded_opinion" if self.opinion else "recorded_unstated")
+        return text("recorded_opinion" if self.opinion else "recorded_no_basis")
+
+    @property
+    def found(self) -> str:
+        """The diagnosis with its basis."""
+        return text("recorded_found", name=self.words, basis=self.basis)
+
+    @property
+    def by(self) -> str:
+        """Who recorded it, for clinicians: the clinician's name, or else the login."""
+        return self.clinician or by_login(self.who)
+
+    @property
+    def history(self) -> str:
+        """The diagnosis with who recorded it, as one that was replaced is named."""
+        if not (self.when and self.by):
+            return self.found
+        return text("recorded_before", found=self.found, when=self.when, who=self.by)
+
+    def is_other(self, one: "RecordedDiagnosis") -> bool:
+        """Tell whether two entries name different diseases, whatever their codes and bases are."""
+        return (self.key or self.name) != (one.key or one.name)
+
+
+def by_login(login: str) -> str:
+    """Return a login as a report names it; "" for none."""
+    return text("record_login", who=login) if login else ""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a report: the diagnosis that it states, since when, and by whom."""
+
+    recorded: RecordedDiagnosis | None
+    """None: it states the answer alone, or the diagnosis was taken back."""
+    since: datetime | None = None
+    """None: not known, or the first version, which is of the answer's own time."""
+    by: str = ""
+    """A clinician's name, or the login in words; "" where neither is known."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +108,141 @@ class Filing:
     """Name of the lesion in a case book."""
     kept: bool = False
     """The answer is that of a kept case, whose heat maps and similar images are not kept."""
+    undated: bool = False
+    """It is not known when the answer was given; the time of keeping stands for it."""
     recorded: RecordedDiagnosis | None = None
+    earlier: tuple[RecordedDiagnosis, ...] = ()
+    """Diagnoses that were recorded and replaced or taken back, oldest first. With `recorded` None
+    and some here, the last of them was taken back."""
+    unrecorded: bool = False
+    """An older version may have replaced diagnoses without keeping them here."""
+    note: str = ""
+    """What a clinician wrote about a kept case; it is for clinicians and not for the patient."""
+    notes: tuple[tuple[datetime, str], ...] = ()
+    """When the note was written or changed, and the login that did so, oldest first."""
+    version: int = 0
+    """That of the kept case, which grows with each change, also of its note and consents; 0: the
+    answer is in no case book."""
+    clinician: str = ""
+    """Who signs the report, by name."""
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """What the reports on this answer stated, oldest first; the last is this one's."""
+        found = [Version(None)]
+        for one, following in zip_longest(self._entries, self._entries[1:]):
+            found.append(Version(one, one.when, one.by))
+            if one.replaced and (following is None or following.when != one.replaced):
+                found.append(Version(None, one.replaced, by_login(one.replaced_by)))
+        return tuple(found)
+
+    @property
+    def note_changes(self) -> tuple[Literal["written", "changed", "removed"], ...]:
+        """What each of `notes` was: the first wrote the note, and without one the last removed it.
+
+        No older text is kept, so that what lies between them is a change.
+        """
+        last = len(self.notes) - 1
+        return tuple(
+            "written" if place == 0 else "changed" if self.note or place < last else "removed"
+            for place in range(last + 1)
+        )
+
+    @property
+    def is_note_older(self) -> bool:
+        """Whether the note was last changed before the recorded diagnosis was."""
+        return bool(self.notes and self.amended and self.notes[-1][0] < self.amended)
+
+    @property
+    def number(self) -> int:
+        """The version of the report, of which it lists each; 0: the answer is in no case book."""
+        return len(self.versions) if self.version else 0
+
+    @property
+    def others(self) -> tuple[RecordedDiagnosis, ...]:
+        """What was recorded before and is another disease than what stands now, if one does."""
+        now = self.recorded
+        return tuple(one for one in self.earlier if now is None or one.is_other(now))
+
+    @property
+    def _entries(self) -> tuple[RecordedDiagnosis, ...]:
+        return (*self.earlier, self.recorded) if self.recorded else self.earlier
+
+    @property
+    def last_confirmed(self) -> RecordedDiagnosis | None:
+        """The latest diagnosis that something confirmed, also one that no longer stands."""
+        return next((one for one in self._entries[::-1] if one.confirmed_by), None)
+
+    @property
+    def contradicts(self) -> str:
+        """Which diagnosis by histopathology no longer stands, in a sentence; "": none did."""
+        lost = [one.words for one in self.others if one.confirmed_by == _BY_PATHOLOGY]
+        key = "record_over_pathology" if self.recorded else "record_without_pathology"
+        return text(key, name=lost[-1]) if lost else ""
+
+    @property
+    def weight(self) -> str:
+        """What the recorded diagnosis means for the advice, in a sentence; "": there is none."""
+        last, stands = self.last_confirmed, self.recorded
+        if stands is None or stands is last:
+            return text("recorded_counts") if stands else ""
+        return text("recorded_unsettled", name=last.words) if last else text("recorded_unconfirmed")
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a clinician recorded a diagnosis that something confirmed."""
+        return bool(self.recorded and self.recorded.confirmed_by)
+
+    @property
+    def is_advice_past(self) -> bool:
+        """Whether a diagnosis is recorded, and one that was confirmed counts more than advice."""
+        return bool(self.recorded and self.last_confirmed)
 
     @property
     def status(self) -> Literal["preliminary", "amended"]:
         """The status of the report, as FHIR names it. No report of skindx is final."""
-        return "amended" if self.recorded else "preliminary"
+        return "amended" if self.recorded or self.earlier else "preliminary"
+
+    @property
+    def amended(self) -> datetime | None:
+        """When this version was made; None: the report is not amended, or it is not known."""
+        return self.versions[-1].since
+
+    def seeds(self) -> list[str]:
+        """Return of each version what tells its report from those before it, oldest first."""
+        told = [f"{one.recorded and one.recorded.found} {one.since}" for one in self.versions]
+        return [" ".join([self.patient, self.lesion, *told[: n + 1]]) for n in range(len(told))]
+
+    def footer(self, when: datetime) -> tuple[str, str]:
+        """Return whose report it is, and of which answer and version, as each page names them."""
+        names = [self.patient or text("footer_patient"), self.lesion]
+        facts = [text("footer_kept" if self.undated else "footer_answered", when=when)]
+        if self.amended:
+            facts.append(text("footer_amended", when=self.amended))
+        else:
+            facts.append(text(_UNDATED[self.status]))
+        if self.number:
+            facts.append(text("footer_version", number=str(self.number)))
+        return " · ".join(filter(None, names)), " · ".join(facts)
+
+    def file_name(self, when: datetime, ending: str) -> str:
+        """Return a name that no other patient, lesion, answer or version has, in ASCII."""
+        names = [_in_file_name(name) for name in (self.patient, self.lesion)]
+        parts = ["skindx", *names, f"{when:%Y%m%d-%H%M%S}", self.status, str(self.number or "")]
+        if self.version > self.number:  # a note or a consent was changed too
+            parts.append(f"saved-{self.version}")
+        return f"{'-'.join(filter(None, parts))}.{ending}"
 
 
 NOT_FILED = Filing()
+_BY_PATHOLOGY = "histopathology"
+_UNDATED = {"preliminary": "footer_preliminary", "amended": "footer_amended_undated"}
+_MOST_IN_NAME = 40
+
+
+def _in_file_name(name: str) -> str:
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9]+", "-", plain)[:_MOST_IN_NAME].strip("-")
 
 
 @dataclass(frozen=True)
@@ -82,9 +260,17 @@ class RecordLine:
         return text("record_line", name=self.label, value=self.value or text("record_not_given"))
 
 
-def status_sentence(filing: Filing) -> str:
-    """Return the status of a report in a sentence."""
-    return text("record_amended" if filing.recorded else "record_preliminary")
+def status_sentence(filing: Filing, when: datetime) -> str:
+    """Return the status of a report on an answer of `when`, and which report it replaces."""
+    if filing.status == "preliminary":
+        return text("record_preliminary_noted" if filing.note else "record_preliminary")
+    *_, before, _ = filing.versions
+    since = before.since or (when if len(filing.versions) == 2 else None)
+    changed = "record_changed" if filing.earlier else "record_amended"
+    return joined(
+        text(changed if filing.recorded else "record_withdrawn"),
+        text("record_replaces", when=since) if since else text("record_replaces_all"),
+    )
 
 
 def record_lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[RecordLine]:
@@ -96,27 +282,37 @@ def _lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> Iterator[Rec
     yield RecordLine("patient", text("record_patient"), filing.patient)
     if filing.lesion:
         yield RecordLine("lesion", text("record_lesion"), filing.lesion)
-    answered = "record_kept" if filing.kept else "record_answered"
+    if filing.number:
+        yield RecordLine("version", text("record_version"), str(filing.number))
+    answered = "record_kept" if filing.undated else "record_answered"
     yield RecordLine("answered", text(answered), text("record_time", when=when))
     dates = photo_dates(diagnosis)
     known = [one or text("record_undated") for one in dates] if any(dates) else []
-    label = text("record_photo", n=len(dates))
-    yield RecordLine("photo-date", label, "; ".join(known) or text("record_undated"))
+    yield RecordLine("photo-date", text("record_photo", n=len(dates)), "; ".join(known))
     patient = diagnosis.patient
-    yield RecordLine("site", text("record_site"), patient.site or "")
-    yield RecordLine("side", text("record_side"), patient.laterality or "")
+    yield RecordLine("site", text("record_site"), word(patient.site or ""))
+    yield RecordLine("side", text("record_side"), word(patient.laterality or ""))
     if one := filing.recorded:
-        yield RecordLine("recorded", text("record_recorded"), one.words)
-        yield RecordLine("recorded-basis", text("record_basis"), one.basis)
-        yield RecordLine("recorded-by", text("record_by"), one.who or text("record_unknown"))
-        noted = text("record_time", when=one.when) if one.when else text("record_unknown")
+        yield RecordLine("recorded", text("record_recorded"), one.found)
+        noted = text("record_seconds", when=one.when) if one.when else text("record_unknown")
         yield RecordLine("recorded-on", text("record_on"), noted)
+        if one.by:
+            yield RecordLine("recorded-by", text("record_by"), one.by)
+    elif filing.earlier:
+        back = filing.versions[-1]
+        value = text("record_seconds", when=back.since)
+        if back.by:
+            value = text("record_when_who", when=back.since, who=back.by)
+        yield RecordLine("taken-back", text("record_back"), value)
+    for before in reversed(filing.earlier):
+        yield RecordLine("recorded-before", text("record_before"), before.history)
 
 
 def photo_dates(diagnosis: Diagnosis) -> list[str]:
     """Return the own date of each photo, "" where it is not known.
 
-    A date with its time has the offset from UTC that the file gives.
+    A date with its time has the offset from UTC that the file gives, by the name of the local zone
+    where that is the same.
     """
     return [_dated(photo.taken) for photo in diagnosis.photos]
 
@@ -126,7 +322,10 @@ def _dated(taken: str) -> str:
         when = datetime.fromisoformat(taken)
     except ValueError:  # none, or a date that no version of ours wrote
         return ""
-    return text("record_day" if len(taken) == _DAY else "record_time", when=when)
+    if len(taken) == _DAY:
+        return text("record_day", when=when)
+    here = when.astimezone() if when.tzinfo else when
+    return text("record_time", when=here if here.utcoffset() == when.utcoffset() else when)
 
 
 def urgent_first(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
@@ -149,4 +348,21 @@ def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
 
 def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
     """Return the urgency of a condition as a table shows it."""
-    return shown_tier(diagnosis, candidate) or "–"
+    tier = shown_tier(diagnosis, candidate)
+    return word(tier) if tier else text("tier_not_stated")
+
+
+def agreement_with(diagnosis: Diagnosis, one: RecordedDiagnosis) -> str:
+    """Return in a sentence whether the answer named the recorded diagnosis, or another."""
+    if diagnosis.abstained:
+        return text("model_named_none")
+    first, names = diagnosis.candidates[0], [named.name for named in possible(diagnosis)]
+    if _is_same(first, one):
+        return text("model_agreed", name=first.name)
+    if any(_is_same(named, one) for named in possible(diagnosis)):
+        return text("model_named_among", name=one.name, first=first.name)
+    return text("model_named_other", names=names, name=one.name)
+
+
+def _is_same(named: Candidate, one: RecordedDiagnosis) -> bool:
+    return named.key == one.key if one.key else named.name == one.name

@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FactUse = Literal["learned", "thresholds", "printed"]
+from skindx.core.seven_points import ITEM_OF, QUESTIONS
+from skindx.texts.catalogue import word
+
+FactUse = Literal["learned", "thresholds", "checklist", "printed"]
 """What an answer does with a fact: a bundle may have learned from it, it selects the thresholds
-that were fitted for it, or it is printed in the report alone."""
+that were fitted for it, it counts in the weighted 7-point checklist, or it is printed alone."""
 
 OPTION_USES: dict[FactUse, str] = {
     "learned": "changes answers if the bundle learned from it",
     "thresholds": "selects the thresholds fitted for it",
+    "checklist": "can only raise the urgency, by the weighted 7-point checklist",
     "printed": "printed in the report, changes no answer",
 }
 GENITALS = (
@@ -49,7 +53,7 @@ class IntakeField:
     number: bool = False
     """It is a whole number."""
     unit: str = ""
-    """Of a number that has one."""
+    """Unit of a number that has one."""
     words: Mapping[Any, str] = field(default_factory=dict)
     """Value -> what the page calls it; the others are called as they are stored."""
     reported: Mapping[Any, str] = field(default_factory=dict)
@@ -61,7 +65,37 @@ class IntakeField:
 
     def word(self, value: Any) -> str:
         """Return what the page calls a value."""
-        return self.words.get(value) or str(value).capitalize()
+        return word(self.words.get(value) or str(value).capitalize())
+
+
+_ASKED = {
+    "pigmented": ("pigment", "Whether it is brown, black or blue"),
+    "grew": ("growth", "Whether it has grown or changed in size"),
+    "irregular_shape": ("irregular shape", "Whether its shape is irregular"),
+    "irregular_colour": ("irregular colour", "Whether its colour is irregular"),
+    "large": ("7 mm or more", "Whether its largest diameter is 7 mm or more"),
+    "inflamed": ("inflammation", "Whether it is inflamed"),
+    "bleeds": ("bleeding", "Whether it bleeds, oozes or crusts"),
+    "itches": ("itch", "Whether it itches"),
+    "hurts": ("pain", "Whether it hurts"),
+    "new": ("new", "Whether it is new"),
+    "changed": ("other change", "Whether it has changed in another way"),
+    "raised": ("raised", "Whether it is raised"),
+}
+"""Question -> its name in a report and its meaning; the catalogue has what the page asks."""
+
+
+def _question(name: str) -> IntakeField:
+    noun, meaning = _ASKED[name]
+    return IntakeField(
+        question=noun,
+        meaning=f"{meaning}.",
+        option=f"{meaning}: yes, no or unknown",
+        fhir=noun,
+        report=noun,
+        use="checklist" if name in {"pigmented", *ITEM_OF} else "printed",
+        noun=noun,
+    )
 
 
 INTAKE: dict[str, IntakeField] = {
@@ -122,6 +156,8 @@ INTAKE: dict[str, IntakeField] = {
         use="thresholds",
         noun="skin type",
         number=True,
+        reported=dict(zip(range(1, 7), ("I", "II", "III", "IV", "V", "VI"), strict=True)),
     ),
+    **{name: _question(name) for name in QUESTIONS},
 }
 """Fact -> its texts, in the order in which they are asked for and printed."""

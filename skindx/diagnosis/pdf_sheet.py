@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
+from skindx.texts.catalogue import spoken, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,9 +59,14 @@ def _latin(char: str) -> str:
 
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
-_LABEL_MM = 62
+_LABEL_MM, _EMPTY_MM = 62, 5.6
+"""Width of labels, and height of a line to write on beside one."""
+_BESIDE_MM = (52, 32)
+"""Largest width and height of an image beside labels and values."""
 _SIGNATURE_MM = 8
 """Room above a line, to sign in."""
+_WRITTEN_MM, _CAPTION_MM, _LEGEND_MM = 7.5, 8, 40
+"""Room above a line to write on, below photos for their captions, and of a legend's colours."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 
 
@@ -71,13 +77,19 @@ class Sheet:
     others than Western European letters without their accents, or as question marks.
     """
 
-    def __init__(self, title: str, when: datetime) -> None:
-        """Raise UserError without fpdf2, which the extra `app` has."""
+    def __init__(self, title: str, when: datetime, footer: tuple[str, str] | None = None) -> None:
+        """Set a footer on each page: names, and facts before the page's number; else the title.
+
+        Raise UserError without fpdf2, which the extra `app` has.
+        """
         require_extra("serve", "fpdf", purpose="a PDF report")
         from fpdf import FPDF
 
+        self._below = footer or ("", title)
         self._letters: set[int] = set()
         """Code points that the open fonts have."""
+        self.scale = 1.0
+        """Size of letters against the usual one; the footer keeps its own."""
         self.lacking = False
         """Whether a letter was replaced so far, since no font has it."""
         self.pdf = FPDF(format="A4")
@@ -85,7 +97,7 @@ class Sheet:
         self.pdf.c_margin = 0  # words, images and lines begin at the same place
         self.pdf.set_auto_page_break(True, MARGIN_MM)
         self.pdf.set_title(title)
-        self.pdf.set_lang("en")
+        self.pdf.set_lang(spoken())
         self.pdf.set_producer("skindx")
         self.pdf.set_creation_date(when)
         self.pdf.set_image_filter("DCTDecode")
@@ -98,9 +110,16 @@ class Sheet:
         self.pdf.add_page()
 
     def _footer(self) -> None:
-        self._ink(7.5, faint=True)
-        self.pdf.set_y(5 - MARGIN_MM)
-        self.pdf.cell(0, 4, f"{self.pdf.title}, page {self.pdf.page_no()} of {{nb}}", align="R")
+        names, facts = map(self._known, self._below)
+        page = text("footer_page", page=self.pdf.page_no(), pages="{nb}")
+        self.pdf.set_y(4 - MARGIN_MM)
+        for words, bold in ((names, True), (f"{facts} · {page}", False)):
+            self._ink(7.5 / self.scale, bold=bold, faint=True)
+            room = len(words)
+            while room and self.pdf.get_string_width(words[:room]) > _WIDTH_MM:
+                room -= 1
+            shown = words if room == len(words) else f"{words[: room - 4]} ..."
+            self.pdf.cell(0, 3.6, shown, align="R", new_x="LMARGIN", new_y="NEXT")
 
     def text(
         self,
@@ -117,7 +136,7 @@ class Sheet:
             self.pdf.set_fill_color(*fill)
         self.pdf.multi_cell(
             0,
-            size * 0.5,
+            size * 0.5 * self.scale,
             self._known(words),
             fill=fill is not None,
             align="L",
@@ -134,30 +153,45 @@ class Sheet:
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
-    def lines(self, facts: Sequence[tuple[str, str]]) -> None:
-        """Write labels with their values, and a line to write on where a value is empty."""
+    def lines(self, facts: Sequence[tuple[str, str]], beside: "Image.Image | None" = None) -> None:
+        """Write labels with their values, and a line to write on where a value is empty.
+
+        An image `beside` them stands at the right.
+        """
         self.pdf.ln(1)
+        high, right, foot = 4.6 * self.scale, float(MARGIN_MM + _WIDTH_MM), 0.0
+        if beside:
+            scale = min(_BESIDE_MM[0] / beside.width, _BESIDE_MM[1] / beside.height)
+            width, height = scale * beside.width, scale * beside.height
+            self.pdf.image(beside, right - width, self.pdf.get_y(), width, height)
+            right, foot = right - width - GAP_MM, self.pdf.get_y() + height
         for label, value in facts:
             self._ink(9, faint=True)
             self.pdf.set_draw_color(*_INK)
             top = self.pdf.get_y()
-            self.pdf.multi_cell(_LABEL_MM, 4.6, self._known(label), align="L")
+            self.pdf.multi_cell(_LABEL_MM, high, self._known(label), align="L")
             lowest = self.pdf.get_y()
             self.pdf.set_xy(MARGIN_MM + _LABEL_MM, top)
             self._ink(9.5)
             if value:
-                self.pdf.multi_cell(0, 4.6, self._known(value), align="L")
+                width = right - MARGIN_MM - _LABEL_MM
+                self.pdf.multi_cell(width, high, self._known(value), align="L")
                 lowest = max(lowest, self.pdf.get_y())
             else:
-                self.pdf.line(MARGIN_MM + _LABEL_MM, top + 4.6, MARGIN_MM + _WIDTH_MM, top + 4.6)
-            self.pdf.set_xy(MARGIN_MM, lowest + 1)
-        self.pdf.ln(1)
+                lowest = max(lowest, top + _EMPTY_MM)
+                self.pdf.line(MARGIN_MM + _LABEL_MM, lowest, right, lowest)
+            self.pdf.set_xy(MARGIN_MM, lowest + self.scale)
+        self.pdf.set_y(max(self.pdf.get_y(), foot) + 1)
 
     def strip(
         self, images: Sequence["Image.Image"], captions: Sequence[str], height_mm: float
     ) -> None:
-        """Set up to three images in one row of a height, each with its caption below."""
-        width = (_WIDTH_MM - 2 * GAP_MM) / 3
+        """Set up to three images in one row, each with its caption below.
+
+        Each is as wide as so many beside each other can be, and no higher than `height_mm`.
+        """
+        columns = len(images)
+        width = (_WIDTH_MM - (columns - 1) * GAP_MM) / columns
         top, lowest = self.pdf.get_y(), 0.0
         for place, (image, caption) in enumerate(zip(images, captions, strict=True)):
             left = MARGIN_MM + place * (width + GAP_MM)
@@ -169,8 +203,44 @@ class Sheet:
             lowest = max(lowest, self.pdf.get_y())
         self.pdf.set_xy(MARGIN_MM, lowest)
 
-    def signature(self, labels: Sequence[str]) -> None:
-        """Set lines to sign on, side by side at the foot of the page."""
+    def room_above_signature(self, lines: int) -> float:
+        """Return the millimetres that are left for photos above lines to write on and to sign."""
+        foot = self.pdf.h - MARGIN_MM - 7 - _SIGNATURE_MM
+        return foot - self.pdf.get_y() - _CAPTION_MM - _WRITTEN_MM * (lines + 1)
+
+    def write_on(self, label: str, lines: int) -> None:
+        """Set a label with empty lines below it, to write on."""
+        self.pdf.ln(2)
+        self.text(label, 10, bold=True)
+        self.pdf.set_draw_color(*_LINE)
+        for _ in range(lines):
+            self.pdf.ln(_WRITTEN_MM)
+            self.pdf.line(MARGIN_MM, self.pdf.get_y(), MARGIN_MM + _WIDTH_MM, self.pdf.get_y())
+
+    def sentences(self, sentences: Sequence[str]) -> None:
+        """Write sentences, each on a line of its own."""
+        for words in sentences:
+            self._ink(8.5)
+            height, known = 4.1 * self.scale, self._known(words)
+            self.pdf.multi_cell(0, height, known, align="L", new_x="LMARGIN", new_y="NEXT")
+            self.pdf.ln(0.7 * self.scale)
+
+    def legend(self, colours: Sequence[tuple[int, int, int]], low: str, high: str) -> None:
+        """Draw a bar of colours between what its two ends mean."""
+        self._ink(7.5, faint=True)
+        top = self.pdf.get_y()
+        self.pdf.cell(self.pdf.get_string_width(low) + 2, 4, self._known(low))
+        for colour in colours:
+            self.pdf.set_fill_color(*colour)
+            left, width = self.pdf.get_x(), _LEGEND_MM / len(colours)
+            self.pdf.rect(left, top + 0.5, width + 0.05, 3, style="F")
+            self.pdf.set_x(left + width)
+        self.pdf.set_x(self.pdf.get_x() + 2)
+        self.pdf.cell(0, 4, self._known(high), new_x="LMARGIN", new_y="NEXT")
+        self.pdf.ln(1)
+
+    def signature(self, labels: Sequence[tuple[str, str]]) -> None:
+        """Set lines to sign on, each with what stands on it, side by side at the page's foot."""
         self.pdf.ln(_SIGNATURE_MM)
         foot = self.pdf.h - MARGIN_MM - 7
         if self.pdf.get_y() > foot:
@@ -181,49 +251,48 @@ class Sheet:
         width = (_WIDTH_MM - (len(labels) - 1) * 3 * GAP_MM) / len(labels)
         top = self.pdf.get_y()
         self.pdf.set_draw_color(*_INK)
-        for place, label in enumerate(labels):
+        for place, (label, value) in enumerate(labels):
             left = MARGIN_MM + place * (width + 3 * GAP_MM)
+            self.pdf.set_xy(left, top - 5)
+            self._ink(9.5)
+            self.pdf.cell(width, 4.6, self._known(value))
             self.pdf.line(left, top, left + width, top)
             self.pdf.set_xy(left, top + 0.8)
             self._ink(8, faint=True)
             self.pdf.cell(width, 4, self._known(label))
-        self.pdf.set_xy(MARGIN_MM, top + 6)
+        self.pdf.set_xy(MARGIN_MM, top + 5)
 
     def gap(self) -> None:
         """Leave a little room."""
         self.pdf.ln(1.5)
 
+    @property
+    def pages(self) -> int:
+        """Pages so far."""
+        return int(self.pdf.page_no())
+
+    @property
+    def is_last_page_short(self) -> bool:
+        """Whether the last page holds a few lines alone, less than a third of it."""
+        return self.pdf.get_y() < self.pdf.h / 3
+
     def page(self) -> None:
         """Begin a page."""
         self.pdf.add_page()
 
-    def rule(self) -> None:
-        """Draw a line across the page."""
-        self.pdf.ln(2)
-        self.pdf.set_draw_color(*_LINE)
-        top = self.pdf.get_y()
-        self.pdf.line(MARGIN_MM, top, MARGIN_MM + _WIDTH_MM, top)
-        self.pdf.ln(1)
-
     def table(
-        self,
-        rows: Sequence[Sequence[str]],
-        widths: Sequence[int],
-        *,
-        faint: bool = False,
-        headed: bool = True,
+        self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False
     ) -> None:
-        """Write rows, the first of them as the heading unless it is not `headed`."""
+        """Write rows, the first of them as the heading."""
         self._ink(8.5, faint=faint)
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
         with self.pdf.table(
             col_widths=tuple(widths),
             borders_layout="HORIZONTAL_LINES",
-            line_height=4.2,
+            line_height=4.2 * self.scale,
             padding=(0.6, 2, 0.6, 0),
             align="L",
-            first_row_as_headings=headed,
         ) as table:
             for row in rows:
                 cells = table.row()
@@ -252,16 +321,20 @@ class Sheet:
 
     def pdf_bytes(self) -> bytes:
         """Return the document; nothing can be added to it any more."""
+        document = bytes(self.pdf.output())
+        self.close()
+        return document
+
+    def close(self) -> None:
+        """Close the files of its fonts, also of a document that nobody wants."""
         from fpdf.fonts import TTFFont
 
-        document = bytes(self.pdf.output())
         for font in self.pdf.fonts.values():
             if isinstance(font, TTFFont):
                 font.ttfont.close()  # it is read as letters are needed, and would stay open
-        return document
 
     def _ink(self, size: float, bold: bool = False, faint: bool = False) -> None:
-        self.pdf.set_font(self._font, "B" if bold else "", size)
+        self.pdf.set_font(self._font, "B" if bold else "", size * self.scale)
         self.pdf.set_text_color(*(_FAINT if faint else _INK))
 
     def _known(self, words: str) -> str:

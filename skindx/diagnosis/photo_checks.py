@@ -3,7 +3,7 @@
 import hashlib
 import math
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +11,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, with_file_facts
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.scope import unjudged
-from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.decode import decode_noted, import_decoders, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
@@ -32,15 +29,9 @@ from skindx.imaging.image_formats import (
 )
 from skindx.imaging.photo_date import day_of, file_date, unbelieved
 from skindx.imaging.photo_gates import Fault, inspect
-from skindx.imaging.sandboxed_images import (
-    LIMITS,
-    can_read_heic,
-    decode_apart,
-    decode_heic,
-    small_jpeg,
-)
+from skindx.imaging.resize import small_jpeg
+from skindx.imaging.sandboxed_images import LIMITS, can_read_heic, decode_apart, decode_heic
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
-from skindx.metrics.classification import Rectangle
 from skindx.texts.catalogue import joined, text
 from skindx.workers.sandbox import Work, for_each, sandboxed
 
@@ -58,37 +49,6 @@ FAULTS: dict[Fault, str] = {
 """Keys of the catalogue: of refusals, and of remarks on photos that are answered."""
 
 REMARKS: dict[ColourNote, str] = {"profile-ignored": "remark_profile"}
-
-
-class WideRule(Settings):
-    """When a photo that came for a diagnosis is offered a scan."""
-
-    least_lesions: int = Field(3, ge=1, le=10**6)
-    """So many small lesions make a photo wide: a close-up may show a mole beside the lesion that
-    it is of, and a person with one lesion needs no ranking."""
-    largest_share: float = Field(0.125, gt=0, le=1)
-    """A lesion is small whose longer side is at most this share of the photo's shorter side. In a
-    close-up the lesion takes a third and more, as in the images that classifiers are trained on;
-    at an eighth, with the networks' margin around it, less than a fiftieth of what they see is
-    lesion."""
-
-    def small_lesions(self, width: int, height: int, boxes: Sequence[Rectangle]) -> int:
-        """Return how many small lesions a wide photo shows; 0: it is not wide.
-
-        `boxes` are of the detector, the highest score first. A photo whose best box is large is of
-        that lesion, whatever else is on it.
-        """
-        most = self.largest_share * min(width, height)
-        small = [max(box.x2 - box.x1, box.y2 - box.y1) <= most for box in boxes]
-        return sum(small) if sum(small) >= self.least_lesions and small[0] else 0
-
-    def wide(self, photos: Mapping[int, Photo]) -> dict[int, int]:
-        """Return which photos of a case are wide, and how many small lesions each shows."""
-        counts = {
-            place: self.small_lesions(photo.width, photo.height, photo.boxes or ())
-            for place, photo in photos.items()
-        }
-        return {place: count for place, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
@@ -128,17 +88,20 @@ class Refused(UserError):  # noqa: N818
         """One for every refused photo, in their order."""
 
     @classmethod
-    def of(cls, refusals: Sequence[Refusal], photos: int) -> Self:
-        """Return the error of a case of so many photos; it names them where there are several."""
+    def from_photos(cls, refusals: Sequence[Refusal], photos: int, also: str = "") -> Self:
+        """Return the error of a case of so many photos; it names them where there are several.
+
+        `also` says what holds whatever the photos show, in sentences, and comes first.
+        """
         ordered = tuple(sorted(refusals, key=lambda refusal: refusal.photo))
         first = ordered[0]
         if photos == 1:
-            return cls(first.gate, first.message, first.photo, ordered)
+            return cls(first.gate, joined(also, first.message), first.photo, ordered)
         named = " ".join(
             joined(text("refused_photo", number=refusal.photo + 1), refusal.message)
             for refusal in ordered
         )
-        return cls(first.gate, named, first.photo, ordered)
+        return cls(first.gate, joined(also, named), first.photo, ordered)
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
@@ -149,17 +112,14 @@ SMALL_SIDE = 240
 """Pixels of the longer side beside the form: twice as many as it takes there."""
 LONGEST_SIDE = 1280
 """Pixels: what a page shows; decoding and sending more costs a phone seconds."""
-_QUALITY = 88
+VIEW_QUALITY = 88
 
 
 def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
     """Return a small JPEG of a photo that most browsers cannot show; b"" of any other."""
-    return view_jpeg(pixels_HWC, SMALL_SIDE) if photo_format(data[:HEAD]) in SHOWN_BY_NONE else b""
-
-
-def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> bytes:
-    """Return a JPEG of at most `longest` pixels on its longer side, without any metadata."""
-    return small_jpeg(pixels_HWC, longest, quality=_QUALITY)
+    if photo_format(data[:HEAD]) not in SHOWN_BY_NONE:
+        return b""
+    return small_jpeg(pixels_HWC, SMALL_SIDE, quality=VIEW_QUALITY)
 
 
 MAX_BYTES = 20 * 1024 * 1024
@@ -178,7 +138,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Opened:
+class DecodedPhoto:
     """A decoded photo, H x W x 3 RGB uint8, upright, perhaps at a smaller scale than its file."""
 
     pixels_HWC: NDArray[np.uint8]
@@ -186,7 +146,7 @@ class Opened:
     height: int
     """Pixels of the upright photo at full scale."""
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     facts: DicomFacts | None = None
     """What the header of a DICOM file says."""
     notes: frozenset[ColourNote] = frozenset()
@@ -200,7 +160,9 @@ def read_photo(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode  # a pipe that nobody writes to would hold its reader for ever
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UserError(f"photo {path} is a pipe or a device; write it to a plain file first.")
+            raise UserError(
+                f"photo {path} is a pipe or a device; save it as a plain file and give that file."
+            )
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -211,7 +173,9 @@ def read_photo(path: Path) -> bytes:
         if isinstance(error, UserError):
             raise
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"photo {path} cannot be read ({reason}); give a file.") from None
+        raise UserError(
+            f"photo {path} cannot be read ({reason}); give an image file that you may read."
+        ) from None
 
 
 def file_hash(photo: bytes) -> str | None:
@@ -241,7 +205,7 @@ def open_photo(
     least: int = MIN_SIDE,
     decoding: Decoding = SRGB,
     apart: bool = False,
-) -> Opened:
+) -> DecodedPhoto:
     """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
 
     `apart`: in a process of its own, with limits of time and memory; HEIC and DICOM always are.
@@ -273,8 +237,8 @@ def open_photo(
             pixels_HWC, facts, notes = _kept(dicom.pixels_HWC), dicom.facts, set(dicom.notes)
             height, width = facts.height, facts.width
         else:
-            opened = _decoded_apart if apart and form != "HEIC" else _decoded
-            pixels_HWC, notes, (height, width) = opened(data, form, needed, decoding)
+            decode = _decoded_apart if apart and form != "HEIC" else _decoded
+            pixels_HWC, notes, (height, width) = decode(data, form, needed, decoding)
     except DamagedImage as error:
         # The message of a third-party decoder (`error` has a cause then) does not help a user.
         too_large = error.reason == "too-many-pixels"
@@ -296,7 +260,7 @@ def open_photo(
         raise refused(text("refused_ratio", ratio=MAX_RATIO, **size), "size")
     sha256 = hashlib.sha256(data).hexdigest()
     taken = file_date(data, facts)
-    return Opened(pixels_HWC, width, height, sha256, facts, frozenset(notes), taken)
+    return DecodedPhoto(pixels_HWC, width, height, sha256, facts, frozenset(notes), taken)
 
 
 def _decoded(
@@ -375,50 +339,104 @@ COARSE = 200
 class CheckedPhoto:
     """A photo that passed its gates, and what is not good about it all the same."""
 
-    opened: Opened
+    decoded: DecodedPhoto
     remarks: tuple[str, ...]
-    cut_by: Cut = ""
-    """By what its lesion seems to be cut; known when the networks have looked at it."""
+
+
+@dataclass(frozen=True)
+class PhotoNeeds:
+    """What a bundle needs of a photo, and which photos it learned from."""
+
+    side: int | None = None
+    """Pixels of the shorter side that suffice; None: a photo is never made smaller for them."""
+    least: int = MIN_SIDE
+    """Pixels that the shorter side must have."""
+    decoding: Decoding = SRGB
+    dermoscopic: bool = False
+    """Photos must be taken through a dermatoscope."""
+    learned: Container[str] = ()
+    """SHA-256 of the images of its index."""
+
+
+ANY_PHOTO = PhotoNeeds()
+
+
+@dataclass(frozen=True)
+class CheckedCase:
+    """A case whose photos the networks will see, and those of them that a gate refused."""
+
+    case: Case
+    passed: dict[int, CheckedPhoto]
+    """Place in the case -> photo."""
+    refused: Sequence[Refusal] = ()
+
+
+def check_case(
+    case: Case, needs: PhotoNeeds = ANY_PHOTO, *, apart: bool = False
+) -> CheckedCase | UserError:
+    """Decode a case's photos and look at their quality; threads may do it side by side.
+
+    Returns UserError where the files are of different patients. `apart` is as `open_photo` has it.
+    """
+    passed, refused = check_photos(case, needs, apart=apart)
+    if headers := [photo.decoded.facts for photo in passed.values() if photo.decoded.facts]:
+        try:
+            case = with_file_facts(case, headers)
+        except UserError as error:
+            return Refused("unreadable", str(error))
+    return CheckedCase(case, passed, refused)
 
 
 def check_photos(
-    case: Case,
-    needed: int | None = None,
-    least: int = MIN_SIDE,
-    decoding: Decoding = SRGB,
-    *,
-    apart: bool = False,
+    case: Case, needs: PhotoNeeds = ANY_PHOTO, *, apart: bool = False
 ) -> tuple[dict[int, CheckedPhoto], list[Refusal]]:
     """Return a case's photos that pass, by their place in it, and why the others do not.
 
-    Every photo is looked at, whatever is wrong with another. The others are as `open_photo`
-    has them.
+    Every photo is looked at, whatever is wrong with another.
     """
-    seen: dict[int, CheckedPhoto] = {}
+    passed: dict[int, CheckedPhoto] = {}
     refusals: list[Refusal] = []
     for photo, data in enumerate(case.photos):
         try:
-            opened = open_photo(
-                data, photo, needed=needed, least=least, decoding=decoding, apart=apart
+            decoded = open_photo(
+                data,
+                photo,
+                needed=needs.side,
+                least=needs.least,
+                decoding=needs.decoding,
+                apart=apart,
             )
-            seen[photo] = _check_photo(opened, data, photo)
         except Refused as refused:
             refusals.extend(refused.refusals)
-    return seen, refusals
+            continue
+        checked = _check_photo(decoded, data, photo, needs)
+        if isinstance(checked, Refusal):
+            refusals.append(checked)
+        else:
+            passed[photo] = checked
+    return passed, refusals
 
 
-def _check_photo(opened: Opened, data: bytes, photo: int) -> CheckedPhoto:
-    remarks = [text(REMARKS[note]) for note in sorted(opened.notes) if note in REMARKS]
-    if min(opened.width, opened.height) < COARSE:
-        remarks.append(text("remark_small", width=opened.width, height=opened.height))
-    if (day := day_of(opened.taken)) and (doubt := unbelieved(day)):
+def _check_photo(
+    decoded: DecodedPhoto, data: bytes, photo: int, needs: PhotoNeeds
+) -> CheckedPhoto | Refusal:
+    """Return a photo with remarks on it, or why no network should see it."""
+    remarks = [text("remark_learned")] if decoded.sha256 in needs.learned else []
+    remarks += [text(REMARKS[note]) for note in sorted(decoded.notes) if note in REMARKS]
+    if (day := day_of(decoded.taken)) and (doubt := unbelieved(day)):
         key = "remark_date_future" if doubt == "future" else "remark_date_old"
         remarks.append(text(key, day=datetime(day.year, day.month, day.day)))
-        opened = replace(opened, taken="")
-    for gate, finding in inspect(opened.pixels_HWC):
+        decoded = replace(decoded, taken="")
+    faults: list[Fault] = []
+    for gate, finding in inspect(decoded.pixels_HWC):
         if finding.fatal:
-            shown = small_view(data, opened.pixels_HWC)
             advice = text(FAULTS[finding.fault])
-            raise Refused(gate, advice, photo, (Refusal(photo, gate, advice, shown),))
-        remarks.append(text(FAULTS[finding.fault]))
-    return CheckedPhoto(opened, tuple(remarks))
+            if gate == "no-skin" and needs.dermoscopic:
+                advice = joined(advice, text("refused_take_dermoscopic"))
+            return Refusal(photo, gate, advice, small_view(data, decoded.pixels_HWC))
+        faults.append(finding.fault)
+    if min(decoded.width, decoded.height) < COARSE:
+        key = "remark_small_soft" if "soft" in faults else "remark_small"
+        remarks.append(text(key, width=decoded.width, height=decoded.height))
+        faults = [fault for fault in faults if fault != "soft"]
+    return CheckedPhoto(decoded, (*remarks, *(text(FAULTS[fault]) for fault in faults)))

@@ -11,9 +11,11 @@ from typing import Any, Literal
 from skindx.core.atomic_files import is_clutter, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_file
+from skindx.core.seven_points import QUESTIONS
 from skindx.data.placeholders import is_placeholder
 from skindx.data.sources.columns import (
     age_years,
+    answer,
     sex,
     skin_type,
 )
@@ -79,12 +81,14 @@ def list_photos(source: Path) -> PhotoList:
     else:
         absent = "does not exist" if not source.exists() else "is neither a folder nor a table"
         raise UserError(
-            f"{source} {absent}; give a folder of photos, or a table "
-            f"({', '.join(SUFFIXES)}) whose column `{FILE}` names them."
+            f"{source} {absent}; give a folder of photos, or a table ({', '.join(SUFFIXES)}) "
+            f"whose column `{FILE}` names the photos."
         )
     if not listed.photos:
         rest = f" ({' '.join(listed.notes)})" if listed.left_out else ""
-        raise UserError(f"{source} names no photo{rest.replace('.)', ')')}; give another one.")
+        raise UserError(
+            f"{source} has no photo{rest.replace('.)', ')')}; give another folder or table."
+        )
     return listed
 
 
@@ -143,8 +147,8 @@ class _TableColumns:
         names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
         if FILE not in names:
             raise UserError(
-                f"{path} has no column {FILE!r}, which names the photos; it has "
-                f"{', '.join(names) or 'none'}: name the column {FILE!r}."
+                f"{path} has no column `{FILE}` with the names of the photos, but has "
+                f"{', '.join(names) or 'none'}; rename the correct column to `{FILE}`."
             )
         self.wanted = tuple(name for name in (FILE, *FACTS) if name in names)
         self.unused = tuple(name for name in names if name not in self.wanted)
@@ -162,7 +166,8 @@ def _of_table(table: Path) -> PhotoList:
         real = _inside(folder, name, where)
         if real in rows:
             raise UserError(
-                f"{where} names {name}, as row {rows[real]} does; keep one row for a photo."
+                f"{where} names {name}, which row {rows[real]} names too; delete one of these two "
+                "rows."
             )
         rows[real] = number
         photos.append(ListedPhoto(name, Path(real), _patient(line, where)))
@@ -173,15 +178,17 @@ def _of_table(table: Path) -> PhotoList:
 def _inside(folder: Path, name: str, where: str) -> str:
     """Return the file that a table names, links resolved. Raises UserError for one elsewhere."""
     if not name or "\0" in name:
-        raise UserError(f"{where} names no photo; fill its column {FILE!r}, or delete the row.")
+        raise UserError(f"{where} has no photo name; fill its column {FILE!r}, or delete the row.")
     real = os.path.realpath(folder / name)
     if not Path(real).is_relative_to(folder):
         raise UserError(
-            f"{where} names {name}, which is outside the table's folder; put the table into the "
-            "folder that holds all photos."
+            f"{where} names {name}, which is outside the folder of the table; put the table into "
+            "the folder of the photos."
         )
     if Path(real).exists() and not Path(real).is_file():
-        raise UserError(f"{where} names {name}, which is no file; correct the row.")
+        raise UserError(
+            f"{where} names {name}, which is not a file; correct the column `{FILE}` in this row."
+        )
     return real
 
 
@@ -202,6 +209,8 @@ def _plain(name: str, text: str) -> object:
         return text if age is None else int(age)
     if name == "skin_type":
         return skin_type(text) or text
+    if name in QUESTIONS:
+        return answer(name, [text]) or text
     plain = text.casefold()
     return sex(text) or plain if name == "sex" else plain
 
@@ -280,8 +289,8 @@ def columns_of(
         key, sign, column = text.partition("=")
         if not sign or (key and key not in chosen) or (column and column not in columns):
             raise UserError(
-                f"--column {text!r} is not CLASS=COLUMN, CLASS= or =COLUMN with a class of "
-                f"{', '.join(keys)} and a column of {', '.join(columns)}."
+                f"--column {text!r} has the wrong form; write CLASS=COLUMN, CLASS= or =COLUMN "
+                f"with a class of {', '.join(keys)} and a column of {', '.join(columns)}."
             )
         if key:
             chosen[key] = column
@@ -290,14 +299,14 @@ def columns_of(
     for key in keys:
         if chosen[key] is None:
             raise UserError(
-                f"the class {key} has no column in {name} ({', '.join(columns)}); give "
-                f"--column {key}=COLUMN, or --column {key}= to leave it out."
+                f"the class {key} has no column in {name} ({', '.join(columns)}); give --column "
+                f"{key}=COLUMN, or --column {key}= to omit this class."
             )
     for column in columns:
         if column not in chosen.values() and column not in zero:
             raise UserError(
-                f"no class of the bundle ({', '.join(keys)}) fills the column {column} of {name}; "
-                f"give --column CLASS={column}, or --column ={column} to fill it with 0."
+                f"no class of the bundle ({', '.join(keys)}) matches the column {column} of "
+                f"{name}; give --column CLASS={column}, or --column ={column} to fill it with 0."
             )
     return {key: column or "" for key, column in chosen.items()}
 
@@ -320,7 +329,7 @@ def write_submission(
     for row in rows:
         named = _name(str(row.get("file") or ""), challenge)
         if named in sums and not challenge.by_lesion:
-            raise UserError(f"{name} takes a photo of one name once, and {named} came twice.")
+            raise UserError(f"two photos have the name {named} in {name}; rename one of them.")
         values = _values(row, challenge, column_of)
         before = sums.setdefault(named, [0.0] * len(header))
         if values:
@@ -341,7 +350,9 @@ def _name(file: str, challenge: Challenge) -> str:
     named = path.parent.name if challenge.by_lesion else path.stem
     if not named or named == "..":
         what = "folder, which names its lesion" if challenge.by_lesion else "file name"
-        raise UserError(f"the photo {file!r} has no {what}; give photos by such paths.")
+        raise UserError(
+            f"the path of the photo {file!r} has no {what}; give photos by paths that have one."
+        )
     return named
 
 

@@ -8,10 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Split
-from skindx.diagnosis.scope import urgent_known
+from skindx.diagnosis.bundle_statement import BundleStatement
+from skindx.diagnosis.conclusion import ServedRules
+from skindx.diagnosis.network_gates import NetworkGates
+from skindx.diagnosis.photo_checks import CheckedCase, PhotoNeeds
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
@@ -20,6 +24,7 @@ from skindx.models.bundle.bundle_index import (
     BundleSpec,
     least_side,
     provenance_value,
+    shown_frame,
 )
 from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.combination import FusionSpec, Prevalence, assist, box_crops
@@ -30,12 +35,31 @@ from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Predicti
 from skindx.models.exports.backend_choice import EAGER, with_backend
 from skindx.models.exports.runtimes import Backend, ExportCalibration
 from skindx.models.fingerprints import Fingerprints
-from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
-from skindx.models.ood.feature_extraction import p_values_of, try_check
-from skindx.models.ood.ood_check import OodCheck
+from skindx.models.metadata_head import AnswerRules, Floats, MetadataField, MetadataSpec
+from skindx.models.ood.ood_check import OodCheck, p_values_of, try_check
 from skindx.models.urgent_risk import MISS_RATES, UrgentRiskRule, check_level, rank_needs
-from skindx.taxonomy import Taxonomy
-from skindx.texts.catalogue import joined, text
+from skindx.taxonomy import Taxonomy, urgent_known
+from skindx.texts.catalogue import joined, spoken, text
+
+# P = photos of a case, C = classes, M = members, D = dimensions
+
+
+@dataclass(frozen=True)
+class CaseOutput:
+    """What the networks make of a case's photos, and the rules that decide what it means."""
+
+    predictions: Sequence[Prediction]
+    probabilities_PC: Floats
+    """Probabilities with what is known of the person."""
+    alone_PC: Floats
+    """Probabilities by the photos alone."""
+    members_MPC: Floats
+    rules: ServedRules
+    p_values_P: Floats | None
+    """p-values of the out-of-distribution check; None: the bundle has none."""
+    embeddings_PD: NDArray[np.float32]
+    maps: Sequence[Tensor]
+    """Last map of each member, of the P photos."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +89,7 @@ class Predictor:
     calibration: ExportCalibration | None = None
     """Rules fitted for the backend's answers; None: the bundle's own rules serve."""
     fields: tuple[MetadataField, ...] = ()
-    """What is known of the person in the answers that its rules are for; see `knowing`."""
+    """What is known of the person in the answers that its rules are for."""
 
     @classmethod
     def load(
@@ -95,7 +119,8 @@ class Predictor:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError, TypeError):  # by what is wrong: name or machine
             raise UserError(
-                f"there is no device {device!r} on this machine; give cpu, or cuda where a GPU is."
+                f"this machine has no device {device!r}; give --device cpu, or --device cuda on a "
+                "machine with a GPU."
             ) from None
         bundle = open_bundle(path, expect)
         detector, missing = None, ""
@@ -149,6 +174,45 @@ class Predictor:
         """What the bundle's last evaluation measured; None before the first."""
         return self.bundle.metrics()
 
+    @cached_property
+    def needs(self) -> PhotoNeeds:
+        """What the bundle needs of a photo, and which photos it learned from.
+
+        The view around a small box takes what there is, so a photo is then never made smaller.
+        """
+        sides = [member.preprocess.margin_size for member in self.ensemble.members]
+        sides += [self.detector.spec.size] if self.detector else []
+        crops = self.fusion and self.fusion.weight and self.has_detector
+        return PhotoNeeds(
+            side=None if crops else max(sides),
+            least=self.least_side,
+            decoding=self.decoding,
+            dermoscopic=self.bundle.images.modality == "dermoscopic",
+            learned=self.gallery.groups if self.gallery else (),
+        )
+
+    @property
+    def gates(self) -> NetworkGates:
+        """What a photo is compared with after the networks."""
+        return NetworkGates(
+            self.ood,
+            self.modality,
+            self.needs.dermoscopic,
+            shown_frame(self.bundle.spec),
+            "" if self.has_detector else self.missing or text("no_detector"),
+        )
+
+    @property
+    def statement(self) -> BundleStatement:
+        """What every answer of the spoken language states alike, made once for each."""
+        if spoken() not in self._statements:
+            self._statements[spoken()] = BundleStatement.from_bundle(self)
+        return self._statements[spoken()]
+
+    @cached_property
+    def _statements(self) -> dict[str, BundleStatement]:
+        return {}
+
     @property
     def taxonomy(self) -> Taxonomy:
         """The classes, in the order of the probabilities."""
@@ -171,10 +235,7 @@ class Predictor:
 
     @property
     def conformal(self) -> Conformal | None:
-        """The rule of the sets of classes, fitted on answers as this predictor gives them.
-
-        None: the bundle has none, or none for a predictor without its detector; `no_sets` says so.
-        """
+        """The rule of the sets, fitted on such answers; None: there is none, `no_sets` says why."""
         rules = self._rules
         return rules.whole_conformal if self._without_crops else rules.conformal
 
@@ -189,10 +250,7 @@ class Predictor:
 
     @property
     def urgent_risk(self) -> UrgentRiskRule | None:
-        """The thresholds of the urgent risk, fitted on answers as this predictor gives them.
-
-        None: the next step follows the sets of classes; `no_urgent_risk` says why.
-        """
+        """The thresholds, fitted on such answers; None: there is none, see `no_urgent_risk`."""
         rules = self._rules
         return rules.whole_urgent_risk if self._without_crops else rules.urgent_risk
 
@@ -222,25 +280,9 @@ class Predictor:
 
     @property
     def metadata(self) -> MetadataSpec | None:
-        """How age, sex and place change an answer; None: not at all.
-
-        Nor in an export with rules of its own, which were not fitted for them.
-        """
+        """How age, sex and place change an answer; None: not at all, as in an export with rules."""
         spec = self.bundle.spec.metadata
         return spec if spec and spec.head and spec.rules and not self.calibration else None
-
-    def knowing(self, facts: Facts, probabilities_NC: Floats) -> tuple[Self, Floats]:
-        """Return the predictor with the rules, and the probabilities, for what is known.
-
-        All of the images are of the same person and place. Without a fact that the bundle uses,
-        both are as they were.
-        """
-        spec = self.metadata
-        fields = spec.served(facts) if spec else ()
-        if not (spec and spec.head and fields):
-            return self, probabilities_NC
-        known = [facts.only(fields)] * len(probabilities_NC)
-        return replace(self, fields=fields), spec.head.apply(probabilities_NC, known)
 
     @property
     def _without_crops(self) -> bool:
@@ -306,6 +348,69 @@ class Predictor:
             replace(prediction, ood=OodResult(float(p_value), self.ood.rate))
             for prediction, p_value in zip(predictions, p_values_N, strict=True)
         ]
+
+    def see(
+        self, cases: Sequence[CheckedCase]
+    ) -> tuple[list[CaseOutput | UserError], EnsembleOutput]:
+        """Return what the networks make of each case, and of all photos in their order.
+
+        A case has UserError where the bundle's weights give no numbers. Photos of all cases go
+        through the networks together; at least one case is needed.
+        """
+        pixels = [one.decoded.pixels_HWC for case in cases for one in case.passed.values()]
+        predictions, output = self.predict_with_features(pixels)
+        seen, end = [], 0
+        for case in cases:
+            places = slice(end, end := end + len(case.passed))
+            seen.append(self._case_output(case, predictions[places], output, places))
+        return seen, output
+
+    def _case_output(
+        self,
+        checked: CheckedCase,
+        predictions: Sequence[Prediction],
+        output: EnsembleOutput,
+        places: slice,
+    ) -> CaseOutput | UserError:
+        alone_PC = np.stack([one.probabilities_C for one in predictions])
+        members_MPC = np.stack([one.member_probabilities_MC for one in predictions], axis=1)
+        if not (np.isfinite(alone_PC).all() and np.isfinite(members_MPC).all()):
+            return UserError(
+                f"bundle {self.bundle.path} gives invalid probabilities for this photo, so its "
+                "weights are damaged; train the bundle again."
+            )
+        p_values_P = None
+        if self.ood:
+            pixels = [photo.decoded.pixels_HWC for photo in checked.passed.values()]
+            p_values_P = p_values_of(self.ood, self.ensemble, pixels, output, places.start)
+        fields: tuple[MetadataField, ...] = ()
+        known_PC, spec, patient = alone_PC, self.metadata, checked.case.patient
+        if spec and spec.head and (fields := spec.served(patient.facts)):
+            known_PC = spec.head.apply(alone_PC, [patient.facts.only(fields)] * len(alone_PC))
+        return CaseOutput(
+            predictions,
+            known_PC,
+            alone_PC,
+            members_MPC,
+            self._served_rules(fields),
+            p_values_P,
+            output.embeddings_ND[places],
+            [map_[places] for map_ in output.maps],
+        )
+
+    def _served_rules(self, fields: tuple[MetadataField, ...]) -> ServedRules:
+        """Return the rules for answers in which these facts of the person are known."""
+        ruled = replace(self, fields=fields) if fields else self
+        return ServedRules(
+            taxonomy=self.taxonomy,
+            conformal=ruled.conformal,
+            urgent_risk=ruled.urgent_risk,
+            soon_risk=ruled.soon_risk,
+            miss_rate=self.miss_rate,
+            weights=self.weights,
+            prevalence=self.prevalence,
+            fields=fields,
+        )
 
     def predict_with_features(
         self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None

@@ -1,32 +1,41 @@
 """The record of a diagnosis: plain values for the page, the terminal and files."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from skindx.core.settings_base import Settings
 from skindx.data.origin import of_wide_photos
 from skindx.diagnosis.case import Patient, nouns, use_of_facts
+from skindx.diagnosis.record_figures import AdviceErrors, Confused, Promise, RecordPart, UrgentRisk
 from skindx.imaging.cut_lesions import Cut
 from skindx.models.bundle.use_limits import UseLimits
-from skindx.models.conformal import Share
+from skindx.models.conformal import ALL
 from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import LANGUAGE, joined, speaking, spoken, text, word
+
+LEAST_SHOWN = 0.05
+"""A condition of at least this probability is shown with every answer that names any."""
 
 
 def notice() -> str:
-    """Return that skindx is no medical device, as it stands above every answer."""
-    return joined(text("notice_tool"), text("notice_clinician"))
+    """Return that skindx is no medical device, as it stands above every answer.
+
+    Beside it stands in other languages than English that no clinician reviewed the translation.
+    """
+    return joined(text("notice_tool"), text("notice_clinician"), unreviewed())
 
 
-class _Part(Settings):
-    """A part of the record; the docstring of a field is its description in the HTTP interface."""
+def unreviewed() -> str:
+    """Return that no clinician reviewed the translation; "" in English."""
+    return "" if spoken() == LANGUAGE else text("notice_translation")
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
-
-class Candidate(_Part):
+class Candidate(RecordPart):
     """One class that the photos may show."""
 
     key: str
@@ -40,7 +49,7 @@ class Candidate(_Part):
     """Whether the conformal set holds it; false for all where the bundle has no such sets."""
 
 
-class LesionBox(_Part):
+class LesionBox(RecordPart):
     """Box of a lesion by the detector, in pixels of the upright photo."""
 
     x1: float
@@ -51,7 +60,7 @@ class LesionBox(_Part):
     score: float = Field(ge=0, le=1)
 
 
-class Photo(_Part):
+class Photo(RecordPart):
     """One photo of the case; `sha256` is of the file's bytes."""
 
     width: int
@@ -72,6 +81,8 @@ class Photo(_Part):
     colours: tuple[str, ...] = ()
     """What came of the file's colours: `colours-converted` to sRGB, `profile-ignored`, and
     `images-left-out`, for example a gain map; empty for a plain file."""
+    heat_off: bool = Field(False, exclude_if=lambda heat_off: not heat_off)
+    """Whether the strongest region of its heat map lies off the lesion, where one was outlined."""
     taken: str = Field("", exclude_if=lambda taken: not taken)
     """Day on which it was taken, in ISO 8601, with the time if its offset from UTC is known."""
 
@@ -95,7 +106,7 @@ class Photo(_Part):
         return text("boxes", n=len(self.boxes)) if self.boxes else text("boxes_none")
 
 
-class Similar(_Part):
+class Similar(RecordPart):
     """A training image whose embedding is near that of the photos."""
 
     key: str
@@ -120,123 +131,7 @@ class Similar(_Part):
         return text("similar_labelled")
 
 
-class MeasuredSets(_Part):
-    """What an evaluation found of the sets, on images that nothing was fitted on."""
-
-    split: str
-    """The split of the dataset that was evaluated."""
-    coverage: Share
-    """Share of images whose set holds their class."""
-    urgent: Share | None = None
-    """The same of urgent classes; None: there was no such image."""
-    least_name: str = ""
-    """The class whose images had it in their set least often."""
-    least: Share | None = None
-    """How often they had."""
-    urgent_missed: Share | None = None
-    """Share of images of urgent classes whose set holds no urgent class."""
-    urgent_raised: Share | None = None
-    """Share of images of other classes whose set holds an urgent one."""
-
-
-class Promise(_Part):
-    """Guarantee of the set of classes, and the images it was fitted on."""
-
-    level: float = Field(
-        gt=0,
-        lt=1,
-        description="The share of true conditions that the sets were fitted to hold. Where "
-        "`measured` is not null, what was measured holds instead.",
-    )
-    measured: MeasuredSets | None = None
-    """What holds instead of the level; None: the bundle was not evaluated."""
-    urgent_level: float | None = Field(None, gt=0, lt=1)
-    """The same share for urgent classes; None: they have no threshold of their own."""
-    pictures: int
-    """Calibration images it was fitted on."""
-    group: str = "all"
-    """Which of them: `all`, or those of the skin type that the case names."""
-    urgent_missed: Share | None = None
-    """Share of urgent calibration images whose set holds no urgent class; None: not measured."""
-    urgent_raised: Share | None = None
-    """Share of the other calibration images whose set holds an urgent class; None: not measured."""
-
-    @property
-    def urgent_apart(self) -> bool:
-        """Whether urgent classes have a threshold of their own."""
-        return self.urgent_level is not None and self.urgent_level != self.level
-
-
-class UrgentRisk(_Part):
-    """The estimated risk that it is an urgent condition, and the threshold it is compared with.
-
-    `soon_risk` of a diagnosis reads the same with "urgent or soon" in the place of "urgent".
-    """
-
-    risk: float = Field(ge=0, le=1)
-    """Summed probability of the urgent classes, the highest of the photos."""
-    threshold: float = Field(ge=0, le=1)
-    """The next step is urgent from this risk on."""
-    miss_rate: float = Field(gt=0, lt=1)
-    """The share of urgent lesions below the threshold is at most this, on average."""
-    confidence: float = Field(ge=0, le=1)
-    """Confidence that this threshold keeps to the miss rate."""
-    bound: float = Field(ge=0, le=1)
-    """The miss rate of this threshold is at most this, with 95 % confidence."""
-    lesions: int = Field(ge=1)
-    """Calibration lesions with an urgent condition behind the threshold."""
-    group: str = "all"
-    """Which of them: `all`, or those of the skin type that the case names."""
-    sent_on: Share | None = None
-    """Share of calibration images of other conditions at or above it; None: not measured."""
-    measured_on: str = ""
-    """The split of the evaluation that measured both errors of the advice; empty: none did."""
-    measured_missed: Share | None = None
-    """Share of its images of urgent conditions whose advice was not urgent, or that were refused;
-    None of `soon_risk`, of whose advice no evaluation counts both errors."""
-    measured_sent_on: Share | None = None
-    """Share of its images of other conditions whose advice was urgent."""
-    prevalence: float | None = Field(None, ge=0, le=1)
-    """Share of lesions with an urgent condition that both predictive values hold for: the one that
-    the operator gave, or else 1 %."""
-    ppv: float | None = Field(None, ge=0, le=1)
-    """Share of the photos called urgent that show an urgent condition; None: not known."""
-    npv: float | None = Field(None, ge=0, le=1)
-    """Share of the other photos that show none; None: not known."""
-
-    @property
-    def is_reached(self) -> bool:
-        return self.risk >= self.threshold
-
-
-class PredictiveValue(_Part):
-    """What the advice is worth where so many lesions are urgent."""
-
-    prevalence: float = Field(ge=0, le=1)
-    ppv: float | None = Field(None, ge=0, le=1)
-    """Share of the photos called urgent that show an urgent condition; None: there are none."""
-    npv: float | None = Field(None, ge=0, le=1)
-    """Share of the other photos that show none."""
-
-
-class AdviceErrors(_Part):
-    """How often the advice was wrong in the bundle's evaluation, refused images counted in."""
-
-    split: str
-    """The split of the dataset that was evaluated."""
-    missed: Share
-    """Share of images of urgent conditions whose advice was not urgent, or that were refused."""
-    raised: Share
-    """Share of images of other conditions whose advice was urgent."""
-    refused: int = Field(ge=0)
-    """Images of urgent conditions that were refused."""
-    abstained: int = Field(ge=0)
-    """Images of urgent conditions without a condition that is named."""
-    values: tuple[PredictiveValue, ...] = ()
-    """At the prevalence that the operator gave, or else at 1 %, and at that of the images."""
-
-
-class Source(_Part):
+class Source(RecordPart):
     """The bundle that answered; `version` does not change when the bundle is evaluated."""
 
     name: str
@@ -280,7 +175,7 @@ class Source(_Part):
         return joined(self.learned_from, of_wide_photos(self.expects))
 
 
-class Vote(_Part):
+class Vote(RecordPart):
     """The first choice of one member of the ensemble."""
 
     member: str
@@ -288,7 +183,7 @@ class Vote(_Part):
     probability: float = Field(ge=0, le=1)
 
 
-class UsedFacts(_Part):
+class UsedFacts(RecordPart):
     """What of the person changed the probabilities, and the answer without it."""
 
     fields: tuple[MetadataField, ...] = Field(min_length=1)
@@ -299,7 +194,7 @@ class UsedFacts(_Part):
     """Name of the condition that would then be first; empty: the same."""
 
 
-class NextStep(_Part):
+class NextStep(RecordPart):
     """The advice, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
@@ -313,21 +208,28 @@ class NextStep(_Part):
     """How many classes it is based on: those of the set, or the leading ones without sets."""
     decided_by: str = ""
     """Key of the condition that decides it, of which heat maps are; empty: none alone does."""
+    raised_from: Urgency | None = Field(None, exclude_if=lambda urgency: urgency is None)
+    """What the model alone says, where the 7-point checklist raised it; None: it did not."""
 
 
-class Diagnosis(_Part):
+class Diagnosis(RecordPart):
     """One answer about the photos of one case."""
 
     notice: str = Field(default_factory=notice)
+    language: str = Field(LANGUAGE, exclude_if=lambda language: language == LANGUAGE)
+    """Language of its sentences; missing where they are English."""
     next_step: NextStep
     not_useful: tuple[str, ...] = ()
     """Why the bundle is not useful yet by its evaluation, in sentences; empty: it may be."""
     advice_errors: AdviceErrors | None = None
     """None: the bundle was not evaluated, or not with these thresholds."""
+    confused: Confused | None = Field(None, exclude_if=lambda confused: confused is None)
+    """Missing where it was not measured, none was, or the first condition is urgent itself."""
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """Most probable first; they include the whole conformal set, and what decides the advice."""
+    """Most probable first; they include the whole conformal set, what decides the advice, and all
+    that have at least 5 %."""
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
     no_promise: str = ""
@@ -369,18 +271,43 @@ class Diagnosis(_Part):
     """Missing where probabilities are those of the photos alone."""
     source: Source
 
+    def named(self) -> "Diagnosis":
+        """Return the same with names and descriptions in the spoken language.
+
+        A record holds those of the taxonomy, by which codes are looked up.
+        """
+        if spoken() == LANGUAGE:
+            return self
+        names = {
+            "known": sorted(map(word, self.known), key=str.casefold),
+            "unknown_urgent": map(word, self.unknown_urgent),
+        }
+        update: dict[str, object] = {key: tuple(found) for key, found in names.items()}
+        for part in ("candidates", "similar"):
+            update[part] = tuple(_renamed(one) for one in getattr(self, part))
+        if self.promise and (sets := self.promise.measured):
+            sets = sets.model_copy(update={"least_name": word(sets.least_name)})
+            update["promise"] = self.promise.model_copy(update={"measured": sets})
+        return self.model_copy(update=update)
+
     @property
     def use_of_facts(self) -> str:
         """What the given facts changed, in sentences; empty where none is given."""
         used, first = self.used_facts, self.candidates[0]
         if used is None:
-            return use_of_facts(self.patient)
+            return use_of_facts(self.patient, chooses=self._by_skin_type)
         return joined(
             text("facts_used", fields=nouns(used.fields)),
             text("facts_changed", name=first.name, given=first.probability, alone=used.without),
             used.first_without and text("facts_first", name=used.first_without),
-            use_of_facts(self.patient, used.fields),
+            use_of_facts(self.patient, used.fields, chooses=self._by_skin_type),
         )
+
+    @property
+    def _by_skin_type(self) -> bool:
+        """Whether a threshold of the set or of a risk is that of the given skin type."""
+        rules = (self.promise, self.urgent_risk, self.soon_risk)
+        return any(rule is not None and rule.group != ALL for rule in rules)
 
     @property
     def deciding(self) -> Candidate:
@@ -390,9 +317,36 @@ class Diagnosis(_Part):
 
     @property
     def heat_words(self) -> str:
-        """Whose signs a heat map shows, and what it is worth, in sentences."""
-        key = "heat" if self.deciding == self.candidates[0] else "heat_deciding"
-        return joined(text(key, name=self.deciding.name), text("heat_worth"))
+        """Whose signs a heat map shows, and what it is worth, in a sentence."""
+        return text("heat", name=self.deciding.name)
+
+    @property
+    def outside(self) -> tuple[Candidate, ...]:
+        """The conditions of at least 5 % that the set does not hold, and what decides the advice.
+
+        None of an abstention.
+        """
+        if self.abstained or not any(one.in_set for one in self.candidates):
+            return ()
+        return tuple(
+            one
+            for one in self.candidates
+            if not one.in_set
+            and (one.probability >= LEAST_SHOWN or one.key == self.next_step.decided_by)
+        )
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """What the facts about the person describe and the model learned nothing about."""
+        facts, use = self.patient, self.source.use
+        return use.beyond(facts.age, facts.site, facts.skin_type) if use else ()
+
+    @property
+    def learned_images(self) -> str:
+        """Which images the model learned from, in a sentence; "" where its scope says it."""
+        use = self.source.use
+        says = use and use.lacking and self.known
+        return text("learned_from", images=use.learned_from) if use and says else ""
 
     @property
     def agreement(self) -> str:
@@ -411,6 +365,16 @@ class Diagnosis(_Part):
         return text(key, count=total, name=first.name)
 
 
+_N = TypeVar("_N", Candidate, Similar)
+
+
+def _renamed(one: _N) -> _N:
+    update = {"name": word(one.name)}
+    if isinstance(one, Candidate):
+        update["description"] = word(one.description)
+    return one.model_copy(update=update)
+
+
 @dataclass(frozen=True)
 class PhotoView:
     """One photo as it may be shown: upright, at most 1280 pixels, without any metadata."""
@@ -418,6 +382,10 @@ class PhotoView:
     jpeg: bytes
     heat: bytes = b""
     """PNG with transparency, to lie over the whole photo; empty where no heat map was made."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -429,3 +397,40 @@ class CaseAnswer:
     """One a photo, in the order of `diagnosis.photos`."""
     thumbnails: tuple[bytes, ...] = ()
     """JPEG, one for each of `diagnosis.similar`; empty where its licence does not allow showing."""
+    given: str = field(default_factory=_now, compare=False)
+    """When the answer was given: ISO 8601 in UTC."""
+
+
+def shown_heat(answer: CaseAnswer) -> list[bool]:
+    """Return for each photo whether its heat map is shown; one off the lesion misleads."""
+    photos = zip(answer.diagnosis.photos, answer.views, strict=True)
+    return [bool(view.heat) and not photo.heat_off for photo, view in photos]
+
+
+_A = TypeVar("_A", CaseAnswer, Diagnosis)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def in_its_language(
+    named: bool,
+) -> Callable[[Callable[Concatenate[_A, _P], _R]], Callable[Concatenate[_A, _P], _R]]:
+    """Return a decorator of what writes an answer: it speaks the answer's language.
+
+    `named`: it is given the names of that language too, for a reader; codes need those of the
+    record.
+    """
+
+    def decorated(write: Callable[Concatenate[_A, _P], _R]) -> Callable[Concatenate[_A, _P], _R]:
+        @wraps(write)
+        def written(answer: _A, /, *more: _P.args, **options: _P.kwargs) -> _R:
+            said = answer if isinstance(answer, Diagnosis) else answer.diagnosis
+            with speaking(said.language):
+                shown: Any = said.named() if named else said
+                if isinstance(answer, CaseAnswer):
+                    shown = replace(answer, diagnosis=shown)
+                return write(shown, *more, **options)
+
+        return written
+
+    return decorated

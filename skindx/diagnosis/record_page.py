@@ -1,16 +1,23 @@
 """The first pages of the printed report: a record that one can file, and a page for the patient.
 
-The record has whose it is, next step, reason, both errors of the advice, the set, and lines for a
-clinician's name and signature. The page for the patient repeats the advice in everyday words.
+The record has whose it is, next step, reason, both errors of the advice, the set, the model's
+scope, the photos, and lines for a clinician's finding, name and signature. The page for the patient
+repeats the advice in everyday words, and holds nothing else, so that it can be handed over alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_texts
+from skindx.diagnosis.case import Patient, facts_list
+from skindx.diagnosis.checklist_advice import checklist_words, is_met, met_by
 from skindx.diagnosis.filing import (
     Filing,
+    agreement_with,
+    by_login,
     photo_dates,
     possible,
     record_lines,
@@ -19,14 +26,14 @@ from skindx.diagnosis.filing import (
     urgent_first,
 )
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView
+from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import joined, percent, text
+from skindx.texts.catalogue import joined, percent, text, word
 
 if TYPE_CHECKING:
     from PIL import Image
 
-NOTICE_FILL = (255, 243, 214)
+NOTICE_FILL, NEUTRAL_FILL = (255, 243, 214), (238, 240, 243)
 _FILL: dict[Urgency, tuple[int, int, int]] = {
     "urgent": (252, 226, 224),
     "soon": (255, 238, 205),
@@ -37,93 +44,242 @@ _STEPS: dict[Urgency, str] = {
     "urgent": "step_urgent",
     "soon": "step_soon",
     "routine": "step_routine",
-    "unknown": "step_unknown",
 }
-"""Keys of the tiers beside the heading of the next step."""
-_ROWS, _ROWS_AMENDED = 5, 3
-"""Conditions of the set on page 1; the technical basis has all."""
-_PHOTO_MM, _PHOTO_SMALL_MM = 46, 34
-"""Height of the photos on page 1, the smaller one where warnings take room."""
+"""Keys of the tiers beside the heading of the next step, which gives no time without one."""
+_NOTED = {
+    "written": "record_note_written",
+    "changed": "record_note_changed",
+    "removed": "record_note_removed",
+}
+_ROWS, _ROWS_AMENDED = 7, 4
+"""Conditions on page 1; the technical basis has all."""
+_PHOTO_MM, _LEAST_PHOTO_MM = 110, 26
+"""Height of the photos on page 1, which fill the room that the words leave."""
+_FINDING_LINES, _LEAST_FINDING_LINES = 4, 2
+"""Lines to write a finding on: fewer where the words leave no room."""
+SHORT_NOTE = 300
+"""Characters of a note that stand on page 1; a longer one stands in the technical basis."""
 
 Outline = Callable[[Photo, PhotoView], "Image.Image"]
 
 
 def record_page(
     sheet: Sheet, answer: CaseAnswer, when: datetime, filing: Filing, outlined: Outline
-) -> None:
-    """Write page 1; `outlined` draws the boxes of a photo."""
+) -> bool:
+    """Write page 1; `outlined` draws the boxes of a photo.
+
+    Return whether all is on one page, with lines to write a finding on: not where the sheet's
+    letters are too large for so many words.
+    """
     diagnosis = answer.diagnosis
-    sheet.text(text("paper_heading"), 16, bold=True)
-    sheet.text(status_sentence(filing), 10, bold=True)
+    heading = text("paper_heading")
+    if filing.number:
+        heading = text("paper_heading_version", number=str(filing.number))
+    sheet.text(heading, 16, bold=True)
+    sheet.text(status_sentence(filing, when), 10, bold=True)
+    sheet.text(text("record_hand_over"), 9)
     warnings = answer_texts.warnings(diagnosis)
     sheet.text(joined(diagnosis.notice, *warnings), 9, bold=True, fill=NOTICE_FILL)
-    sheet.lines([(one.label, one.value) for one in record_lines(diagnosis, filing, when)])
+    sheet.lines(_facts(diagnosis, filing, when))
     if sheet.lacking:
         sheet.text(text("paper_letters"), bold=True)
+    if one := filing.recorded:
+        named = text("record_line", name=text("record_recorded"), value=one.history)
+        sheet.text(named, 11, bold=True, fill=_FILL["unknown"])
+    compared = agreement_with(diagnosis, one) if one else ""
+    if weight := joined(filing.contradicts, compared, filing.weight):
+        sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
+    step = diagnosis.next_step
+    heading = text("record_advised" if filing.is_advice_past else "step_heading")
+    timed = step.urgency in _STEPS and not is_met(diagnosis)
+    tier = f" ({text(_STEPS[step.urgency])})" if timed else ""
+    sheet.heading(f"{heading}{tier}")
+    past = filing.is_advice_past
+    fill = NEUTRAL_FILL if past else _FILL[step.urgency]
+    sheet.text(step.advice, 10 if past else 12, bold=True, fill=fill)
+    if unsure := answer_texts.unsure(diagnosis):
+        sheet.text(unsure, bold=True)
+    sheet.text(joined(step.because, answer_texts.combined(diagnosis)))
+    sheet.text(text("cannot_rule_out"), bold=True)
+    sheet.text(" ".join(answer_texts.errors(diagnosis)), faint=past)
+    is_full = bool(filing.recorded or warnings)
+    _set(sheet, diagnosis, _ROWS_AMENDED if is_full else _ROWS)
+    if scope := answer_texts.scope(diagnosis):
+        sheet.text(joined(scope[0], diagnosis.learned_images))
+    for number, photo in enumerate(diagnosis.photos, 1):
+        if photo.remarks:
+            sheet.text(joined(f"{text('photo_label', number=number)}.", *photo.remarks))
+    empty = _LEAST_FINDING_LINES if filing.recorded else _FINDING_LINES
+    while empty and sheet.room_above_signature(empty) < _LEAST_PHOTO_MM:
+        empty -= 1
     captions = [
         text("photo_label", number=number) + (f", {date}" if date else "")
         for number, date in enumerate(photo_dates(diagnosis), 1)
     ]
+    height = max(_LEAST_PHOTO_MM, min(_PHOTO_MM, sheet.room_above_signature(empty)))
     views = zip(diagnosis.photos, answer.views, strict=True)
-    height = _PHOTO_SMALL_MM if warnings or filing.recorded else _PHOTO_MM
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height)
-    if filing.recorded:
-        sheet.text(text("recorded_counts"), 10, bold=True, fill=NOTICE_FILL)
-    step = diagnosis.next_step
-    heading = text("record_advised" if filing.recorded else "step_heading")
-    sheet.heading(f"{heading} ({text(_STEPS[step.urgency])})")
-    sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
-    sheet.text(step.because)
-    sheet.text(text("cannot_rule_out"), bold=True)
-    sheet.text(" ".join(answer_texts.errors(diagnosis)))
-    _set(sheet, diagnosis, _ROWS_AMENDED if filing.recorded else _ROWS)
-    sheet.signature([text("record_clinician"), text("record_signature")])
+    if empty:
+        sheet.write_on(text("record_finding"), empty)
+    signs = [(text("record_clinician"), filing.clinician), (text("record_signature"), "")]
+    sheet.signature(signs)
+    return sheet.pages == 1 and empty >= _LEAST_FINDING_LINES
+
+
+def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[str, str]]:
+    """Return the lines of page 1: whose the answer is, of when and where, and what was noted.
+
+    The heading has the version, and the technical basis all earlier diagnoses.
+    """
+    alone = replace(filing, recorded=None, version=0)
+    lines = [
+        (one.label, one.value)
+        for one in record_lines(diagnosis, alone, when)
+        if one.code != "recorded-before" and not (filing.recorded and one.code == "taken-back")
+    ]
+    lines += _recorded(filing)
+    asked = diagnosis.patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
+    person = diagnosis.patient.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
+    lines.append((text("record_person"), ", ".join(facts_list(person))))
+    if said := ", ".join(facts_list(Patient(**asked))):
+        lines.append((text("record_asked"), joined(f"{said}.", *checklist_words(diagnosis)[:1])))
+    if filing.note:
+        short = len(filing.note) <= SHORT_NOTE
+        lines.append((text("record_note"), filing.note if short else text("record_note_below")))
+    if filing.notes:
+        noted, who = filing.notes[-1]
+        at = text("record_seconds", when=noted)
+        known = text("record_when_who", when=noted, who=by_login(who)) if who else at
+        if filing.note and filing.is_note_older:
+            known = text("record_note_older", noted=known)
+        lines.append((text(_NOTED[filing.note_changes[-1]]), known))
+    return lines
+
+
+def _recorded(filing: Filing) -> list[tuple[str, str]]:
+    """Return what was confirmed last, if another stands, and what stood before.
+
+    What stands has a box below.
+    """
+    last, stands = filing.last_confirmed, filing.recorded
+    before = filing.earlier[-1] if filing.earlier else None
+    lines = []
+    if last and last is not stands:
+        lines.append((text("record_last_confirmed"), last.history))
+    if stands and not stands.when:
+        lines.append((text("record_on"), text("record_unknown")))
+    if before and before is not last:
+        lines.append((text("record_before"), before.history))
+    return lines
 
 
 def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
-    """Write the first `rows` conditions that are named, urgent ones first, or that none is."""
-    if unsure := answer_texts.unsure(diagnosis):
-        sheet.text(joined(unsure, text("record_no_condition")), bold=True)
-        return
-    named = urgent_first(possible(diagnosis))
-    has_set = any(one.in_set for one in named)
-    sheet.text(text("record_set" if has_set else "record_leading"), 10, bold=True)
-    sheet.table(
-        [
-            (one.name, one.icd10 or "–", tier_of(diagnosis, one), percent(one.probability))
-            for one in named[:rows]
-        ],
-        (60, 14, 14, 12),
-        headed=False,
-    )
-    if (rest := len(named) - rows) > 0:
+    """Write the first `rows` conditions, urgent ones first, or what the photo resembles.
+
+    Those that are also possible stand among those of the set, which are marked.
+    """
+    if diagnosis.abstained:
+        sheet.text(text("record_no_condition"), bold=True)
+        named = urgent_first(diagnosis.candidates)
+        sheet.text(text("resembles"), 10, bold=True)
+    else:
+        named = urgent_first((*possible(diagnosis), *diagnosis.outside))
+        sheet.text(text("record_set"), 10, bold=True)
+    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
+    table = [(*map(text, columns), text("in_set"))]
+    for one in named[:rows]:
+        facts = one.icd10 or "–", tier_of(diagnosis, one), percent(one.probability)
+        table.append((one.name, *facts, text("in_set_yes" if one.in_set else "record_also")))
+    if diagnosis.abstained:
+        sheet.table([row[:3] for row in table], (52, 24, 24), faint=True)
+    elif diagnosis.outside:
+        sheet.table(table, (38, 17, 17, 14, 14))
+    else:
+        sheet.table([row[:4] for row in table], (48, 18, 18, 16))
+    if (rest := len(named) - rows) > 0 and not diagnosis.abstained:
         sheet.text(text("record_more", n=rest), faint=True)
-    sheet.text(answer_texts.set_sentence(diagnosis), faint=True)
+    spots = answer_texts.weak_spots(diagnosis)
+    if said := joined(answer_texts.set_sentence(diagnosis), *spots):
+        sheet.text(said, faint=True)
 
 
-def patient_half(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
-    """Write half a page in everyday words, on a page of its own."""
+def patient_page(
+    sheet: Sheet, answer: CaseAnswer, filing: Filing, when: datetime, outlined: Outline
+) -> None:
+    """Write a page in everyday words: whose it is, of when and which spot, and nothing technical.
+
+    What a clinician recorded comes first, and the program's advice stands where it still counts.
+    """
     sheet.page()
-    sheet.text(text("patient_heading"), 14, bold=True)
+    sheet.text(text("patient_heading"), 16, bold=True)
+    diagnosis, one = answer.diagnosis, filing.recorded
+    spot, place = filing.lesion, diagnosis.patient.place
+    if spot and place:
+        spot = text("patient_spot_named", place=place, spot=spot)
+    lines = [
+        (text("record_patient"), filing.patient),
+        (text("patient_spot"), spot or place),
+        (
+            text("record_kept" if filing.undated else "record_answered"),
+            text("record_day", when=when),
+        ),
+    ]
+    if one:
+        found = text("record_day", when=one.when) if one.when else text("record_unknown")
+        lines += [(text("record_on"), found)]
+        lines += [(text("record_by"), one.clinician)] if one.clinician else []
+    sheet.lines(lines, outlined(diagnosis.photos[0], answer.views[0]))
+    if filing.status == "amended":
+        sheet.text(text("patient_replaces"), 12)
+    if filing.others and not (filing.is_confirmed and not filing.contradicts):
+        changed = "patient_other" if filing.is_confirmed else "patient_other_doubt"
+        sheet.text(text(changed if one else "patient_taken_back"), 12, bold=True)
+    for heading, sentences in _patient_parts(diagnosis, filing):
+        sheet.gap()
+        sheet.text(text(heading), 13, bold=True)
+        for sentence in filter(None, sentences):
+            sheet.text(sentence, 12)
+    sheet.gap()
+    sheet.lines([(text("patient_appointment"), ""), (text("patient_practice"), "")])
+
+
+def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield headings and sentences for the patient, in their order."""
+    wait = (text("patient_wait"), text("patient_clinician"))
+    if (one := filing.recorded) and filing.is_confirmed:
+        recorded = text("patient_recorded", name=word(one.name))
+        end = (text("patient_explains"), text("patient_follow"))
+        yield "patient_recorded_heading", (recorded, word(one.description), *end)
+    elif one:
+        noted = text("patient_unconfirmed", name=word(one.name))
+        yield "patient_recorded_heading", (noted, *(wait if filing.is_advice_past else ()))
+    if not filing.is_advice_past:
+        no_name = text("patient_no_name") if diagnosis.abstained else ""
+        yield "patient_advice_heading", (_plain_advice(diagnosis), no_name, *wait)
     named = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
     looked = text("patient_looked", n=len(diagnosis.photos))
-    recorded = filing.recorded
-    advice: tuple[str, ...]
-    if recorded:
-        advice = (text("patient_recorded", name=recorded.name), text("patient_follow"))
-    else:
-        no_name = text("patient_no_name") if diagnosis.abstained else ""
-        advised = diagnosis.next_step.advice
-        advice = (advised, text("patient_clinician"), no_name, text("patient_wait"))
+    seen = filing.status == "amended" or filing.note  # a clinician wrote something
+    yield "patient_looked_heading", (looked, named, "" if seen else text("patient_alone"))
     cannot = ("patient_cannot_touch", "patient_cannot_wrong", "patient_cannot_well")
-    come = ("patient_come_today", "patient_come_spot", "patient_ask")
-    for heading, sentences in (
-        ("patient_looked_heading", (looked, named, "" if recorded else text("patient_alone"))),
-        ("patient_recorded_heading" if recorded else "patient_advice_heading", advice),
-        ("patient_cannot_heading", tuple(map(text, cannot))),
-        ("patient_come_heading", tuple(map(text, come))),
-    ):
-        sheet.gap()
-        sheet.text(text(heading), 11.5, bold=True)
-        sheet.text(joined(*sentences), 11)
-    sheet.rule()
+    yield "patient_cannot_heading", tuple(map(text, cannot))
+    yield "patient_today_heading", (text("patient_come_today"),)
+    come = (text("patient_come_spot"), text("patient_ask"), unreviewed())
+    yield "patient_come_heading", come
+
+
+_PLAIN = {
+    "advice_urgent": "patient_urgent",
+    "advice_soon": "patient_soon",
+    "advice_routine": "patient_routine",
+    "advice_unknown": "patient_unknown",
+    "advice_soon_without_time": "patient_soon_without_time",
+    "advice_without_time": "patient_without_time",
+}
+
+
+def _plain_advice(diagnosis: Diagnosis) -> str:
+    """Return the advice in words for the patient; one of an older version stays as it is."""
+    if is_met(diagnosis):
+        return text("patient_met", conditions=met_by(diagnosis.patient))
+    advice = diagnosis.next_step.advice
+    return next((text(plain) for key, plain in _PLAIN.items() if text(key) == advice), advice)

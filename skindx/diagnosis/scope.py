@@ -7,21 +7,29 @@ without that class, gets the name of a harmless one; so no such bundle may give 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skindx.diagnosis.checklist_advice import is_met
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
+from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency, UrgentCondition, unknown_to, urgent_conditions
 from skindx.taxonomy.label_matches import without_urgency
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import joined, languages, speaking, text, text_in, told_apart, word
 
 
 def not_judged() -> str:
     """Return what stands after every refusal: silence must not pass for an all-clear."""
-    return joined(text("not_judged"), text("advice_without_time"))
+    return joined(text("not_judged"), text("advice_refused"))
 
 
 def unjudged(message: str) -> str:
-    """Return why a photo is refused, and what that means for the person, once."""
-    after = not_judged()
-    return message if message.endswith(after) else f"{message} {after}"
+    """Return why a photo is refused, and what that means for the person, once.
+
+    A refusal that another process wrote has it in the language of its case.
+    """
+    for language in languages():
+        with speaking(language):
+            if message.endswith(not_judged()):
+                return message
+    return f"{message} {not_judged()}"
 
 
 def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
@@ -32,6 +40,13 @@ def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
 def knows(names: Sequence[str]) -> str:
     """Return how many conditions are known, in a sentence; "" for a record that does not say."""
     return text("knows", n=len(names)) if names else ""
+
+
+def knows_only(classes: Sequence[SkinClass], not_for: Sequence[str] = ()) -> str:
+    """Return how many conditions are known, and which cancers and people (`not_for`) are not."""
+    lacking = [condition.name for condition in deciding(classes)] + [*not_for]
+    names = known_names(classes)
+    return text("knows_only", n=len(names), lacking=lacking) if lacking else knows(names)
 
 
 def lacks(missing: Sequence[str]) -> str:
@@ -53,7 +68,8 @@ class Scope:
     """What the images that the model learned from mean for its answers; may be empty."""
 
     @classmethod
-    def of(cls, classes: Sequence[SkinClass], learned_from: str = "") -> "Scope":
+    def of_classes(cls, classes: Sequence[SkinClass], learned_from: str = "") -> "Scope":
+        """Return the scope of a bundle with these classes."""
         unknown = tuple(condition.name for condition in unknown_to(classes))
         return cls(known_names(classes), unknown, cannot_reassure(classes), learned_from)
 
@@ -63,11 +79,6 @@ class Scope:
         named = text("known_names", names=self.known) if self.known else ""
         missing = lacks(self.unknown_urgent)
         return joined(self.learned_from, self.warning, knows(self.known), named, missing)
-
-
-def urgent_known(classes: Sequence[SkinClass]) -> bool:
-    """Return whether any class is urgent; without one, nothing can be said of urgency."""
-    return any(skin_class.urgency == "urgent" for skin_class in classes)
 
 
 def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
@@ -86,16 +97,25 @@ def cannot_reassure(classes: Sequence[SkinClass]) -> str:
     )
 
 
+def missing_cancers(diagnosis: Diagnosis) -> list[str]:
+    """Return the names of the unknown conditions because of which an answer gives no time to wait.
+
+    An answer of an older version may call one of them by another of its labels.
+    """
+    deciding = [one for one in urgent_conditions() if one.decides]
+    names = [name for one in deciding for name in (one.name, *one.labels)]
+    return [one for one in diagnosis.unknown_urgent if one in {*names, *map(word, names)}]
+
+
 def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     """Return the urgency of a candidate as it may be shown; None where it would reassure falsely.
 
     "Routine" beside a condition is read as advice to wait, which an answer must not give where it
     abstains and where the model does not know an urgent cancer.
     """
-    unknown = set(diagnosis.unknown_urgent) & {
-        one.name for one in urgent_conditions() if one.decides
-    }
-    waits_not = unknown or diagnosis.next_step.advice == text("advice_without_time")
+    without_time = text_in(diagnosis.language, "advice_without_time", {})
+    waits_not = missing_cancers(diagnosis) or diagnosis.next_step.advice == without_time
+    waits_not = waits_not or (bool(diagnosis.patient.model_fields_set) and is_met(diagnosis))
     if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None
     return candidate.urgency
@@ -106,7 +126,37 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
 
     An urgent step stays; a routine one becomes one of unknown urgency, for this reason first.
     """
-    why = cannot_reassure(classes)
+    return giving_no_time(step, cannot_reassure(classes))
+
+
+def although_low(classes: Sequence[SkinClass], risk: UrgentRisk | None) -> str:
+    """Return the risk below its threshold with the cancers it leaves out; "" where none is."""
+    names = [skin_class.name for skin_class in deciding(classes)]
+    if risk is None or not names:
+        return ""
+    shown, _ = told_apart(risk.risk, risk.threshold)
+    urgent = [skin_class.name for skin_class in classes if skin_class.urgency == "urgent"]
+    if len(urgent) == 1:
+        return text("no_wait_below", name=urgent[0], risk=shown, names=names)
+    return text("no_wait_below_any", risk=shown, names=names)
+
+
+def alone_risk(classes: Sequence[SkinClass], risk: UrgentRisk | None) -> str:
+    """Return the risk by the model alone, beside an advice that something else raised."""
+    if risk is None:
+        return ""
+    shown, _ = told_apart(risk.risk, risk.threshold)
+    urgent = [skin_class.name for skin_class in classes if skin_class.urgency == "urgent"]
+    if len(urgent) == 1:
+        return text("model_alone_risk", name=urgent[0], risk=shown)
+    return text("model_alone_risk_any", risk=shown)
+
+
+def giving_no_time(step: NextStep, why: str, because: str = "") -> NextStep:
+    """Return a next step that gives no time to wait for this reason; "": it may give time.
+
+    `because` stands first in place of `why` where the step was routine.
+    """
     if not why or step.urgency == "urgent":
         return step
     if step.urgency == "soon":
@@ -115,6 +165,6 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
     waits_not = {"urgency": "unknown", "advice": text("advice_without_time")}
     if step.urgency == "routine":
         return step.model_copy(
-            update=waits_not | {"because": why, "more": (step.because, *step.more)}
+            update=waits_not | {"because": because or why, "more": (step.because, *step.more)}
         )
     return step.model_copy(update=waits_not | {"more": (*step.more, why)})

@@ -53,8 +53,7 @@ from skindx.models.combination import box_crops, log, pool
 from skindx.models.ensemble import outputs_of_records
 from skindx.models.exports.runtimes import SPEC
 from skindx.models.fingerprints import Fingerprints, described
-from skindx.models.ood.feature_extraction import features_of
-from skindx.models.ood.ood_check import OodCheck, p_values, rate_of
+from skindx.models.ood.ood_check import OodCheck, features_of, p_values, rate_of
 from skindx.models.ood.ood_features import Features
 from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 from skindx.models.urgent_risk import QUESTIONS
@@ -101,7 +100,9 @@ def adapt(
     bundle = open_bundle(path, expect)
     BUNDLE.check(out)
     if out.resolve() == path.resolve():
-        raise UserError(f"--out {out} is the bundle itself, which stays as it is; name a new one.")
+        raise UserError(
+            f"--out {out} is the bundle itself, which must not be changed; give a new folder."
+        )
     records = split_records(local, split)
     _check_kind(bundle, local, records)
     records, seen = usable(bundle, local, records)
@@ -110,9 +111,10 @@ def adapt(
         what = f"{counted(len(records), 'image')} in {counted(groups, 'group')}"
         left = f" besides {counted(seen, 'image')} that the bundle was made from" if seen else ""
         raise UserError(
-            f"{local} has {what} of the bundle's classes{left}; adapting takes at least "
-            f"{LEAST_GROUPS} groups (lesions or patients), since with fewer a threshold would "
-            "refuse more than one local photo of twenty; label more, or use the bundle as it is."
+            f"{local} has {what} of the bundle's classes{left}, but `skindx adapt` needs at least "
+            f"{LEAST_GROUPS} groups (lesions or patients), because fewer would make it refuse "
+            "over one local photo in twenty; label more images, or use the bundle without "
+            "adapting it."
         )
     check_sample(local, records)
     images, features = look(bundle, local, records, progress)
@@ -197,8 +199,9 @@ def _check_kind(bundle: Bundle, local: Path, records: Sequence[Record]) -> None:
     kinds = bundle.images.modality, origin_of(local, records).modality
     if set(kinds) == {"dermoscopic", "clinical"}:
         raise UserError(
-            f"{bundle.path} learned from {kinds[0]} images and those of {local} are {kinds[1]}, "
-            "which thresholds cannot mend; adapt a bundle that was trained on images of this kind."
+            f"{bundle.path} was trained on {kinds[0]} images, but {local} has {kinds[1]} images, "
+            "and new thresholds cannot correct this; give a bundle that was trained on "
+            f"{kinds[1]} images."
         )
 
 

@@ -102,9 +102,9 @@ def _without(records: Sequence[Record], known: Collection[str], bundle: str) -> 
     rest = [record for record in records if record.sha256 not in known]
     if not rest:
         raise UserError(
-            f"{bundle} was made from every one of these {len(records)} images or from copies of "
-            "them, so they measure nothing; evaluate on the split test of its dataset, or on "
-            "another dataset."
+            f"all {len(records)} images are, or are copies of, images that {bundle} was made "
+            "from, so their results would mean nothing; evaluate on the test split of its "
+            "dataset (--split test), or on another dataset."
         )
     return rest
 
@@ -207,6 +207,7 @@ class Answers:
                 "sex": tuple(record.sex for record in records),
                 "site": tuple(record.site for record in records),
                 "confirmed_by": tuple(record.confirmed_by for record in records),
+                **({"answers": asked} if any(asked := tuple(r.answers for r in records)) else {}),
             },
             **_checked(predictions),
         )
@@ -263,7 +264,7 @@ def _checked(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
 PREDICTIONS = "predictions.parquet"
 _NEEDED = ("path", "sha256", "group", "label", "predicted", "skin_type", "source")
-FACTS = ("age", "sex", "site", "confirmed_by")
+FACTS = ("age", "sex", "site", "confirmed_by", "answers")
 """Optional columns: an evaluation of an older version has none of them."""
 _KEY = b"skindx"
 
@@ -389,7 +390,7 @@ def read_predictions(evaluation: Path) -> Answers:
 
     path = evaluation / PREDICTIONS
     if not path.is_file():
-        raise UserError(f"{evaluation} is no evaluation (it has no {PREDICTIONS}); "
+        raise UserError(f"{evaluation} is not an evaluation, because it has no {PREDICTIONS}; "
                         "give a folder that `skindx evaluate` wrote.")  # fmt: skip
     try:
         table = read_parquet(path)
@@ -402,8 +403,8 @@ def read_predictions(evaluation: Path) -> Answers:
 def unusable(path: Path, error: Exception) -> UserError:
     """Return the refusal of a file of predictions that cannot be read."""
     return UserError(
-        f"{path} cannot be used ({type(error).__name__}: {error}), as one of an older version "
-        "or a damaged one; run `skindx evaluate` again."
+        f"{path} is damaged or from an older version ({type(error).__name__}: {error}); run "
+        "`skindx evaluate` again."
     )
 
 
@@ -412,7 +413,7 @@ def _mix(shares: object, classes: int) -> Floats | None:
         return None
     mix_C = np.array(shares, dtype=float)
     if mix_C.shape != (classes,) or not (mix_C >= 0).all() or not 0 < mix_C.sum() < np.inf:
-        raise ValueError(f"mix is {shares!r}, which is no share of each of {classes} classes")
+        raise ValueError(f"mix is {shares!r}, but must have a share for each of {classes} classes")
     return mix_C
 
 
@@ -421,7 +422,7 @@ def _counts(counts: object) -> dict[str, int] | None:
         return None
     if isinstance(counts, dict) and all(type(count) is int for count in counts.values()):
         return counts
-    raise TypeError(f"calibration_images is {counts!r}, which counts no classes")
+    raise TypeError(f"calibration_images is {counts!r}, but must have a count for each class")
 
 
 def mix_of_classes(
@@ -438,4 +439,4 @@ def mix_of_classes(
 def _rate(value: object) -> float | None:
     if value is None or isinstance(value, float):
         return value
-    raise TypeError(f"miss_rate is {value!r}, which is no number")
+    raise TypeError(f"miss_rate is {value!r}, but must be a number")

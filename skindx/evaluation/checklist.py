@@ -94,7 +94,8 @@ def gather_evidence(evaluation: Path) -> dict[str, Any]:
         bundle, dataset = Path(origin["bundle"]), Path(origin["dataset"])
     except (OSError, *MALFORMED) as error:
         raise UserError(
-            f"{evaluation} is no evaluation ({error}); give a folder that `skindx evaluate` wrote."
+            f"{evaluation} is not an evaluation ({error}); give a folder that `skindx evaluate` "
+            "wrote."
         ) from None
     evidence: dict[str, Any] = {source: {} for source in _FILES}
     evidence |= {"metrics": metrics, "bundle": _json(bundle / "bundle.json")}

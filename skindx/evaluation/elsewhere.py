@@ -132,9 +132,9 @@ def read_internal(
     if folder is None:
         if metrics is None:
             raise UserError(
-                f"{bundle} was never evaluated, so there is nothing to compare with; run `skindx "
-                f"evaluate {bundle} DATASET` on the dataset that it was trained on, or give "
-                "--internal EVALUATION."
+                f"{bundle} has no evaluation on its own dataset to compare with; run `skindx "
+                f"evaluate {bundle} DATASET` with the dataset that it was trained on, or give the "
+                "folder of that evaluation with --internal."
             )
         return Internal(None, metrics)
     answers = read_predictions(folder)
@@ -144,9 +144,9 @@ def read_internal(
     ] == ours and answers.urgent_risk == rule
     if not same:
         raise UserError(
-            f"{folder} is an evaluation of another bundle, or with other thresholds than {bundle} "
-            f"has; run `skindx evaluate {bundle} DATASET` on the dataset that it was trained on, "
-            "and give its folder as --internal EVALUATION."
+            f"{folder} is an evaluation of another bundle, or of {bundle} with other thresholds; "
+            f"run `skindx evaluate {bundle} DATASET` on the dataset that it was trained on, and "
+            "give the new folder with --internal."
         )
     try:
         figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
@@ -155,8 +155,8 @@ def read_internal(
         raise unusable(folder / "metrics.json", error) from None
     if apart:
         raise UserError(
-            f"{folder} is an evaluation on an external dataset; give --internal the one on the "
-            "test split of the bundle's own dataset."
+            f"{folder} is an evaluation on an external dataset; give --internal an evaluation on "
+            "the test split of the bundle's own dataset."
         )
     return Internal(answers, figures)
 

@@ -133,7 +133,9 @@ def evaluate(
     from skindx.imaging.sandboxed_images import decode_limited
 
     if draws < 1:
-        raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
+        raise UserError(
+            f"draws is {draws}, but an interval needs at least 1 bootstrap draw; give 1000."
+        )
     require_extra("train", "matplotlib", purpose="the report of an evaluation")
     check_pictures(pictures)
     EVALUATION.check(out)
@@ -264,8 +266,8 @@ def answer_images(
     manifest = sha256_file(dataset / MANIFEST)
     if (split == "all" or external) and predictor.trained_on == manifest:
         raise UserError(
-            f"{bundle} was trained on images of {dataset}, so all of it measures nothing; "
-            "evaluate on its split test, or on another dataset."
+            f"{bundle} was trained on {dataset}, so its results on all images would mean nothing; "
+            "evaluate on the test split (--split test), or on another dataset."
         )
     records, contamination = leave_out(
         predictor,
@@ -313,7 +315,9 @@ def split_records(dataset: Path, split: Part) -> list[Record]:
     if not chosen:
         counts = Counter(record.split for record in records)
         held = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "no images at all"
-        raise UserError(f"{dataset} has no images in the split {split!r}; it has {held}.")
+        raise UserError(
+            f"{dataset} has no images in the split {split!r}; choose one of its splits: {held}."
+        )
     return chosen
 
 
@@ -321,7 +325,9 @@ def _read(path: Path, decode: Decode) -> NDArray[np.uint8]:
     try:
         return decode(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
+        raise UserError(
+            f"the image {path} cannot be read ({error}); run `skindx build` again."
+        ) from None
 
 
 def _predict(

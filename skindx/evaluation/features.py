@@ -114,7 +114,7 @@ def fit_heads(
     """
     names = list(dict.fromkeys(wanted)) or list(HEADS)
     if unknown := [name for name in names if name not in HEADS]:
-        raise UserError(f"there is no head {unknown[0]!r}; the heads are {', '.join(HEADS)}.")
+        raise UserError(f"there is no head {unknown[0]!r}; choose --head from {', '.join(HEADS)}.")
     by_steps = [name for name in names if not HEADS[name].solved]
     if by_steps and missing_modules("deepspeed"):
         text = f"head {by_steps[0]} needs DeepSpeed; run {how_to_install('train')}"
@@ -214,15 +214,15 @@ def find_tower(name: str) -> PresentTower:
     path = bundle_path(name) if is_installed(name) else Path(name)
     if not path.exists():
         raise UserError(
-            f"there is no tower {name!r}; give local-dir:FOLDER, hf-hub:ORG/NAME, or a bundle of "
-            "heads on a frozen trunk."
+            f"there is no tower {name!r}; give --tower a folder (local-dir:FOLDER), a Hugging "
+            "Face model (hf-hub:ORG/NAME), or a bundle of heads on a frozen trunk."
         )
     bundle = open_bundle(path)
     member = next((member for member in bundle.spec.members if member.trunk), None)
     if member is None:
         raise UserError(
-            f"bundle {path} has no frozen trunk that could have made embeddings; give the tower as "
-            "local-dir:FOLDER or hf-hub:ORG/NAME."
+            f"the bundle {path} has no frozen trunk, so it computes no embeddings; give --tower a "
+            "folder (local-dir:FOLDER) or a Hugging Face model (hf-hub:ORG/NAME)."
         )
     trunk = open_trunk(member.classifier, path / trunk_file(member.trunk))
     return PresentTower(member.classifier, trunk, member.tower)
@@ -244,8 +244,9 @@ def compare_tower(
     name = tower.origin.name if tower.origin else tower.network.model
     if tower.trunk.dimensions != rows.dimensions:
         raise UserError(
-            f"tower {name} makes {tower.trunk.dimensions} numbers an image, and these embeddings "
-            f"have {rows.dimensions}; give the tower that made them, or leave --tower out."
+            f"the tower {name} computes {tower.trunk.dimensions} numbers for each image, but "
+            f"these embeddings have {rows.dimensions}; give --tower the tower that computed them, "
+            "or remove --tower."
         )
     sample = records[:: max(1, len(records) // _COMPARED)][:_COMPARED]
     classifier, parts = tower.trunk.classifier, []
@@ -256,14 +257,14 @@ def compare_tower(
             parts.append(classifier.forward_pooled(map_).float().numpy())
     mean_D = rows.embeddings_PD.mean(axis=0)
     here_ND = np.concatenate(parts) - mean_D
-    there_ND = np.stack([rows.of(record.sha256) for record in sample]) - mean_D
+    there_ND = np.stack([rows.embedding(record.sha256) for record in sample]) - mean_D
     lengths_N = np.linalg.norm(here_ND, axis=1) * np.linalg.norm(there_ND, axis=1)
     cosine = float(np.median((here_ND * there_ND).sum(axis=1) / np.maximum(lengths_N, 1e-12)))
     if not cosine >= LEAST_COSINE:
         raise UserError(
-            f"tower {name} makes other embeddings of these images than the file has (cosine "
-            f"{cosine:.3f} about the mean, at least {LEAST_COSINE} is needed): it is another one, "
-            "or saw them prepared otherwise; a bundle prepares them as "
+            f"tower {name} computes other embeddings of these images than the file has (cosine "
+            f"{cosine:.3f} about the mean, at least {LEAST_COSINE} is needed); give the tower "
+            "that computed the file, or compute the file again from images prepared as "
             f"{_prepared(tower.network)}."
         )
     return cosine
@@ -322,7 +323,7 @@ def evaluate_embeddings(
     UserError for a file that is not of this dataset, and for a folder that holds anything else.
     """
     if bundle and (heads or tower or made_by):
-        raise UserError("--bundle has its heads already; leave out --head, --tower and --made-by.")
+        raise UserError("--head, --tower and --made-by do not work with --bundle; remove them.")
     EVALUATION.check(out / "evaluation")
     records = read_manifest(dataset)
     scored = split_records(dataset, split)
@@ -440,10 +441,10 @@ def _check_classes(records: Sequence[Record], classes: Sequence[str]) -> None:
     for split in ("train", "val"):
         labels = {record.label for record in records if record.split == split}
         if not labels:
-            raise UserError(f"the dataset has no {split} images; build it with more images.")
+            raise UserError(f"the dataset has no {split} images; add some and build it again.")
         if split == "train" and len(labels) < len(classes):
             missing = next(key for key in classes if key not in labels)
             raise UserError(
-                f"no training image shows the class {missing!r}; add images of it, or take the "
-                "class out of the taxonomy."
+                f"no training image has the class {missing!r}; add images of this class and build "
+                "the dataset again, or remove the class from the taxonomy."
             )

@@ -27,16 +27,15 @@ from skindx.evaluation.answers import Answers, Floats, answers_of, columns_of, s
 from skindx.evaluation.breakdown import called_positive
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere
 from skindx.evaluation.score import measure
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.models.ensemble import OodResult, Prediction
 from skindx.models.urgent_risk import urgent_risks
 
 TABLE = "predictions.csv"
 SETTINGS = "predictions.json"
 
-_OF_RECORDS = dict.fromkeys(
-    ("path", "split", "sha256", "group", "label", "source", "sex", "site", "confirmed_by"), str
-) | {"skin_type": int, "age": float}
+_TEXTS = ("path", "split", "sha256", "group", "label", "source", "sex", "site", "confirmed_by")
+_OF_RECORDS = dict.fromkeys((*_TEXTS, "answers"), str) | {"skin_type": int, "age": float}
 """The columns that a record fills, and what they hold; no address, creator or caption."""
 _CORNERS = ("x1", "y1", "x2", "y2", "score")
 
@@ -62,7 +61,8 @@ def table_columns(
 ) -> dict[str, list[Any]]:
     """Return the columns of the table as plain values, one an image."""
     keys = [skin_class.key for skin_class in answers.classes]
-    facts = list(_OF_RECORDS)
+    asked = any(record.answers for record in records)
+    facts = [name for name in _OF_RECORDS if asked or name != "answers"]
     columns = {name: [no_formula(getattr(record, name)) for record in records] for name in facts}
     for name, values in columns_of(records, answers).items():
         if name.startswith("member_"):
@@ -100,8 +100,8 @@ def read_image_table(evaluation: Path) -> tuple[list[Record], list[Prediction], 
     path = evaluation / TABLE
     if not path.is_file():
         raise UserError(
-            f"{evaluation} has no {TABLE}: it is no evaluation, or one of an older version; run "
-            "`skindx evaluate` again."
+            f"{evaluation} has no {TABLE}, so it is not an evaluation or is from an older "
+            "version; give another folder, or run `skindx evaluate` again."
         )
     try:
         settings = json.loads((evaluation / SETTINGS).read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def read_rows(
 ) -> tuple[list[Record], list[Prediction], Answers]:
     """Return what rows of text hold. Raises KeyError, TypeError and ValueError for others."""
     if not rows:
-        raise ValueError("it has no rows")
+        raise ValueError("the table has no rows")
     keys = [skin_class["key"] for skin_class in settings["classes"]]
     facts = {name: kind for name, kind in _OF_RECORDS.items() if name in rows[0]}
 
@@ -251,7 +251,7 @@ def check_pictures(pictures: str) -> None:
     """Raise UserError for a word that is none of the choices."""
     if pictures not in get_args(Pictures):
         choices = ", ".join(get_args(Pictures))
-        raise UserError(f"pictures is {pictures!r}; it must be one of {choices}.")
+        raise UserError(f"pictures={pictures!r} is not known; choose one of {choices}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,11 +139,11 @@ def leak(
     a, b = _read(first), _read(second)
     if a.side.what == b.side.what == "bundle":
         raise UserError(
-            f"{first} and {second} are two bundles, which have no images to compare; give the "
-            "dataset of one of them."
+            f"{first} and {second} are both bundles, which have no images to compare; give a "
+            "dataset in place of one of them."
         )
     if a.side.sha256 == b.side.sha256:
-        raise UserError(f"{first} and {second} are the same dataset; give two that may overlap.")
+        raise UserError(f"{first} and {second} are the same dataset; give two different datasets.")
     certificate = _certificate(a, b, progress or silent)
     with atomic_folder(out, _CERTIFICATE) as folder:
         values = asdict(certificate)

@@ -84,7 +84,10 @@ def member_gains(
     if len(answers.members) < 2:
         return ()
     if validation is not None and validation.members != answers.members:
-        raise ValueError(f"members are {answers.members}, of validation {validation.members}")
+        raise ValueError(
+            f"the evaluation has the members {answers.members}, but the validation has "
+            f"{validation.members}"
+        )
     made = (
         figure_gain(
             key,
@@ -137,7 +140,7 @@ def figure_gain(
     def over(name: str) -> MemberGain:
         theirs = FIGURES[key].measure(networks[name], truth_N, mix_C)
         if theirs is None:
-            raise ValueError(f"{key} is not defined of {name}")
+            raise ValueError(f"{key} is not defined for {name}")
         return MemberGain(
             name, paired_interval(ours, theirs, groups_N, draws=draws, level=LEVEL, seed=SEED)
         )

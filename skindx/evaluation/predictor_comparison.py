@@ -141,15 +141,15 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     if set(keys) != set(theirs):
         unshared = sorted(set(keys) ^ set(theirs))
         raise UserError(
-            f"{names[0]} and {names[1]} know different classes, such as {unshared[0]}; "
-            "compare predictors of the same taxonomy."
+            f"{names[0]} and {names[1]} have different classes, because only one has "
+            f"{unshared[0]}; give two predictors of the same taxonomy."
         )
     place = {str(sha256): row for row, sha256 in enumerate(second.sha256_N)}
     missing = {str(sha256) for sha256 in first.sha256_N} ^ place.keys()
     if missing or len(first) != len(second):
         raise UserError(
-            f"{names[0]} and {names[1]} are of different images: {len(missing)} are in only one "
-            "of the two; evaluate both on the same split of the same dataset."
+            f"{names[0]} and {names[1]} were evaluated on different images ({len(missing)} are in "
+            "only one of the evaluations); evaluate both on the same split of the same dataset."
         )
     column_C = np.array([theirs.index(key) for key in keys])
     moved = second.some(np.array([place[str(sha256)] for sha256 in first.sha256_N]))
@@ -170,8 +170,9 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     ):
         if (ours_N != theirs_N).any():
             raise UserError(
-                f"{names[0]} and {names[1]} give {int((ours_N != theirs_N).sum())} images "
-                f"another {what}; evaluate both on the same version of the dataset."
+                f"{names[0]} and {names[1]} have a different {what} for "
+                f"{int((ours_N != theirs_N).sum())} images; evaluate both on the same version of "
+                "the dataset."
             )
     return moved
 
@@ -320,13 +321,21 @@ def compare_folders(
     """
     _COMPARISON.check(out)
     if draws < 1:
-        raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
+        raise UserError(
+            f"draws={draws} is not possible, because an interval needs at least 1 draw; give 1000."
+        )
     sides = (first, second)
     bundles = [side for side in sides if (side / INDEX).is_file()]
     if bundles and dataset is None:
-        raise UserError(f"{bundles[0]} is a bundle; name the images with --dataset.")
+        raise UserError(
+            f"{bundles[0]} is a bundle, and the dataset for the comparison is missing; give it "
+            "with --dataset."
+        )
     if dataset is not None and not bundles:
-        raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
+        raise UserError(
+            f"--dataset {dataset} works only with bundles, but {first} and {second} are not "
+            "bundles; remove --dataset."
+        )
     with atomic_folder(out, _COMPARISON) as folder:
 
         def answers(side: Path, name: str) -> Answers:

@@ -154,8 +154,8 @@ def evaluate_release(
     for name, folder in (also or {}).items():
         if not _NAME.fullmatch(name) or name in (*OWN, "train"):
             raise UserError(
-                f"{name!r} is no name of an external dataset; give small letters, digits, dots and "
-                "dashes, such as --also clinic=other/data, and no name of a split."
+                f"--also {name!r} is not a valid name; use lower-case letters, digits, dots and "
+                "dashes, but not the name of a split, for example --also clinic=other/data."
             )
         asked[name] = folder, "all"
     found = {
@@ -227,8 +227,8 @@ def _not_tested(
     rest = [record for record in records if record.sha256 not in known]
     if not rest:
         raise UserError(
-            f"every image of {name}, {folder}, is a copy of a test image of {dataset}, so nothing "
-            "of it is external; give a dataset from elsewhere."
+            f"every image of {name} ({folder}) is a copy of a test image of {dataset}, so no "
+            f"image is external; give --also {name}= with a dataset that was collected elsewhere."
         )
     return rest
 
@@ -330,8 +330,8 @@ def read_release(folder: Path) -> Release:
     path = folder / ROWS
     if not is_release(folder) or not path.is_file():
         raise UserError(
-            f"{folder} has no {RELEASE} and {ROWS}, so it is no evaluation of a release; give a "
-            "folder that `skindx evaluate --release` wrote."
+            f"{folder} is not the evaluation of a release, because {RELEASE} or {ROWS} is "
+            "missing; give a folder that `skindx evaluate --release` wrote."
         )
     try:
         raw = json.loads((folder / RELEASE).read_text(encoding="utf-8"))
@@ -341,16 +341,18 @@ def read_release(folder: Path) -> Release:
         raise unusable(folder / RELEASE, error) from None
     if (found := sha256_file(path)) != said.rows_sha256:
         raise UserError(
-            f"{path} was changed after it was measured (SHA-256 {found[:16]}, and {RELEASE} names "
-            f"{said.rows_sha256[:16]}); take the folder as it was written, or evaluate again."
+            f"{path} was changed after the evaluation (its SHA-256 begins with {found[:16]}, not "
+            f"{said.rows_sha256[:16]} as in {RELEASE}); restore it from a backup, or run `skindx "
+            "evaluate --release` again."
         )
     try:
         table = read_parquet(path)
         digest = (table.schema.metadata or {}).get(_BUNDLE, b"").decode()
         if digest != origin.bundle_digest:
             raise UserError(
-                f"{path} has answers of the bundle {digest[:16] or 'unknown'}, and {RELEASE} is of "
-                f"{origin.bundle_digest[:16]}; keep the files of one evaluation together."
+                f"{path} belongs to the bundle {digest[:16] or 'unknown'}, but {RELEASE} in the "
+                f"same folder belongs to {origin.bundle_digest[:16]}; give a folder with the "
+                "files of one evaluation."
             )
         rows = table.to_pylist()
         _check_classes(path, {row["label"] for row in rows}, said.settings)
@@ -364,8 +366,8 @@ def _check_classes(path: Path, labels: set[str], settings: Mapping[str, Any]) ->
     known = {one["key"] for one in settings["classes"]}
     if unknown := sorted(labels - known):
         raise UserError(
-            f"{path} has images of the class {unknown[0]!r}, which the bundle does not know; "
-            "evaluate again with this bundle."
+            f"{path} has images of the class {unknown[0]!r}, which the bundle does not have; "
+            "run `skindx evaluate` with this bundle on the same images."
         )
 
 

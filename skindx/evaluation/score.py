@@ -114,9 +114,9 @@ def join_taxonomies(
     key_of = {match.label: match.key for match in matches if match.key}
     if not key_of:
         raise UserError(
-            f"the dataset's classes {', '.join(sorted(counts)[:5])} are none of the "
-            f"{len(ours.classes)} of {bundle}, by key, name or code; evaluate it on a dataset "
-            "that shares classes with it."
+            f"{bundle} has none of the classes of the dataset ({', '.join(sorted(counts)[:5])}) "
+            f"by key, name or code among its own {len(ours.classes)}; give a dataset with some of "
+            "the bundle's classes."
         )
     known = [
         replace(record, label=key_of[record.label]) for record in records if record.label in key_of

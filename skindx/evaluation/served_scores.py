@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skindx.core.seven_points import answers_from, seven_points
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import (
@@ -33,6 +34,7 @@ from skindx.imaging.photo_gates import RATE
 from skindx.metrics import Interval, Ranked, Statistic, confidence_interval, share_interval
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import urgent_risks
+from skindx.taxonomy.lexicon import site_of
 
 STEPS = ("urgent", "soon", "unknown", "routine", "none")
 """Urgencies of the next step; none: the photo is refused, so there is no answer."""
@@ -136,7 +138,8 @@ def refused_images(answers: Answers, predictions: Sequence[Prediction] = ()) -> 
 def served_scores(answers: Answers, refused_N: Bools) -> tuple[ServedScore, ...]:
     """Count next steps among urgent images, among the others and among all.
 
-    Empty without next steps, as in the evaluation of an older version.
+    Where people were asked about lesions, the images with answers follow, without and with the
+    7-point checklist. Empty without next steps, as in the evaluation of an older version.
     """
     if answers.steps is None:
         return ()
@@ -145,20 +148,43 @@ def served_scores(answers: Answers, refused_N: Bools) -> tuple[ServedScore, ...]
     if answers.abstained_N is not None:
         abstained_N = answers.abstained_N & ~refused_N
     urgent_N, every_N = answers.urgent_C[answers.truth_N], np.ones(len(answers), dtype=bool)
-    kinds = (("urgent classes", urgent_N), ("other classes", ~urgent_N), ("all", every_N))
+    kinds = [
+        ("urgent classes", urgent_N, steps_N),
+        ("other classes", ~urgent_N, steps_N),
+        ("all", every_N, steps_N),
+    ]
+    asked_N, refers_N = _by_checklist(answers)
+    raised_N = np.where(refers_N, "urgent", steps_N)
+    for name, of_N in (("urgent classes", urgent_N), ("other classes", ~urgent_N)):
+        kinds += [
+            (f"{name} with answers", of_N & asked_N, steps_N),
+            (f"{name} by the checklist too", of_N & asked_N, raised_N),
+        ]
     return tuple(
         ServedScore(
             name,
             int(of_N.sum()),
             groups_among(of_N, answers),
-            {step: int((steps_N[of_N] == step).sum()) for step in STEPS},
-            {step: share(steps_N == step, of_N, answers) for step in STEPS},
+            {step: int((said_N[of_N] == step).sum()) for step in STEPS},
+            {step: share(said_N == step, of_N, answers) for step in STEPS},
             int(abstained_N[of_N].sum()),
             share(abstained_N, of_N, answers),
         )
-        for name, of_N in kinds
+        for name, of_N, said_N in kinds
         if of_N.any()
     )
+
+
+def _by_checklist(answers: Answers) -> tuple[Bools, Bools]:
+    """Return of which images an item of the checklist is known, and which it refers."""
+    texts = answers.facts.get("answers", ("",) * len(answers))
+    sites = answers.facts.get("site", ("",) * len(answers))
+    scores = [
+        seven_points(answers_from(said or ""), site_of(site or ""))
+        for said, site in zip(texts, sites, strict=True)
+    ]
+    known = [score.known > 0 for score in scores]
+    return np.array(known, dtype=bool), np.array([score.refers for score in scores], dtype=bool)
 
 
 def majority_of(answers: Answers) -> Majority:

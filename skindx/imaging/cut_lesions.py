@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.photo_gates import modality_features, shipped
 from skindx.imaging.resize import shrink
 
 Cut = Literal["", "square", "edge"]
@@ -37,6 +36,8 @@ LEAST_CENTRAL = 0.05
 """Share of the central third of the shorter side that it covers."""
 LEAST_TOUCHING = 0.25
 """Length along the photo's edge, in sides of a square of the region's area."""
+MOST_TOUCHING = 1.5
+"""The same length from which a region at several sides is shade, hair or the background."""
 AT_EDGE = 0.005
 """Share of the longer side within which a box lies at the photo's edge."""
 _CORNER = 0.05
@@ -57,9 +58,11 @@ def cut_by(pixels_HW3: NDArray[np.uint8], seen: Edges, boxes: Sequence[Edges] = 
     if boxes:
         return _box_cut_by(boxes[0], seen, pixels_HW3.shape[1] / pixels_HW3.shape[0])
     region_HW = lesion_region(pixels_HW3)
-    if region_HW is None or (_sides(region_HW) > 1 and not _through_dermatoscope(pixels_HW3)):
+    if region_HW is None:
         return ""
-    if touching(region_HW) >= LEAST_TOUCHING:
+    if (along := touching(region_HW)) >= MOST_TOUCHING and _sides(region_HW) > 1:
+        return ""
+    if along >= LEAST_TOUCHING:
         return "edge"
     return "square" if outside(region_HW, seen) > LEAST_OUTSIDE else ""
 
@@ -124,14 +127,6 @@ def _sides(region_HW: NDArray[np.bool_]) -> int:
     """Return at how many sides of the photo a region is, but for corners."""
     sides = (region_HW[0], region_HW[-1], region_HW[:, 0], region_HW[:, -1])
     return sum(bool(side.mean() > _CORNER) for side in sides)
-
-
-def _through_dermatoscope(pixels_HW3: NDArray[np.uint8]) -> bool:
-    """Tell by light and colours whether skin fills the photo, evenly lit, up to its edges.
-
-    In other photos what is dark at two sides is mostly a shadow, hair or the background.
-    """
-    return bool(shipped().score(modality_features(pixels_HW3)[None])[0] < 0)
 
 
 def _nearness(height: int, width: int) -> NDArray[np.float64]:

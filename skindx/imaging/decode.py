@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import keep_freed_memory
 from skindx.imaging.decode_cost import check_size, is_plain_webp, jpeg_cost, opened_cost, webp_cost
 from skindx.imaging.image_formats import (
     HEAD,
@@ -162,6 +163,7 @@ def import_decoders() -> None:
     Image.preinit()
     convert_kernel()
     cv2.setNumThreads(1)  # the processes are the threads
+    keep_freed_memory(large=False)
 
 
 @contextmanager
@@ -329,7 +331,7 @@ def _to_rgb(
     from PIL import Image
 
     if image.mode == "F":
-        raise DamagedImage("floating-point pixels have no known white")
+        raise DamagedImage("the image has floating-point pixels without a known white level")
     if image.mode.startswith("I"):
         return colours.grey(_deep_grey(image, tags))
     if image.has_transparency_data:

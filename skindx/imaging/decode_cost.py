@@ -140,7 +140,7 @@ def jpeg_passes(jpeg: bytes) -> int:
                 break
         at += max(2, int.from_bytes(jpeg[at : at + 2]))
     else:
-        raise DamagedImage(f"it is built of more than {MOST_SEGMENTS} segments", "decode-timeout")
+        raise DamagedImage(f"the file has more than {MOST_SEGMENTS} segments", "decode-timeout")
     return max(1, passes)
 
 
@@ -148,7 +148,7 @@ def webp_cost(webp: bytes) -> DecodeCost:
     """Return the cost of a WebP, by its first 30 bytes: Pillow takes memory as it opens one."""
     kind, head = webp[12:16], webp[20:30]
     if len(head) < 10 or kind not in (b"VP8X", b"VP8L", b"VP8 "):
-        raise DamagedImage("its header is cut short")
+        raise DamagedImage("the header of the file is cut short")
     if kind == b"VP8X":
         width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (4, 7))
     elif kind == b"VP8L":

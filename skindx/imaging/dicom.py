@@ -131,7 +131,7 @@ def _one(data: bytes, job: dict[str, Any], limits: SandboxLimits) -> Any:
 def _facts(answer: Any) -> DicomFacts:
     if isinstance(answer, Failure):
         late = answer.reason == "decode-timeout"
-        message = "decoding it takes too long" if late else "its decoder gave up"
+        message = "decoding it takes too long" if late else "its decoder failed"
         raise DamagedImage(message, answer.reason)
     if "reason" in answer:
         raise DamagedImage(answer["detail"], answer["reason"])
@@ -203,7 +203,7 @@ def _header(data: bytes, max_pixels: int) -> tuple[Any, str]:
     from pydicom.filereader import read_dataset
 
     if not is_dicom(data):
-        raise DamagedImage("it is no DICOM file", "not-a-picture")
+        raise DamagedImage("the file is not a DICOM file", "not-a-picture")
     file = io.BytesIO(data)
     file.seek(132)
     meta = read_dataset(
@@ -214,7 +214,7 @@ def _header(data: bytes, max_pixels: int) -> tuple[Any, str]:
     )
     syntax = str(meta.get("TransferSyntaxUID") or "")
     if not syntax:
-        raise DamagedImage("its header names no transfer syntax")
+        raise DamagedImage("the header has no transfer syntax")
     if syntax == DEFLATED:
         file = io.BytesIO(_inflated(data[file.tell() :], max_pixels))
     header = read_dataset(
@@ -224,7 +224,7 @@ def _header(data: bytes, max_pixels: int) -> tuple[Any, str]:
         specific_tags=[tag for tag in map(tag_for_keyword, _KEYWORDS) if tag],
     )
     if file.tell() != file.getbuffer().nbytes:  # pydicom says so in its log alone
-        raise DamagedImage("it is cut short, or the length of one of its elements is not true")
+        raise DamagedImage("the file is cut short, or one of its elements has a wrong length")
     return header, syntax
 
 
@@ -236,7 +236,7 @@ def _inflated(deflated: bytes, max_pixels: int) -> bytes:
         message = f"it inflates to more than {most >> 20} MB"
         raise DamagedImage(message, "decode-memory")
     if not inflater.eof:
-        raise DamagedImage("it is cut short")
+        raise DamagedImage("the file is cut short")
     return data
 
 

@@ -183,19 +183,20 @@ def kind_of(header: Any) -> DicomKind:
     uid, modality = _text(header, "SOPClassUID"), _text(header, "Modality").upper()
     if not uid:
         raise DamagedImage(
-            "its header names no SOP class, so what it shows is not known", "unsupported-format"
+            "the header has no SOP class, so the kind of image is unknown", "unsupported-format"
         )
     if uid not in _CLASSES or modality in _MICROSCOPY:
         what = harmless(UID(uid).name, r"[\w ,.()-]+")
         what = f"microscopy ({modality}) in {what}" if modality in _MICROSCOPY else what
         raise DamagedImage(
-            f"it holds an image of the kind {what}; give a photograph or dermoscopy of skin",
+            f"the file has an image of the kind {what}; give a photograph or a dermoscopic image "
+            "of skin",
             "unsupported-format",
         )
     if modality not in _MODALITIES:
         raise DamagedImage(
-            f"it is a DICOM file of modality {harmless(modality, '[A-Z]{2,10}')}; photographs (XC) "
-            "and dermoscopy (DMS) are read",
+            f"the file is a DICOM file of modality {harmless(modality, '[A-Z]{2,10}')}; give a "
+            "photograph (XC) or a dermoscopic image (DMS)",
             "unsupported-format",
         )
     return "dermoscopy" if modality == "DMS" else _CLASSES[uid]
@@ -287,20 +288,19 @@ def read_key(path: Path, *, create: bool = False) -> bytes:
             write_private(path, secrets.token_hex(_KEY_BYTES) + "\n")
         except OSError as error:
             raise UserError(
-                f"the key file {path} cannot be written ({error.strerror}); name another."
+                f"the key file {path} cannot be written ({error.strerror}); give the path of "
+                "another file."
             ) from None
     content = read_plain(path, 1024)
     if path.stat().st_mode & 0o077:
-        raise UserError(
-            f"the key file {path} can be read by others than its owner; run `chmod 600 {path}`."
-        )
+        raise UserError(f"other users can read the key file {path}; run `chmod 600 {path}`.")
     try:
         key = bytes.fromhex(content.decode().strip())
     except ValueError:
         key = b""
     if len(key) != _KEY_BYTES:
         raise UserError(
-            f"{path} is no key file; it holds {2 * _KEY_BYTES} hexadecimal digits: make one with "
+            f"{path} is not a key file of {2 * _KEY_BYTES} hexadecimal digits; create one with "
             f"`openssl rand -hex {_KEY_BYTES} > {path}`."
         )
     return key

@@ -98,36 +98,40 @@ class FrameLayout:
             raise _unsupported(f"{why}; export the image itself")
         frames = _number(header, "NumberOfFrames", 1)
         if frames != 1:
-            raise _unsupported(f"it has {frames} frames; export one of them as an image")
+            raise _unsupported(f"the file has {frames} frames; export one of them as an image")
         height, width = _number(header, "Rows"), _number(header, "Columns")
         if min(height, width) < 1:
-            raise DamagedImage(f"its header names {width} x {height} pixels")
+            raise DamagedImage(f"the header gives an image size of {width} x {height} pixels")
         check_size(width, height, max_pixels)
         colours = str(header.get("PhotometricInterpretation") or "").strip()
         allocated, stored = _number(header, "BitsAllocated"), _number(header, "BitsStored", 8)
         if colours.startswith("MONOCHROME") or _number(header, "SamplesPerPixel", 3) == 1:
             kind = "colours by a palette" if colours == "PALETTE COLOR" else "shades of grey"
             raise _unsupported(
-                f"it has {kind} of {allocated} bits; skin is judged by colours of 8 bits: export "
-                "it as RGB"
+                f"the image has {kind} of {allocated} bits, but skin needs colours of 8 bits; "
+                "export it as RGB"
             )
         if (allocated, stored) != (8, 8) or _number(header, "PixelRepresentation", 0) != 0:
             raise _unsupported(
-                f"it has {stored} of {allocated} bits a channel; colours of 8 bits are read"
+                f"the image has {stored} of {allocated} bits in a channel, but only colours of 8 "
+                "bits can be read"
             )
         if syntax not in _COLOURS:
             raise _unsupported(
-                f"its pixels are stored in the transfer syntax {_named(syntax)}, which is not "
-                "read; export it uncompressed or as JPEG, JPEG 2000 or RLE"
+                f"the pixels are stored in the transfer syntax {_named(syntax)}, which skindx "
+                "cannot read; export the image uncompressed or as JPEG, JPEG 2000 or RLE"
             )
         if colours not in _COLOURS[syntax] or _number(header, "SamplesPerPixel", 3) != 3:
             raise _unsupported(
-                f"its colours are of a kind {harmless(colours, '[A-Z]+(_[A-Z0-9]+)*')}, not read "
-                f"in the transfer syntax {_named(syntax)}; export it as RGB"
+                f"the colours are of the kind {harmless(colours, '[A-Z]+(_[A-Z0-9]+)*')}, which "
+                f"skindx cannot read in the transfer syntax {_named(syntax)}; export the image as "
+                "RGB"
             )
         by_plane = _number(header, "PlanarConfiguration", 0) == 1
         if by_plane and colours == "YBR_FULL_422" and syntax in _NATIVE:
-            raise DamagedImage("its colours are subsampled and stored by plane, as none can be")
+            raise DamagedImage(
+                "the colours are both subsampled and stored in planes, which is not valid"
+            )
         return cls(syntax, height, width, colours, by_plane)
 
     def stored_colours(self, header: Any) -> StoredColours:
@@ -161,7 +165,7 @@ class FrameLayout:
             element = header.get_item("PixelData")
             value = element.value or b""
             if len(value) != getattr(element, "length", None):
-                raise DamagedImage("its pixels are cut short, or their length is not true")
+                raise DamagedImage("the pixels are cut short, or their length is wrong")
             # Words of 16 bits in the other order, of which each holds two samples.
             swapped = self.syntax == BIG_ENDIAN and element.VR == "OW"
             return self._native(_swapped(value) if swapped else value)
@@ -176,14 +180,16 @@ class FrameLayout:
     def _only_frame(self, header: Any) -> bytes:
         element = header.get_item("PixelData")
         if getattr(element, "length", _UNDEFINED) != _UNDEFINED:
-            raise DamagedImage("its compressed pixels are not in fragments, as they must be")
+            raise DamagedImage("the compressed pixels are not stored in fragments")
         return _frame(element.value or b"")
 
     def _native(self, value: bytes) -> NDArray[np.uint8]:
         pixels = self.height * self.width
         if self.colours == "YBR_FULL_422":
             if self.width % 2:
-                raise DamagedImage("its colours are shared by pairs of pixels in an odd width")
+                raise DamagedImage(
+                    "the colours are shared by pairs of pixels, but the width is odd"
+                )
             self._check_length(value, 2 * pixels)
             pairs_HP4 = _bytes(value, 2 * pixels).reshape(self.height, self.width // 2, 4)
             ybr_HWC = np.empty((self.height, self.width, 3), np.uint8)
@@ -196,8 +202,8 @@ class FrameLayout:
     def _check_length(self, value: bytes, expected: int) -> None:
         if len(value) - expected not in (0, expected % 2):
             raise DamagedImage(
-                f"it has {len(value)} bytes of pixels, and {self.width} x {self.height} pixels "
-                f"of this kind take {expected}"
+                f"the image has {len(value)} bytes of pixels, but {self.width} x {self.height} "
+                f"pixels of this kind need {expected}"
             )
 
     def _coloured(self, samples: NDArray[np.uint8], *, by_plane: bool) -> NDArray[np.uint8]:
@@ -216,20 +222,22 @@ class FrameLayout:
     def _check_frame(self, height: int, width: int, channels: int) -> None:
         if (height, width, channels) != (self.height, self.width, 3):
             raise DamagedImage(
-                f"its compressed frame has {width} x {height} pixels of {channels} channels, and "
-                f"the header names {self.width} x {self.height} of 3"
+                f"the compressed frame has {width} x {height} pixels of {channels} channels, but "
+                f"the header says {self.width} x {self.height} of 3"
             )
 
     def _jpeg_2000(self, frame: bytes, max_pixels: int) -> NDArray[np.uint8]:
         from openjpeg.utils import decode, get_parameters
 
         if not frame.startswith(b"\xff\x4f\xff\x51"):
-            raise DamagedImage("its frame is no JPEG 2000 codestream")
+            raise DamagedImage("the frame is not a JPEG 2000 codestream")
         check_size(self.width, self.height, min(max_pixels, _J2K_PIXELS))
         facts: dict[str, Any] = get_parameters(frame)
         self._check_frame(facts["rows"], facts["columns"], facts["samples_per_pixel"])
         if facts["precision"] != 8 or facts["is_signed"]:
-            raise _unsupported(f"its frame has {facts['precision']} bits; 8 are read")
+            raise _unsupported(
+                f"the frame has {facts['precision']} bits, but only 8 bits can be read"
+            )
         pixels_HWC: NDArray[np.uint8] = decode(frame, 0)
         # Where the codestream says that it transformed RGB, the result is RGB.
         plain = self.colours != "YBR_FULL" or _transforms_colours(frame)
@@ -239,7 +247,7 @@ class FrameLayout:
         from rle.utils import decode_frame
 
         if int.from_bytes(frame[:4], "little") != 3:
-            raise DamagedImage("its run-length code has not one segment a channel")
+            raise DamagedImage("the run-length code does not have one segment for each channel")
         samples = decode_frame(frame, self.height * self.width, 8, "<")
         return self._coloured(_bytes(samples, 3 * self.height * self.width), by_plane=True)
 
@@ -348,9 +356,9 @@ def _jpeg_size(frame: bytes) -> tuple[int, int, int]:
     for marker, body, _ in _segments(frame):
         if marker in _FRAMES and len(body) > 5:
             if body[0] != 8:
-                raise _unsupported(f"its frame has {body[0]} bits; 8 are read")
+                raise _unsupported(f"the frame has {body[0]} bits, but only 8 bits can be read")
             return int.from_bytes(body[1:3]), int.from_bytes(body[3:5]), body[5]
-    raise DamagedImage("its frame is no JPEG, or cut short")
+    raise DamagedImage("the frame is not a JPEG, or is cut short")
 
 
 def _transforms_colours(codestream: bytes) -> bool:
@@ -365,14 +373,14 @@ def _frame(value: bytes) -> bytes:
         length = int.from_bytes(value[at + 4 : at + 8], "little")
         at += 8 + length
         if at > len(value):
-            raise DamagedImage("its pixels are cut short, or a fragment's length is not true")
+            raise DamagedImage("the pixels are cut short, or the length of a fragment is wrong")
         fragments.append(value[at - length : at])
     if value[at:] and not value[at:].startswith(_DELIMITER):
-        raise DamagedImage("its compressed pixels are not in fragments, as they must be")
+        raise DamagedImage("the compressed pixels are not stored in fragments")
     offsets, *parts = fragments or [b""]
     frames = max(len(offsets) // 4, sum(part.startswith(_BEGINNINGS) for part in parts))
     if frames > 1:
-        raise _unsupported(f"it has {frames} frames; export one of them as an image")
+        raise _unsupported(f"the file has {frames} frames; export one of them as an image")
     if not any(parts):
         raise _unsupported("the file has no pixels; export the image itself")
     return b"".join(parts)
@@ -380,7 +388,7 @@ def _frame(value: bytes) -> bytes:
 
 def _bytes(value: Any, expected: int) -> NDArray[np.uint8]:
     if len(value) < expected:
-        raise DamagedImage("its pixels are cut short")
+        raise DamagedImage("the pixels are cut short")
     return np.frombuffer(value, np.uint8, expected)
 
 
@@ -397,7 +405,7 @@ def _number(header: Any, keyword: str, default: int | None = None) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise DamagedImage(f"its header has no usable {keyword}") from None
+        raise DamagedImage(f"the header has no usable {keyword}") from None
 
 
 def _named(syntax: str) -> str:

@@ -260,7 +260,7 @@ def _taken_apart(jpeg: bytes) -> _Jpeg:
             return _Jpeg(b"".join(parts), pixels, ended)
         parts.append(pixels)
         at, scans = at + len(pixels), scans + 1
-    raise ValueError("the header of this JPEG cannot be followed")
+    raise ValueError("the header of this JPEG cannot be read")
 
 
 def _only_appended(jpeg: _Jpeg, count: int) -> bool:

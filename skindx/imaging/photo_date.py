@@ -82,11 +82,13 @@ def checked_day(text: str) -> str:
         return ""
     day = day_of(plain) if len(plain) == 10 else None
     if day is None:
-        raise UserError(f"{plain[:20]!r} is no date; give it as 2026-05-01, or leave it empty.")
+        raise UserError(
+            f"{plain[:20]!r} is not a date; write it like 2026-05-01, or leave it empty."
+        )
     if doubt := unbelieved(day):
         why = "lies in the future" if doubt == "future" else f"is before {FIRST.year}"
         raise UserError(
-            f"the date {day} on which the photos were taken {why}; correct it or leave it empty."
+            f"the date of the photos, {day}, {why}; correct the date, or leave it empty."
         )
     return day.isoformat()
 

@@ -45,9 +45,12 @@ def resize_views(
     end_T = start_T + (height_T - 1) * stride_T + 3 * width_T
     inside = (end_T <= memory.size) & (stride_T >= 3 * width_T)
     if not (possible.all() and inside.all()) or memory.strides != (1,):
-        raise ValueError("a view needs pixels, and to lie within contiguous memory")
+        raise ValueError("a view must have pixels and lie in contiguous memory")
     if len(out_TRC3) != len(views_T4) or out_TRC3.shape[3] != 3:
-        raise ValueError(f"{len(views_T4)} views need as many RGB results, not {out_TRC3.shape}")
+        raise ValueError(
+            f"{len(views_T4)} views were given for results of the shape {out_TRC3.shape}; give "
+            "one result for each view"
+        )
     kernel = SOURCE.kernel()
     if kernel is None or not out_TRC3.flags.c_contiguous:
         for (start, height, width, stride), out_RC3 in zip(
@@ -90,7 +93,7 @@ def _resize() -> Resize:
             stride = image_HW3.strides[0]
         rows, columns, _ = out_RC3.shape
         if out_RC3.strides != (3 * columns, 3, 1) or not (height and width):
-            raise ValueError("an image needs pixels, and the result contiguous memory")
+            raise ValueError("an image must have pixels, and its result contiguous memory")
         function(image_HW3.ctypes.data, height, width, stride, out_RC3.ctypes.data, rows, columns)
 
     return resize
@@ -143,3 +146,17 @@ def letterbox(
         else image_HW3
     )
     return square_SS3
+
+
+def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int, *, quality: int = 80) -> bytes:
+    """Return an image as JPEG without metadata, shrunk to `longest_side`, never enlarged."""
+    import cv2
+    import simplejpeg
+
+    height, width = pixels_HWC.shape[:2]
+    scale = longest_side / max(height, width)
+    if scale < 1:
+        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
+        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
+    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=quality)
+    return jpeg

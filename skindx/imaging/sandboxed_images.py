@@ -92,7 +92,7 @@ def decode_limited(
     DamagedImage.
     """
     if len(data) in _fatal.values() and _digest(data) in _fatal:
-        raise DamagedImage("it has ended its decoder before", "decode-crash")
+        raise DamagedImage("the file has already crashed its decoder", "decode-crash")
     options = {"at_least": at_least, "rough": rough, "decoding": decoding}
     decoder = _idle_decoder() or _LastingDecoder(LIMITS)
     try:
@@ -144,7 +144,7 @@ class _LastingDecoder:
         while left and (count := self._pixels.readinto(left)):
             left = left[count:]
         if left:
-            raise DamagedImage("its decoder sent too few pixels", "decode-crash")
+            raise DamagedImage("the decoder of the file sent too few pixels", "decode-crash")
         if pixels_HWC.nbytes > _KEPT_BYTES:
             self._pixels.truncate(0)
         return pixels_HWC
@@ -226,17 +226,3 @@ def write_pixels(path: Path, out: Path, max_pixels: int, decoding: Decoding) -> 
     with out.open("wb") as file:  # as a name it would get a suffix
         np.save(file, pixels_HWC, allow_pickle=False)
     return {"reason": "", "detail": "", "notes": sorted(notes)}
-
-
-def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int, *, quality: int = 80) -> bytes:
-    """Return an image as JPEG without metadata, shrunk to `longest_side`, never enlarged."""
-    import cv2
-    import simplejpeg
-
-    height, width = pixels_HWC.shape[:2]
-    scale = longest_side / max(height, width)
-    if scale < 1:
-        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
-        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=quality)
-    return jpeg

@@ -239,10 +239,10 @@ def _matrix_profile(
 
     xy = np.array([*primaries, *white], float).reshape(4, 2)
     if not (np.isfinite(xy).all() and (np.abs(xy) < 2).all() and (xy[:, 1] > 1e-3).all()):
-        raise ValueError(f"chromaticities {xy.tolist()}")
+        raise ValueError(f"the chromaticities {xy.tolist()} are not valid")
     xyz_43 = np.stack([xy[:, 0], xy[:, 1], 1 - xy.sum(1)], 1) / xy[:, 1:]
     if abs(np.linalg.det(xyz_43[:3])) < 1e-3:
-        raise ValueError("primaries on a line")
+        raise ValueError("the primaries lie on a line")
     columns_33 = xyz_43[:3].T * np.linalg.solve(xyz_43[:3].T, xyz_43[3])
     # Bradford's cones, by which ICC profiles are adapted to D50.
     cones_33 = np.array(
@@ -252,7 +252,7 @@ def _matrix_profile(
     adapted_33 = np.linalg.solve(cones_33, gains_3[:, None] * cones_33) @ columns_33
     if isinstance(curve, float):
         if not 0 < curve < 64:
-            raise ValueError(f"gamma {curve}")
+            raise ValueError(f"the gamma {curve} is not valid")
         coded = _parametric(0, curve)
     elif curve is _srgb:
         coded = _parametric(3, 2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)

@@ -46,7 +46,10 @@ def bootstrap_interval(
     groups_N = np.asarray(groups_N)
     _, index_N = np.unique(groups_N, return_inverse=True)
     if index_N.shape != (measure.images,):
-        raise ValueError(f"{measure.images} images, but groups are {index_N.shape}")
+        raise ValueError(
+            f"the measure has {measure.images} images, but the groups have the shape "
+            f"{index_N.shape}"
+        )
     value = measure.value
     if math.isnan(value):
         return Interval(value, float("nan"), float("nan"))
@@ -171,7 +174,8 @@ def mcnemar(first_right_N: Bools, second_right_N: Bools) -> McNemar:
     """
     if first_right_N.shape != second_right_N.shape:
         raise ValueError(
-            f"need the same images, got {first_right_N.shape} and {second_right_N.shape}"
+            f"both predictors must have the same images, but the shapes are {first_right_N.shape} "
+            f"and {second_right_N.shape}"
         )
     first = int((first_right_N & ~second_right_N).sum())
     second = int((~first_right_N & second_right_N).sum())

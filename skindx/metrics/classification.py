@@ -47,7 +47,10 @@ def balanced_rule(probabilities_NC: Floats, mix_C: Floats) -> Floats:
     classes, with a negative share or without any.
     """
     if mix_C.shape != probabilities_NC.shape[1:] or (mix_C < 0).any() or not mix_C.sum() > 0:
-        raise ValueError(f"need a share of each of {probabilities_NC.shape[1]} classes: {mix_C}")
+        raise ValueError(
+            f"the mix must have a share for each of {probabilities_NC.shape[1]} classes, but is "
+            f"{mix_C}"
+        )
     over_C = np.divide(mix_C.sum(), mix_C, out=np.zeros(len(mix_C)), where=mix_C > 0)
     raised_NC = probabilities_NC * over_C
     total_N1 = raised_NC.sum(axis=1, keepdims=True)
@@ -186,7 +189,9 @@ def mean_average_precision(
     of images give both figures an interval: see `bootstrap_intervals`.
     """
     if len(truth_P) != len(detected_P):
-        raise ValueError(f"{len(truth_P)} images with truth, {len(detected_P)} with detections")
+        raise ValueError(
+            f"{len(truth_P)} images have true boxes, but {len(detected_P)} have detections"
+        )
     labels = sorted({box.label for boxes in truth_P for box in boxes})
     if not labels:
         return None
@@ -275,7 +280,7 @@ def _annotation(image: int, box: LabelledBox, category: int) -> dict[str, Any]:
 
 def _score(box: LabelledBox) -> float:
     if box.score is None:
-        raise ValueError(f"a found box needs a score, got {box}")
+        raise ValueError(f"a detected box needs a score, but {box} has none")
     return box.score
 
 

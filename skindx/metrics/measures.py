@@ -66,7 +66,8 @@ class Measure(ABC):
         """Return the difference of two figures of the same images, in the same order."""
         if self.images != other.images:
             raise ValueError(
-                f"a paired difference needs the same images, not {self.images} and {other.images}"
+                "a paired difference needs the same number of images, but there are "
+                f"{self.images} and {other.images}"
             )
         return MeasureDifference(self, other)
 
@@ -132,7 +133,10 @@ class Statistic(Measure):
     ) -> "Statistic":
         """Mean of one number an image."""
         if values_N.ndim != 1 or len(values_N) == 0:
-            raise ValueError(f"need one number an image, got {values_N.shape}")
+            raise ValueError(
+                "the values must have one number for each image, but their shape is "
+                f"{values_N.shape}"
+            )
         return cls(_with_ones(values_N), lambda totals_DF: totals_DF[:, 0] / totals_DF[:, 1],
                    low, high)  # fmt: skip
 
@@ -140,7 +144,7 @@ class Statistic(Measure):
     def share(cls, hits_N: Bools) -> "Statistic":
         """Share of images that are hits."""
         if hits_N.ndim != 1 or len(hits_N) == 0:
-            raise ValueError(f"need one hit or miss an image, got {hits_N.shape}")
+            raise ValueError(f"the hits need one value for each image, not {hits_N.shape}")
 
         def closed_form(groups_N: Ints, level: float) -> Interval:
             return share_interval(hits_N, groups_N, level=level)
@@ -216,7 +220,10 @@ class Statistic(Measure):
         A mean of balanced accuracies, or of their differences, is one of these.
         """
         if values_N.shape != truth_N.shape or values_N.ndim != 1 or len(values_N) == 0:
-            raise ValueError(f"need one number an image, got {values_N.shape}, {truth_N.shape}")
+            raise ValueError(
+                "values and truth must have one number for each image, but their shapes are "
+                f"{values_N.shape} and {truth_N.shape}"
+            )
         truth_NC = np.eye(classes)[truth_N]
 
         def finish(totals_DF: Floats) -> Floats:

@@ -28,9 +28,15 @@ class Interval:
 def check_probabilities(probabilities_NC: Floats, truth_N: Ints) -> None:
     """Raise ValueError unless there is one finite row of probabilities for each true class."""
     if probabilities_NC.ndim != 2 or len(probabilities_NC) == 0:
-        raise ValueError(f"need probabilities (images, classes), got {probabilities_NC.shape}")
+        raise ValueError(
+            "the probabilities must have the shape (images, classes), but have "
+            f"{probabilities_NC.shape}"
+        )
     if truth_N.shape != probabilities_NC.shape[:1]:
-        raise ValueError(f"{len(probabilities_NC)} predictions, but truth is {truth_N.shape}")
+        raise ValueError(
+            f"{len(probabilities_NC)} predictions were given, but truth has the shape "
+            f"{truth_N.shape}"
+        )
     if truth_N.min() < 0 or truth_N.max() >= probabilities_NC.shape[1]:
         raise ValueError(f"true classes must be in 0..{probabilities_NC.shape[1] - 1}")
     if not np.isfinite(probabilities_NC).all():

@@ -32,6 +32,7 @@ from skindx.models.urgent_risk import (
     share_from,
 )
 from skindx.taxonomy import Taxonomy
+from skindx.texts.catalogue import joined, text
 
 # N = images, C = classes, K = detectors
 
@@ -84,11 +85,10 @@ class Adaptation(Settings):
 
     @property
     def words(self) -> str:
-        """One sentence: the dataset it was adapted to, the number of images, and the date."""
-        return (
-            f"Adapted on {self.date[:10]} to {self.images} local images in {self.groups} groups of "
-            f"{self.dataset}: temperature, mix of diseases and thresholds are theirs."
-        )
+        """The dataset it was adapted to, the number of images, and the date, in sentences."""
+        counts = {"images": self.images, "groups": self.groups}
+        on = text("adapted_on", day=self.date[:10], dataset=self.dataset, **counts)
+        return joined(on, text("adapted_what"))
 
     def card_lines(self) -> list[str]:
         """Return the section of the model card."""

@@ -21,6 +21,7 @@ from skindx.core.untrusted import MEGABYTE, open_plain
 _LONGEST_HEADER = 32 * MEGABYTE
 MOST_BYTES = 2**36
 """Most bytes of one weight file: more than any network that this package serves."""
+AGAIN = "copy the whole bundle again from its source, or pack it again by `skindx train` on its run"
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def load_tensors(
         kinds = {name: (tensor.dtype, len(tensor.shape)) for name, tensor in header.items()}
         if kinds != wanted:
             raise UserError(
-                f"{path} must hold {', '.join(sorted(wanted))}, each of its type and dimensions; "
-                "copy or pack the bundle again."
+                f"{path} must have the tensors {', '.join(sorted(wanted))}, each with its own "
+                f"type and dimensions; {AGAIN}."
             )
     try:
         return load_file(path)
@@ -106,12 +107,14 @@ def _check_length(path: Path) -> None:
         os.close(descriptor)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
     if length > min(size - 8, _LONGEST_HEADER):
-        raise _damaged(path, "its header is longer than the file or than any header may be")
+        raise _damaged(path, "the header of the file is longer than allowed or than the file")
 
 
 def _damaged(path: Path, reason: object) -> UserError:
     detail = " ".join(str(reason).split())[:120]
-    return UserError(f"{path} is no whole safetensors file ({detail}); copy or pack it again.")
+    return UserError(
+        f"{path} is not a complete safetensors file ({detail}); copy it again from its source."
+    )
 
 
 _MOST_BYTES, _MOST_ROWS, _LONGEST_TEXT = 256 * MEGABYTE, 10_000_000, 8_192
@@ -139,7 +142,7 @@ def read_rows(path: Path, schema: Any, optional: Sequence[str] = ()) -> Any:
             pq.ParquetFile(opened, read_dictionary=text) as file,
         ):
             if problem := _problem(file, schema):
-                raise UserError(f"{path} {problem}; copy or pack the bundle again.")
+                raise UserError(f"{path} {problem}; {AGAIN}.")
             table = file.read(use_threads=False)
             longest = max((_longest(table[name]) for name in text), default=0)
             table.validate(full=True)
@@ -147,9 +150,9 @@ def read_rows(path: Path, schema: Any, optional: Sequence[str] = ()) -> Any:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
         detail = " ".join(str(error).split())[:120]
-        raise UserError(f"{path} is no whole table ({detail}); copy or pack it again.") from None
+        raise UserError(f"{path} is not a complete table ({detail}); {AGAIN}.") from None
     if longest > _LONGEST_TEXT:
-        raise UserError(f"{path} has a text of {longest} bytes; copy or pack the bundle again.")
+        raise UserError(f"{path} has a text of {longest} bytes, which is too long; {AGAIN}.")
     return table
 
 
@@ -206,16 +209,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
     file.
     """
     if not path.is_file():
-        raise UserError(f"weights {path} do not exist; check the path.")
+        raise UserError(f"the file of weights {path} does not exist; correct the path.")
     try:
         read = _read(path)
     except Exception as error:
         raise UserError(
-            f"weights {path} cannot be read as safetensors or a plain state dict "
-            f"({type(error).__name__}); give a file that holds tensors only."
+            f"the weights {path} are neither safetensors nor a plain state dict "
+            f"({type(error).__name__}); give a file that has only named tensors."
         ) from None
     if not isinstance(read, dict):
-        raise UserError(f"weights {path} hold a {type(read).__name__}, not named tensors.")
+        raise UserError(
+            f"{path} has no named tensors, so it is not a file of weights; give another file."
+        )
     return _bare({str(name): tensor for name, tensor in _unwrap(read).items()})
 
 

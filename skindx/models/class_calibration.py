@@ -95,9 +95,11 @@ class ClassCalibration(Settings):
     @model_validator(mode="after")
     def _of_these_classes(self) -> Self:
         if not np.isfinite(self.biases).all():
-            raise ValueError("a bias is no finite number")
+            raise ValueError("a bias is not a finite number")
         if any(not 0 <= column < len(self.biases) for column in self.few):
-            raise ValueError(f"few names a class beyond the {len(self.biases)} that have a bias")
+            raise ValueError(
+                f"`few` names a class beyond the {len(self.biases)} classes that have a bias"
+            )
         return self
 
     def logits(self, log_NC: NDArray[np.floating]) -> Floats:

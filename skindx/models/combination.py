@@ -45,10 +45,11 @@ def fit_temperature(
     scores_NC = np.asarray(scores_NC, dtype=np.float64)
     if scores_NC.ndim != 2 or len(scores_NC) == 0 or truth_N.shape != scores_NC.shape[:1]:
         raise ValueError(
-            f"need scores (N, C) and truth (N), got {scores_NC.shape}, {truth_N.shape}"
+            f"scores must have the shape (N, C) and truth (N), but have {scores_NC.shape} and "
+            f"{truth_N.shape}"
         )
     if not np.isfinite(scores_NC).all():
-        raise ValueError("scores must be finite: take log_softmax, not the log of probabilities")
+        raise ValueError("scores must be finite; give log_softmax, not the log of probabilities")
     images_N, doubt = np.arange(len(truth_N)), 1 / (len(truth_N) + 2)
     rivals_NC = scores_NC + log_shifts_C
     rivals_NC[images_N, truth_N] = -np.inf
@@ -108,9 +109,9 @@ class Prevalence:
         """
         if counts is None:
             raise UserError(
-                "the bundle does not say how many calibration images each class had, so its "
-                "probabilities cannot be corrected for another prevalence; pack it again with this "
-                "version, or leave out --prevalence."
+                "the bundle does not store the number of calibration images of each class, so "
+                "--prevalence cannot be used; pack the bundle with this version of skindx, or "
+                "remove --prevalence."
             )
         shares_C = np.array([given[key] for key in counts], np.float64)
         counts_C = np.array([*counts.values()], np.float64) + 1
@@ -139,23 +140,27 @@ def read_prevalence(path: Path, taxonomy: Taxonomy) -> dict[str, float]:
         skin_class = taxonomy.find(str(label))
         if skin_class is None:
             raise UserError(
-                f"{path}: {str(label)[:60]!r} is no class of this bundle; its classes are "
+                f"{path} has the class {str(label)[:60]!r}, which the bundle does not have; use "
+                "only the classes "
                 f"{', '.join(taxonomy.keys[:20])}{' …' if len(taxonomy.keys) > 20 else ''}."
             )
         if skin_class.key in given:
-            raise UserError(f"{path} names {skin_class.key} twice; keep one of the two lines.")
+            raise UserError(
+                f"{path} has the class {skin_class.key} twice; delete one of the two lines."
+            )
         given[skin_class.key] = _share(path, skin_class.key, value)
     missing = [key for key in taxonomy.keys if key not in given]
     if missing:
         raise UserError(
-            f"{path} has no share of {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}; "
-            "give one for each class."
+            f"{path} has no share for "
+            f"{', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}; write one line "
+            "`class: share` for each class."
         )
     total = math.fsum(given.values())
     if abs(total - 1) > _SUM_SLACK:
         raise UserError(
-            f"{path}: the shares sum to {total:.4g}, not to 1; give the share of each class among "
-            "all photos that are seen, such as 0.02 for 2 %."
+            f"the shares in {path} add up to {total:.4g}, but must add up to 1; write the share "
+            "of each class among all photos, such as 0.02 for 2 %."
         )
     return {key: given[key] for key in taxonomy.keys}
 
@@ -167,8 +172,8 @@ def _share(path: Path, key: str, value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value <= 1:
         raise UserError(
-            f"{path}: the share of {key} is {str(value)[:40]!r}; give a number above 0 and at most "
-            "1, a small one for a class that is rare, since none is impossible."
+            f"{path} has the share {str(value)[:40]!r} for {key}; write a number above 0 and at "
+            "most 1 (a small number for a rare class)."
         )
     return float(value)
 

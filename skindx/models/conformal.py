@@ -19,7 +19,7 @@ from pydantic import (
 
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
-from skindx.metrics import share_interval
+from skindx.metrics import proportion_interval, share_interval
 from skindx.taxonomy import Taxonomy
 
 LEVEL = 0.9
@@ -44,6 +44,16 @@ class Share(Settings):
     high: float = Field(ge=0, le=1)
     pictures: int = Field(ge=1)
     """The number of images that were counted."""
+
+    def with_width(self) -> Self:
+        """Return the share with the exact interval where its own has no width.
+
+        Older versions wrote such an interval at 0 or 1.
+        """
+        if self.high > self.low:
+            return self
+        exact = proportion_interval(self.value, self.pictures)
+        return self.model_copy(update={"low": exact.low, "high": exact.high})
 
 
 class Conformal(Settings):
@@ -92,14 +102,14 @@ class Conformal(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if ALL not in self.thresholds:
-            raise ValueError(f"thresholds must hold {ALL!r}, the one for any image")
+            raise ValueError(f"thresholds must have an entry {ALL!r}, the threshold for any image")
         for group, threshold in (*self.thresholds.items(), *self.urgent.items()):
             if not 0 <= threshold <= 1:
                 raise ValueError(f"the threshold of {group} must be in 0..1, not {threshold}")
         if self.urgent and self.urgent.keys() != self.thresholds.keys():
-            raise ValueError("urgent must name the same groups as thresholds, or none")
+            raise ValueError("urgent must have the same groups as thresholds, or no group")
         if any(column < 0 for column in self.urgent_columns):
-            raise ValueError("urgent_columns are places of classes, from 0")
+            raise ValueError("urgent_columns must be class numbers from 0")
         return self
 
     @property
@@ -122,7 +132,9 @@ class Conformal(Settings):
         Raises ValueError when an urgent class is beyond the last one.
         """
         if any(column >= classes for column in self.urgent_columns):
-            raise ValueError(f"urgent columns {self.urgent_columns} do not fit {classes} classes")
+            raise ValueError(
+                f"the urgent columns {self.urgent_columns} do not fit {classes} classes"
+            )
         least_C = np.full(classes, self.thresholds[group])
         if self.urgent:
             least_C[list(self.urgent_columns)] = self.urgent[group]
@@ -138,7 +150,9 @@ class Conformal(Settings):
         images, classes = probabilities_NC.shape
         known = skin_types if skin_types is not None else [None] * images
         if len(known) != images:
-            raise ValueError(f"{len(known)} skin types for {images} images")
+            raise ValueError(
+                f"{len(known)} skin types were given for {images} images; give one for each image"
+            )
         groups = [self.group(skin_type) for skin_type in known]
         least = {group: self.least_probabilities(group, classes) for group in {ALL, *groups}}
         least_NC = np.array([least[group] for group in groups]).reshape(images, classes)
@@ -188,8 +202,8 @@ def fit_conformal(
     """
     if probabilities_NC.ndim != 2 or truth_N.shape != probabilities_NC.shape[:1]:
         raise ValueError(
-            f"need probabilities (N, C) and truth (N), got {probabilities_NC.shape}, "
-            f"{truth_N.shape}"
+            "probabilities must have the shape (N, C) and truth (N), but have "
+            f"{probabilities_NC.shape} and {truth_N.shape}"
         )
     if not np.isfinite(probabilities_NC).all():
         raise ValueError("probabilities must be finite")

@@ -26,7 +26,7 @@ from skindx.core.state_checks import UnfitStateError, check_finite
 from skindx.core.untrusted import read_plain_yaml
 from skindx.data.box import Box, match
 from skindx.metrics import Interval, proportion_interval
-from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.bounded_files import AGAIN, load_tensors, save_tensors
 from skindx.models.classifier.network_setup import shapes_only
 from skindx.models.network_limits import DetectorConfig, refuse_work
 
@@ -64,8 +64,8 @@ def build_detection_model(
     except Exception as error:  # whatever a layer raises for arguments that do not fit it
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
-            f"{origin}: its layers do not fit each other ({reason}); correct it, or take a model "
-            "such as yolov8n.yaml."
+            f"{origin} has layers that do not fit each other ({reason}); correct this file, or "
+            "use a model such as yolov8n.yaml."
         ) from None
     finally:
         Conv.default_act = activation  # ultralytics leaves it changed where building fails
@@ -84,8 +84,7 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
         }
         if built != shapes:
             raise UserError(
-                f"{origin} does not describe the network of the weights beside it; pack the "
-                "bundle again."
+                f"{origin} does not describe the network of the weights in its folder; {AGAIN}."
             )
     refuse_work([*config["backbone"], *config["head"]], layers, origin)
 
@@ -216,15 +215,13 @@ def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
     config = parse_config(read_plain_yaml(file, _LONGEST_YAML), str(file))
     state = load_tensors(folder / MODEL_WEIGHTS)
     if any(tensor.dtype != torch.float32 for tensor in state.values()):
-        raise UserError(
-            f"{folder / MODEL_WEIGHTS} must hold single precision alone; pack it again."
-        )
+        raise UserError(f"{folder / MODEL_WEIGHTS} must have only float32 numbers; {AGAIN}.")
     try:
         check_finite(state, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"{folder / MODEL_WEIGHTS} is of a training that diverged ({error}); train the "
-            "detector again with a lower learning_rate."
+            f"{folder / MODEL_WEIGHTS} has invalid values, because the training diverged "
+            f"({error}); train the detector again with a lower detector.learning_rate."
         ) from None
     return config, state
 

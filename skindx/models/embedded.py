@@ -98,7 +98,7 @@ class EmbeddedMember(Member):
     ) -> list[NDArray[np.uint8]]:
         assert self.rows is not None
         return [
-            EmbeddedImage.attach(image, self.rows.of(record.sha256))
+            EmbeddedImage.attach(image, self.rows.embedding(record.sha256))
             for record, image in zip(records, images, strict=True)
         ]
 
@@ -132,8 +132,9 @@ def embedded_member(
         check_finite(bare, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"{file} does not hold a head for embeddings of {rows.dimensions} numbers and "
-            f"{classes} classes ({error}); give the embeddings of the tower that it was made on."
+            f"the head in {file} does not fit embeddings of {rows.dimensions} numbers and "
+            f"{classes} classes ({error}); give the embeddings of the tower that the head was "
+            "trained on."
         ) from None
     made = make_head(head, rows.dimensions, classes)
     made.load_state_dict(bare, assign=True)
@@ -147,6 +148,6 @@ def embedded_decoder(
     """Return a decoder of a dataset's files that also attaches their embeddings."""
 
     def decoded(data: bytes) -> NDArray[np.uint8]:
-        return EmbeddedImage.attach(decode(data), rows.of(sha256(data).hexdigest()))
+        return EmbeddedImage.attach(decode(data), rows.embedding(sha256(data).hexdigest()))
 
     return decoded

@@ -20,8 +20,8 @@ from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record, table_of
 from skindx.data.publish.published_rows import PRIVATE_REASONS, web_address, withheld_of
 from skindx.data.typed_rows import Int32, arrow_schema
-from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.models.bounded_files import load_tensors, read_rows, save_tensors
+from skindx.imaging.resize import small_jpeg
+from skindx.models.bounded_files import AGAIN, load_tensors, read_rows, save_tensors
 from skindx.models.ensemble import Ensemble, EnsembleOutput, outputs_of_records
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
@@ -113,9 +113,8 @@ class EmbeddingIndex:
         """Return the dot products Q x N with embeddings of length 1, in single precision."""
         if embeddings_QD.shape[1] != self.embeddings_ND.shape[1]:
             raise UserError(
-                "the bundle's embedding index is not of its networks (its embeddings have "
-                f"{self.embeddings_ND.shape[1]} numbers, theirs {embeddings_QD.shape[1]}); "
-                "pack the bundle again."
+                f"the embedding index of the bundle has {self.embeddings_ND.shape[1]} numbers for "
+                f"each image, but its networks compute {embeddings_QD.shape[1]}; {AGAIN}."
             )
         queries_QD = torch.from_numpy(np.ascontiguousarray(embeddings_QD))
         chunks = torch.split(self.embeddings_ND, _CHUNK)
@@ -190,7 +189,7 @@ class EmbeddingIndex:
         ):
             raise UserError(
                 f"{folder / ROWS} and {folder / TENSORS} do not fit each other or the bundle; "
-                "copy or pack the bundle again."
+                f"{AGAIN}."
             )
         rows = tuple(
             IndexRow(**{**row, "page_url": web_address(row["page_url"])})

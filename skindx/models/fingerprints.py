@@ -36,7 +36,7 @@ from skindx.data.loader.load import work_ahead
 from skindx.data.manifest import Record
 from skindx.imaging.hashes import fine_hashes, thumbnail
 from skindx.imaging.image_formats import DamagedImage
-from skindx.models.bounded_files import declared, load_tensors, save_tensors
+from skindx.models.bounded_files import AGAIN, declared, load_tensors, save_tensors
 
 # N = images with a fingerprint, Q = images that are compared with them, P = points,
 # O = orientations, W = words of a hash
@@ -179,10 +179,7 @@ class Fingerprints:
             and bool(((sides >= 1) & (sides <= 256)).all())
         )
         if not fits:
-            raise UserError(
-                f"{file} does not hold the fingerprints of {count} images; copy "
-                "or pack the bundle again."
-            )
+            raise UserError(f"{file} does not have the fingerprints of {count} images; {AGAIN}.")
         names = tuple(digest.tobytes().hex() for digest in digests)
         words = np.ascontiguousarray(hashes).view(np.uint64)
         return cls(names, words, sides, starts, points, codes)

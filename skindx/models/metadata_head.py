@@ -86,11 +86,11 @@ class MetadataHead(Settings):
     def _keeps_the_bound(self) -> Self:
         widths = {len(row) for row in self.weights}
         if not (len(self.columns) == len(self.centre) == len(self.weights)) or len(widths) != 1:
-            raise ValueError("columns, centre and weights do not fit each other")
+            raise ValueError("the sizes of columns, centre and weights do not fit each other")
         if self.largest_sex_shift > self.sex_shift + 1e-9:
             raise ValueError(
-                f"sex alone could move a probability by {self.largest_sex_shift:.3f}, and at most "
-                f"{self.sex_shift} is allowed"
+                f"sex alone could change a probability by {self.largest_sex_shift:.3f}, but at "
+                f"most {self.sex_shift} is allowed"
             )
         return self
 

@@ -100,7 +100,9 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         fits = ALLOWED.get(name)
         if fits is None:
-            raise ValueError(f"{name[:40]!r} cannot be set; valid: {', '.join(ALLOWED)}")
+            raise ValueError(
+                f"the setting {name[:40]!r} is not allowed; valid settings are {', '.join(ALLOWED)}"
+            )
         if not fits(value):
             raise ValueError(f"{name} cannot be {str(value)[:40]!r}")
 
@@ -207,8 +209,8 @@ class DetectorConfig(Settings):
         for letter, (depth, width, most) in (scales or {}).items():
             if not (len(letter) == 1 and 0 < depth <= 4 and 0 < width <= 4 and 1 <= most <= 8192):
                 raise ValueError(
-                    f"scale {letter!r} must be one letter with [depth, width, most channels]: "
-                    "factors above 0 and up to 4, channels up to 8192"
+                    f"the scale {letter!r} must be one letter with [depth, width, most channels], "
+                    "where factors are above 0 and up to 4, and channels up to 8192"
                 )
         return scales
 
@@ -218,11 +220,15 @@ class DetectorConfig(Settings):
         for number, row in enumerate(rows):
             _check_row(number, row)
         if [row[2] for row in rows].count("Detect") != 1 or rows[-1][2] != "Detect":
-            raise ValueError("Detect must be its last layer, and stand nowhere else")
+            raise ValueError("Detect must be the last layer of `head` and must not occur elsewhere")
         if self.scale and self.scales and self.scale not in self.scales:
-            raise ValueError(f"scale {self.scale!r} is none of {', '.join(self.scales)}")
+            raise ValueError(
+                f"there is no scale {self.scale!r}; choose one of {', '.join(self.scales)}"
+            )
         if sum(row[1] for row in rows) > _MOST_REPEATS:
-            raise ValueError(f"its layers are repeated more than {_MOST_REPEATS} times")
+            raise ValueError(
+                f"the layers are repeated more than {_MOST_REPEATS} times; use a smaller model"
+            )
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -237,7 +243,9 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
         raise ValueError(f"layer {number} must be [from, number, layer, arguments]")
     source, repeats, layer, arguments = row
     if not (_place(source) or _list_of(_place, 16)(source)):
-        raise ValueError(f"layer {number}: `from` must be a number of a layer, or a list of them")
+        raise ValueError(
+            f"layer {number}: `from` must be the number of a layer, or a list of such numbers"
+        )
     sources = source if isinstance(source, list) else [source]
     if any(not -number - 1 <= index < max(number, 1) for index in sources):
         raise ValueError(f"layer {number}: `from` must name a layer before it")
@@ -246,11 +254,13 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
     kinds = LAYERS.get(layer) if isinstance(layer, str) else None
     if kinds is None:
         raise ValueError(
-            f"layer {number}: {str(layer)[:40]!r} is no layer of a plain detector; "
-            f"valid: {', '.join(LAYERS)}"
+            f"layer {number}: {str(layer)[:40]!r} is not a layer of a plain detector; valid "
+            f"layers are {', '.join(LAYERS)}"
         )
     if not isinstance(arguments, list) or len(arguments) > len(kinds):
-        raise ValueError(f"layer {number}: {layer} takes a list of up to {len(kinds)} arguments")
+        raise ValueError(
+            f"layer {number}: {layer} accepts a list of at most {len(kinds)} arguments"
+        )
     for place, (value, fits) in enumerate(zip(arguments, kinds, strict=False)):
         if not fits(value):
             raise ValueError(
@@ -296,8 +306,8 @@ def refuse_work(rows: Sequence[Sequence[Any]], layers: Any, origin: str) -> None
         products += area * sum(weight.numel() for weight in weights) + elements
         if elements > _MOST_ELEMENTS or products > _MOST_PRODUCTS:
             raise UserError(
-                f"{origin}: layer {number} ({layer}) takes too much memory or work; "
-                "take a smaller model."
+                f"{origin}: layer {number} ({layer}) needs too much memory or computation; use a "
+                "smaller model."
             )
         sides.append(side)
         made = [weight.shape[0] for weight in weights] or [width]

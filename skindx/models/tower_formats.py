@@ -47,7 +47,9 @@ def open_clip_network(config: dict[str, Any], origin: str) -> tuple[dict[str, An
     model = config.get("model_cfg")
     vision = model.get("vision_cfg") if isinstance(model, dict) else None
     if not isinstance(model, dict) or not isinstance(vision, dict):
-        raise UserError(f"{origin} has no model_cfg with a vision_cfg; copy the folder again.")
+        raise UserError(
+            f"{origin} has no model_cfg with a vision_cfg; copy the folder of the tower again."
+        )
     prepared = config.get("preprocess_cfg")
     preprocess: dict[str, Any] = {"crop": 1.0}
     if isinstance(prepared, dict):
@@ -64,7 +66,7 @@ def _by_timm(vision: dict[str, Any], origin: str) -> dict[str, Any]:
     _refuse_unknown(vision, _TIMM, origin)
     pool = vision.get("timm_pool") or ""
     if pool not in ("", "avg", "token", "map"):
-        raise UserError(f"{origin}: the pooling timm_pool={pool!r} is not known; choose another.")
+        raise UserError(f"{origin} has the unknown pooling timm_pool={pool!r}; use another tower.")
     return {
         "model": str(vision["timm_model_name"]),
         "model_args": {"global_pool": pool} if pool else {},
@@ -80,8 +82,9 @@ def _by_open_clip(
     whole = all(type(value) is int and value > 0 for value in (layers, width, head_width))
     if not whole or width % head_width:
         raise UserError(
-            f"{origin}: layers={layers}, width={width}, head_width={head_width} is no vision "
-            "transformer (open_clip's ResNets are not supported); choose another tower."
+            f"{origin} is not a vision transformer (layers={layers}, width={width}, "
+            f"head_width={head_width}), and ResNets of open_clip are not supported; use another "
+            "tower."
         )
     arguments: dict[str, Any] = {
         "img_size": side,
@@ -99,7 +102,9 @@ def _by_open_clip(
     network: dict[str, Any] = {"model": _BASE, "model_args": arguments}
     pooling = vision.get("attentional_pool", False)
     if pooling not in (True, False):
-        raise UserError(f"{origin}: attentional_pool={pooling!r} is not known; choose another.")
+        raise UserError(
+            f"{origin} has the unknown pooling attentional_pool={pooling!r}; use another tower."
+        )
     if pooling:
         network["attention_pool"] = {
             "width": model.get("embed_dim"),
@@ -113,8 +118,8 @@ def _refuse_unknown(vision: dict[str, Any], known: set[str], origin: str) -> Non
         if key in known | _HARMLESS or (key in _DEFAULTS and value == _DEFAULTS[key]):
             continue
         raise UserError(
-            f"{origin}: vision_cfg.{key}={value!r} is not known here, and the tower would answer "
-            "otherwise than it should; choose another one."
+            f"{origin} has the setting vision_cfg.{key}={value!r}, which skindx does not support; "
+            "use another tower."
         )
 
 
@@ -138,7 +143,9 @@ def timm_network(config: dict[str, Any], origin: str) -> Network:
     arguments = {key: value for key, value in arguments.items() if value is not None}
     arguments.pop("num_classes", None)  # the dataset's own
     if arguments.pop("in_chans", 3) != 3:
-        raise UserError(f"{origin}: the tower does not take colour images; choose another one.")
+        raise UserError(
+            f"{origin} describes a tower for images that are not in colour; use another tower."
+        )
     return {"model": architecture, "model_args": arguments}, _preprocess(cfg, arguments)
 
 
@@ -188,20 +195,22 @@ class TowerFolder:
             if (self.path / name).is_file():
                 return (self.path / name).resolve()
         raise UserError(
-            f"{self.path} holds no weights ({', '.join(WEIGHTS[self.format])}); copy them there, "
-            "or set pretrained: false to start from random ones."
+            f"{self.path} has no file of weights ({', '.join(WEIGHTS[self.format])}); copy the "
+            "weights there, or set pretrained: false to start from random weights."
         )
 
 
 def open_tower(path: Path) -> TowerFolder:
     """Read a tower's configuration. Raises UserError for a folder without one it understands."""
     if not path.is_dir():
-        raise UserError(f"{path} is no folder; give local-dir: the folder of a tower.")
+        raise UserError(
+            f"the folder {path} does not exist; give the folder of a tower as local-dir:FOLDER."
+        )
     name = next((name for name in CONFIGS if (path / name).is_file()), None)
     if name is None:
         raise UserError(
-            f"{path} is no tower (it has neither {' nor '.join(CONFIGS)}); give a folder in the "
-            "format of timm or open_clip."
+            f"{path} is not the folder of a tower, because it has neither "
+            f"{' nor '.join(CONFIGS)}; give a folder in the format of timm or open_clip."
         )
     origin = str(path / name)
     config = read_json((path / name).resolve(), _LONGEST_CONFIG)
@@ -223,8 +232,8 @@ def _settings(raw: dict[str, Any], origin: str) -> ClassifierSettings:
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(
-            f"{origin} describes a tower that cannot be rebuilt safely ({where}: {message}); "
-            "choose another one."
+            f"{origin} describes a tower that cannot be rebuilt safely ({where}: {message}); use "
+            "another tower."
         ) from None
 
 
@@ -255,14 +264,19 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
     wanted = {name: tensor for name, tensor in expected.items() if name not in head}
     missing = [name for name in wanted if name not in state]
     if missing:
-        raise _unfit(tower, f"{len(missing)} of {len(wanted)} are missing, such as {missing[0]}")
+        raise _unfit(
+            tower, f"{len(missing)} of {len(wanted)} tensors are missing, such as {missing[0]}"
+        )
     for name, tensor in wanted.items():
         loaded = state[name]
         if (
             loaded.shape != tensor.shape
             or not loaded.is_floating_point() == tensor.is_floating_point()
         ):
-            raise _unfit(tower, f"{name} is {tuple(loaded.shape)} and not {tuple(tensor.shape)}")
+            raise _unfit(
+                tower,
+                f"the tensor {name} has the shape {tuple(loaded.shape)}, not {tuple(tensor.shape)}",
+            )
     used = {name: state[name] for name in wanted}
     try:
         check_finite(used, "it")
@@ -322,6 +336,6 @@ def _pool_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _unfit(tower: TowerFolder, reason: str) -> UserError:
     return UserError(
-        f"{tower.weights()} does not hold the tensors of {tower.network.model!r} as "
-        f"{tower.path.name} describes it ({reason}); copy the folder again."
+        f"{tower.weights()} does not have the tensors of {tower.network.model!r}, which "
+        f"{tower.path.name} describes ({reason}); copy the folder of the tower again."
     )

@@ -119,9 +119,8 @@ def _with_user_settings(
     missing = [key for key in _NEEDED if key not in tower.known | set(user_preprocess)]
     if missing:
         raise UserError(
-            f"{tower.path} does not say how its images are prepared ({', '.join(missing)} missing "
-            "in its configuration), and a tower that sees other images than it learned from "
-            "answers wrongly; set the member's preprocess: size, mean and std."
+            f"the configuration of {tower.path} does not define the preprocessing of images "
+            f"({', '.join(missing)} missing); set size, mean and std in the member's `preprocess`."
         )
     preprocess = network.preprocess.model_copy(update=user_preprocess)
     arguments = {**network.model_args, **user_args}
@@ -157,10 +156,10 @@ def _fetch(repository: str, folder: Path) -> None:
     reason = fetch_by("skindx.models.towers", repository, str(folder), limit_s=_LIMIT_S)
     if not any((folder / name).is_file() for name in CONFIGS):
         raise UserError(
-            f"{repository} is not on this machine and could not be fetched "
-            f"({reason}); connect to a network once, or run these two lines where "
-            f"there is one:\n  hf download {repository} --local-dir {folder.name}\n"
-            f"  scp -r {folder.name} {node() or 'THIS-MACHINE'}:{folder.parent}/"
+            f"the Hugging Face model {repository} is not on this machine and could not be fetched "
+            f"({reason}); connect to a network once, or run these two lines on a machine that is "
+            f"connected:\n  hf download {repository} --local-dir {folder.name}\n  scp -r "
+            f"{folder.name} {node() or 'THIS-MACHINE'}:{folder.parent}/"
         )
 
 

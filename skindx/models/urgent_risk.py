@@ -121,7 +121,7 @@ class RiskLevel(Settings):
     @model_validator(mode="after")
     def _has_the_threshold_of_all(self) -> Self:
         if ALL not in self.thresholds:
-            raise ValueError(f"thresholds must hold {ALL!r}, the one for any image")
+            raise ValueError(f"thresholds must have an entry {ALL!r}, the threshold for any image")
         for group, threshold in self.thresholds.items():
             if not 0 <= threshold <= 1:
                 raise ValueError(f"the threshold of {group} must be in 0..1, not {threshold}")
@@ -151,7 +151,7 @@ class UrgentRiskRule(Settings):
         if rates != sorted(set(rates)):
             raise ValueError("levels must have distinct miss rates in ascending order")
         if any(column < 0 for column in self.urgent_columns):
-            raise ValueError("urgent_columns are places of classes, from 0")
+            raise ValueError("urgent_columns must be class numbers from 0")
         for level in self.levels:
             for group in level.thresholds:
                 if rank_of(self.lesions.get(group, 0), level.miss_rate) < 1:
@@ -174,7 +174,8 @@ class UrgentRiskRule(Settings):
                 return level
         rates = ", ".join(f"{level.miss_rate:g}" for level in self.levels)
         raise UserError(
-            f"the bundle has no threshold for a miss rate of {wanted:g}; it has {rates}."
+            f"the bundle has no threshold for a miss rate of {wanted:g}; choose one of its rates: "
+            f"--miss-rate {rates}."
         )
 
     def group(self, level: RiskLevel, skin_type: int | None) -> str:
@@ -192,7 +193,9 @@ class UrgentRiskRule(Settings):
         """
         classes = probabilities_NC.shape[1]
         if any(column >= classes for column in self.urgent_columns):
-            raise ValueError(f"urgent columns {self.urgent_columns} do not fit {classes} classes")
+            raise ValueError(
+                f"the urgent columns {self.urgent_columns} do not fit {classes} classes"
+            )
         return urgent_risks(probabilities_NC, self.urgent_columns)
 
     def thresholds(self, level: RiskLevel, skin_types: Sequence[int | None]) -> NDArray[np.float64]:
@@ -213,8 +216,8 @@ def check_level(
         return
     if rule is None:
         raise UserError(
-            f"the bundle has no threshold for a miss rate of {miss_rate:g}, nor for any other: "
-            f"{why_no_threshold(classes)}; leave out --miss-rate."
+            f"the bundle has no threshold for any miss rate, so not for {miss_rate:g} "
+            f"({why_no_threshold(classes)}); remove --miss-rate."
         )
     rule.level(miss_rate)
 
@@ -327,7 +330,7 @@ def fit_urgent_risk(
     """
     if probabilities_NC.ndim != 2 or truth_N.shape != probabilities_NC.shape[:1]:
         raise ValueError(
-            f"need probabilities (N, C) and truth (N), got {probabilities_NC.shape}, "
+            f"probabilities must be (N, C) and truth (N), but are {probabilities_NC.shape}, "
             f"{truth_N.shape}"
         )
     if not np.isfinite(probabilities_NC).all():

@@ -122,8 +122,8 @@ class MonitorFile:
         if other.version != version:
             raise UserError(
                 f"{path} is the monitor file of another bundle ({other.bundle}, version "
-                f"{other.version[:16]}), and its numbers do not compare with this one's "
-                f"({version[:16]}); give --monitor another file."
+                f"{other.version[:16]}), so its numbers cannot be used for this bundle "
+                f"({version[:16]}); give another file with --monitor."
             )
         return monitor
 
@@ -145,8 +145,9 @@ class MonitorFile:
             state = _state(database)
             if len(state.numbers_KN) < LEARNED:
                 raise UserError(
-                    f"{self._path} has {len(state.numbers_KN)} photos, and a reference needs "
-                    f"{LEARNED}; accept them later."
+                    f"{self._path} has only {len(state.numbers_KN)} photos, but a reference needs "
+                    f"{LEARNED}; run the server until it has answered more photos, then accept "
+                    "them as the reference."
                 )
             recent_KN = state.numbers_KN[-MOST:]
             _with_reference(database, state, recent_KN)
@@ -181,7 +182,7 @@ class MonitorFile:
         except (OSError, sqlite3.Error) as error:
             raise UserError(
                 f"the monitor file {self._path} cannot be created ({error}); give a file in a "
-                "folder that you can write to."
+                "folder where you may write."
             ) from None
         finally:
             temporary.unlink(missing_ok=True)
@@ -190,7 +191,8 @@ class MonitorFile:
     def _opened(self, *, write: bool) -> Iterator[sqlite3.Connection]:
         if not self._path.is_file():
             raise UserError(
-                f"the monitor file {self._path} does not exist; `skindx serve --monitor` makes it."
+                f"the monitor file {self._path} does not exist; run `skindx serve` with --monitor "
+                "to create it."
             )
         try:
             with closing(
@@ -225,7 +227,7 @@ def _written(head: MonitorHead) -> str:
 def _read_head(text: str) -> MonitorHead:
     plain: dict[str, Any] = json.loads(text)
     if plain.pop("format") != _FORMAT:
-        raise ValueError("it is of a newer version of skindx")
+        raise ValueError("it was written by a newer version of skindx")
     streams = tuple(Stream(**stream) for stream in plain.pop("streams"))
     return MonitorHead(streams=streams, classes=tuple(plain.pop("classes")), **plain)
 
@@ -248,7 +250,7 @@ def _state(database: sqlite3.Connection, *, rows: bool = True) -> MonitorState:
     if any(len(part) != 2 * streams for part in (tests.level_A, tests.since_A)) or (
         detector is not None and len(thresholds_A) != 2 * streams
     ):
-        raise ValueError("its tables do not fit each other")
+        raise ValueError("its tables contradict each other")
     alarms = database.execute("SELECT * FROM alarms ORDER BY first, test").fetchall()
     kept = _kept(database, width) if rows else np.zeros((0, width), dtype=np.float32)
     return MonitorState(

@@ -15,8 +15,7 @@ from skindx.models.bundle.bundle import Bundle
 from skindx.models.combination import apply_temperature, log
 from skindx.models.combination import combine as combine_members
 from skindx.models.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ood.feature_extraction import features_of
-from skindx.models.ood.ood_check import OodCheck, combine
+from skindx.models.ood.ood_check import OodCheck, combine, features_of
 from skindx.models.ood.ood_features import LEVELS, SKETCH, Features, Floats, sketch
 from skindx.models.urgent_risk import urgent_risks
 from skindx.monitor.drift_detector import URGENT, Singles, Stream

@@ -164,8 +164,8 @@ def propose(
     wanted = [record for record in records if everywhere or record.boxes is None]
     if not wanted:
         raise UserError(
-            f"a person has annotated every image of {dataset}; to compare a model with people "
-            f"add --everywhere."
+            f"every image of {dataset} is already annotated by a person; add --everywhere to "
+            "propose boxes for annotated images too."
         )
     when, rows, done = now(), [], 0
     for start in range(0, len(wanted), _BATCH):
@@ -215,6 +215,6 @@ def _proposer(bundle: Bundle) -> tuple[Proposer, str, str]:
         if boxes.sees_places():
             return boxes, member.name, note
     raise UserError(
-        f"{bundle.path} has neither a usable detector ({note}) nor a convolutional member whose "
-        f"class activation could be drawn; train one of them."
+        f"{bundle.path} has no usable detector ({note}) and no convolutional member to propose "
+        "boxes; give a bundle with one of them."
     )

@@ -105,13 +105,15 @@ class BoxReview:
     def check_undo(self, sha256: str) -> None:
         """Raise UserError for an image that was decided before this process began."""
         if not self._before.get(sha256):
-            raise UserError("these boxes were decided before the page was started; decide again.")
+            raise UserError(
+                "these boxes were already decided before this page was opened; reload the page "
+                "and answer again."
+            )
 
     def _checked(self, record: Record, boxes: Sequence[Box]) -> tuple[Box, ...]:
         if strange := sorted({box.label for box in boxes} - set(self.labels)):
             raise UserError(
-                f"the label {strange[0]!r} is not known here; choose one of "
-                f"{', '.join(self.labels)}."
+                f"there is no label {strange[0]!r}; choose one of {', '.join(self.labels)}."
             )
         raw = [RawBox(box.x1, box.y1, box.x2, box.y2, box.label) for box in boxes]
         inside = boxed((record.width, record.height), raw).boxes

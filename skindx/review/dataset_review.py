@@ -84,7 +84,7 @@ class DatasetReview:
         self._state = _signature(dataset)
         self.records = {record.sha256: record for record in read_manifest(dataset)}
         if not self.records:
-            raise UserError(f"{dataset} holds no images; build it with some first.")
+            raise UserError(f"{dataset} has no images; build it again from a recipe with images.")
         self.log = AnswerLog(dataset)
         self.boxes = BoxReview(dataset, self.records)
         self.flags: dict[str, list[Flag]] = defaultdict(list)
@@ -156,7 +156,7 @@ class DatasetReview:
         """Return the reasons of an item that wait for an answer."""
         if len(item.key) > 1:
             unsure = REVIEW <= self.pairs[item.key].probability < ACCEPT
-            return () if not unsure or self.log.of("copy", item.key) else ("copy",)
+            return () if not unsure or self.log.latest("copy", item.key) else ("copy",)
         return tuple(reason for reason in item.reasons if not self._settled(item, reason))
 
     def _settled(self, item: ReviewItem, reason: str) -> bool:
@@ -165,8 +165,8 @@ class DatasetReview:
             return True
         if reason != "box":
             return settles(self.log, sha256, reason)  # type: ignore[arg-type]
-        record, image = self.records[sha256], self.log.of("image", item.key)
-        answered = record.boxes is not None or self.log.of("box", item.key) is not None
+        record, image = self.records[sha256], self.log.latest("image", item.key)
+        answered = record.boxes is not None or self.log.latest("box", item.key) is not None
         return answered or (image is not None and image.verdict == "remove")
 
     def state(self, at: int) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class DatasetReview:
             }
             for question in get_args(Question)
             if (revision := self.log.revision(question, item.key))
-            for answer in (self.log.of(question, item.key),)
+            for answer in (self.log.latest(question, item.key),)
         }
         return {"at": at, "waiting": self.waiting(item), "answers": answers}
 
@@ -274,9 +274,9 @@ class DatasetReview:
         question = QUESTION_OF.get(verdict)
         pair = len(item.key) > 1
         if item.reasons == (LEFT_OUT,) and question != "note":
-            raise UserError("the build left this image out; its recipe decides that, no answer.")
+            raise UserError("the build excluded this image; change the recipe and build again.")
         if question is None or (question in ("copy", "note")) < pair or (question == "copy") > pair:
-            raise UserError(f"{verdict!r} is no answer to this; load the page again.")
+            raise UserError(f"the answer {verdict!r} is unknown; reload the page.")
         if question == "label" and label not in self.labels:
             raise UserError(f"{label!r} is no class of this dataset; choose another.")
         note = str(no_formula(printable(" ".join(note.split()))[:_LONGEST_NOTE]))
@@ -289,7 +289,10 @@ class DatasetReview:
                 self.log.add(item.key, given, revision)
                 return
             if not item.kept:
-                raise UserError("this image is not in the dataset, so it can have no box.")
+                raise UserError(
+                    "this image is not in the dataset, so it cannot have boxes; include it in "
+                    "the dataset first."
+                )
             with self.boxes.held():
                 self._refresh()
                 self.log.check("box", item.key, revision)
@@ -307,7 +310,7 @@ class DatasetReview:
         """Give a question the answer again that it had at revision `before`; as `answer` does."""
         item = self._item(at)
         if question not in get_args(Question):
-            raise UserError("there is no such question; load the page again.")
+            raise UserError("the page asks what the server no longer asks; reload the page.")
 
         def write() -> None:
             name = name_of(by)
@@ -331,7 +334,7 @@ class DatasetReview:
 
     def _item(self, at: int) -> ReviewItem:
         if not 0 <= at < len(self.items):
-            raise UserError("the dataset has no such image; load the page again.")
+            raise UserError("this image is no longer in the dataset; reload the page.")
         return self.items[at]
 
     def _change(self, at: int, write: Callable[[], None]) -> list[dict[str, Any]]:
@@ -355,7 +358,7 @@ class DatasetReview:
         state = _signature(self.dataset)
         renewed = {record.sha256: record for record in read_manifest(self.dataset)}
         if _shown(renewed) != _shown(self.records):
-            raise UserError("the dataset was built again; start `skindx review` again.")
+            raise UserError("the dataset was built again meanwhile; start `skindx review` again.")
         self._note([(sha,) for sha, one in renewed.items() if one != self.records[sha]])
         self.records.update(renewed)
         self.boxes.read_again()
@@ -401,7 +404,7 @@ def name_of(by: str) -> str:
     """Return a reviewer's name as it is stored. Raises UserError for none."""
     name = str(no_formula(printable(" ".join(by.split()))[:100]))
     if not name:
-        raise UserError("a reviewer needs a name; give one with --by NAME.")
+        raise UserError("the name of the reviewer is missing; add --by NAME.")
     check_person(name)
     return name
 

@@ -49,7 +49,8 @@ def all_layers(net: Classifier, squares_BSS3: Tensor, views: Views) -> list[Tens
     """
     if not hasattr(net.net, "forward_intermediates"):
         raise UserError(
-            f"{type(net.net).__name__} has no stages to read; use `layers: last` or another model."
+            f"the network {type(net.net).__name__} has no stages, so only its last layer can be "
+            "read; set `layers: last`, or use another model."
         )
     by_view = []
     for view in views_of(squares_BSS3, views):
@@ -201,7 +202,9 @@ def _embed(dataset: Path, frozen: _Frozen, out: Path, progress: _Done | None) ->
     vectors_ND = join_parts([np.concatenate(part) for part in zip(*rows, strict=True)])
     length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
-        raise UserError(f"{frozen.model} gives no numbers for some images; use other weights.")
+        raise UserError(
+            f"{frozen.model} computes invalid values (NaN or zeros); give other weights."
+        )
     sha256s = tuple(record.sha256 for record in records)
     embeddings = Embeddings(sha256s, vectors_ND / length_N1, frozen.model)
     write_embeddings(out, embeddings)
@@ -231,11 +234,11 @@ def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[
     Raises UserError for too few images with an embedding.
     """
     sha256s = [record.sha256 for record in read_manifest(dataset)]
-    known_N, vectors_ND = embeddings.of(sha256s)
+    known_N, vectors_ND = embeddings.select(sha256s)
     if len(known_N) < FEWEST:
         raise UserError(
-            f"{len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, and the "
-            f"audit needs at least {FEWEST}; make them again with `skindx dedup embed`."
+            f"only {len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, "
+            f"but {FEWEST} are needed; run `skindx dedup embed {dataset}` again."
         )
     flags = [
         Flag(

@@ -329,8 +329,9 @@ def review_labels(
     vectors_ND, groups_N = vectors_of(records, embeddings), _groups(records)
     if any(len(set(groups_N[labels_N == number])) < 2 for number in range(len(classes))):
         raise UserError(
-            "a class has all its images in one group, so nothing else can judge them; add images "
-            "or take the class out."
+            "all images of one class are in one group (such as one patient), but labels are "
+            "checked with images of other groups; add images of this class from other patients, "
+            "or remove the class."
         )
     kernel = GroupedKernel(vectors_ND, groups_N)
     wrong_N, evidence = weigh(kernel, vectors_ND, labels_N, groups_N, seed)
@@ -359,11 +360,11 @@ def review_labels(
 
 def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.float32]:
     """Return vectors_ND of the records, in their order. Raises UserError when one has none."""
-    known_N, vectors_ND = embeddings.of([record.sha256 for record in records])
+    known_N, vectors_ND = embeddings.select([record.sha256 for record in records])
     if len(known_N) < len(records):
         raise UserError(
-            f"{len(records) - len(known_N)} of {len(records)} images have no embedding; make "
-            f"the table again with `skindx dedup embed`."
+            f"{len(records) - len(known_N)} of {len(records)} images have no embedding; run "
+            "`skindx dedup embed` on the dataset again."
         )
     return vectors_ND
 
@@ -371,7 +372,10 @@ def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.
 def _labels(records: Sequence[Record]) -> tuple[list[str], Ints]:
     classes, labels_N = np.unique([record.label for record in records], return_inverse=True)
     if len(classes) < 2:
-        raise UserError(f"a label review needs at least two classes; there is {len(classes)}.")
+        raise UserError(
+            f"a label review needs at least two classes, but the dataset has {len(classes)}; add "
+            "images of another class."
+        )
     return classes.tolist(), labels_N
 
 

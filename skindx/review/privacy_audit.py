@@ -347,7 +347,8 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
                 seen[row["sha256"]] = [Sighting(**sighting) for sighting in row["found"]]
         except MALFORMED:
             raise UserError(
-                f"{path}, line {number}, is no line of an audit; delete the file and run again."
+                f"line {number} of {path} is damaged; delete this file and run `skindx audit` "
+                "again."
             ) from None
     return seen
 
@@ -402,12 +403,12 @@ class _Examiner:
             self.process.join()
             if self.process.exitcode == -signal.SIGALRM:
                 raise UserError(
-                    f"{path} cannot be examined (it took longer than {_LIMIT_S} s); take it "
-                    "down with `skindx remove`, or run this again with fewer `--workers`."
+                    f"the check of {path} took longer than {_LIMIT_S} s; run `skindx audit` again "
+                    "with fewer `--workers`, or remove the image with `skindx remove`."
                 ) from None
             raise UserError(
-                f"an audit process died over {path}, most likely for want of memory; "
-                "run it again with `--workers 1`."
+                f"the audit process was killed at {path}, probably for lack of memory; run "
+                "`skindx audit` again with `--workers 1`."
             ) from None
         if isinstance(answer, str):
             raise UserError(answer)

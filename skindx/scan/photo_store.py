@@ -185,7 +185,7 @@ _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _REASONS = {
     "decode-memory": "decoding it takes too much memory",
     "decode-timeout": "decoding it takes too long",
-    "decode-crash": "its decoder gave up",
+    "decode-crash": "its decoder failed",
     "damaged": "it is damaged or cut short",
 }
 
@@ -216,18 +216,20 @@ def _look(path: Path) -> tuple[str, str]:
         size_bytes = path.stat().st_size
         if not path.is_file() or size_bytes > MAX_BYTES:
             reason = f"has more than {MAX_BYTES >> 30} GB" if path.is_file() else "is no file"
-            raise UserError(f"{path} {reason}; give a photo, or parts of it.")
+            raise UserError(f"{path} {reason}; give a smaller photo file.")
         with path.open("rb") as file:
             head = file.read(HEAD)
         sha256 = sha256_file(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); give a photo file that you may read."
+        ) from None
     suffix = _WHOLE.get(photo_format(head), image_suffix(head[:16]))
     if suffix == ".heic" and not can_read_heic():
         raise UserError(
-            f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
+            f"{path} is a HEIC photo, which needs pillow-heif; save the photo as JPEG, or run "
             f"{how_to_install('serve')}."
         )
     if suffix in (None, ".bmp"):

@@ -106,7 +106,7 @@ def _levels(off_T: Ints, steps: tuple[int, ...]) -> Ints:
 _TRIED = 5
 """Number of places tried at each scale."""
 _NORMAL = 1.96
-_INSTEAD = "measure it and give --scale MM_PER_PIXEL"
+_INSTEAD = "measure a length and give --scale MM_PER_PIXEL"
 
 
 @dataclass(frozen=True)
@@ -170,16 +170,19 @@ def find_ruler(read: ReadRegion, width: int, height: int, name: str) -> Ruler:
             unclear.append((row, unit))
     if not unclear:
         raise UserError(
-            f"{name} shows no ruler that can be read: at least two centimetres of it must be in "
-            f"focus, with its millimetres at least 3 pixels apart; or {_INSTEAD}."
+            f"no ruler in {name} can be read: at least two centimetres must be in focus, with "
+            f"millimetre marks at least 3 pixels apart; take the photo again, or {_INSTEAD}."
         )
     row, unit = max(unclear, key=lambda item: len(item[0].ticks_T2))
     ticks = f"{name} shows {len(row.ticks_T2)} lines {row.period:.1f} pixels apart"
     if unit and unit.division == "inches":
-        raise UserError(f"{ticks}, divided as inches are, not as millimetres; {_INSTEAD}.")
+        raise UserError(
+            f"{ticks}, which look like a ruler in inches, but a ruler in millimetres is needed; "
+            f"{_INSTEAD}."
+        )
     raise UserError(
-        f"{ticks}, but not that every tenth is longer, as on a ruler of millimetres, so their unit "
-        f"is unknown; if it is a ruler, {_INSTEAD}."
+        f"{ticks}, but not every tenth line is longer as on a millimetre ruler, so their unit is "
+        f"unknown; if this is a ruler, {_INSTEAD}."
     )
 
 
@@ -245,8 +248,8 @@ def given_scale(mm_per_pixel: float) -> Scale:
     """Return the scale that a user gave. Raises UserError for one that no photo has."""
     if not (math.isfinite(mm_per_pixel) and _LEAST <= mm_per_pixel <= _MOST):
         raise UserError(
-            f"--scale {mm_per_pixel:g} is not from {_LEAST} to {_MOST:g} mm per pixel; divide a "
-            f"length in millimetres by how many pixels it has in the photo."
+            f"--scale {mm_per_pixel:g} is not between {_LEAST} and {_MOST:g} mm per pixel; divide "
+            "a length in millimetres by its length in pixels in the photo."
         )
     return Scale(mm_per_pixel, "given")
 
@@ -261,7 +264,7 @@ def scale_from_ruler(
     ruler = find_ruler(read, width, height, name)
     if not confirm(ruler, confirmation_image(read, width, height, ruler)):
         raise UserError(
-            f"the ruler of {name} was not confirmed; measure it and give --scale MM_PER_PIXEL, or "
-            f"go on without --ruler in pixels."
+            f"the ruler of {name} was not confirmed; measure a length and give --scale "
+            "MM_PER_PIXEL, or remove --ruler to get sizes in pixels."
         )
     return Scale(ruler.mm_per_pixel, "ruler", ruler.relative_error)

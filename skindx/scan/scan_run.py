@@ -12,11 +12,11 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count, keep_freed_memory
 from skindx.core.progress import Progress
 from skindx.core.text import without_password
-from skindx.diagnosis.advice_figures import shared
-from skindx.diagnosis.record_assembly import source_of
+from skindx.diagnosis.bundle_statement import source_of
 from skindx.imaging.dicom import spacing_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
 from skindx.models.bundle.bundle_index import origin_of_detector
+from skindx.models.shipped_detector import ShippedIndex, open_shipped
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.photo_store import MAX_PIXELS
@@ -44,6 +44,7 @@ def run_scan(
     queue: str | None = None,
     lease_s: float = 60.0,
     expect: str | None = None,
+    detector: Path | None = None,
     device: str = "cpu",
     progress: Progress = lambda *_: None,
     make_workers: MakeWorkers | None = None,
@@ -55,14 +56,16 @@ def run_scan(
 
     `progress` hears of photos, then of tiles, then of lesions.
 
+    `detector` is the folder of one that takes the place of the bundle's.
+
     `mm_per_pixel` is of all photos, or of each (None: unknown); with `confirm` each shows a ruler
     that a person confirms before the search begins.
     """
     given = _given(mm_per_pixel, len(photos))
     if workers == 0 and queue is None:
         raise UserError(
-            "with --workers 0 other machines do the work, and they take it from a database; "
-            "give --queue URL, or --workers 1."
+            "--workers 0 leaves the work to other machines, which need a common database; add "
+            "--queue URL, or give --workers 1."
         )
     count = min(cpu_count(), MOST_WORKERS) if workers is None else workers
     with prepared(
@@ -73,6 +76,7 @@ def run_scan(
         queue=queue,
         lease_s=lease_s,
         expect=expect,
+        detector=detector,
         device=device,
         progress=progress,
         most_pixels=most_pixels,
@@ -87,6 +91,7 @@ def run_scan(
                 datetime.now(UTC),
                 miss_rate=settings.miss_rate,
                 problems=scanned.problems,
+                shipped=open_shipped(detector).index if detector else None,
             )
             reads = [LevelledPhoto(scan.folder.store(n)) for n in range(len(photos))]
             write_scan(out, result, reads)
@@ -106,16 +111,17 @@ def result_of(
     backend: str = "eager",
     miss_rate: float | None = None,
     problems: Sequence[str] = (),
+    shipped: ShippedIndex | None = None,
 ) -> ScanResult:
     """Return the result of a scan.
 
     `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
-    sentences on what was left out.
+    sentences on what was left out; `shipped` is the detector that took the bundle's place.
     """
     # Crops are diagnosed as whole images are: the detector has looked already.
     rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
     level = rule.level(miss_rate) if rule else None
-    measured = bundle.spec.detector_recall
+    measured = None if shipped else bundle.spec.detector_recall
     return ScanResult(
         photos=tuple(photos),
         classes=bundle.taxonomy.classes,
@@ -124,8 +130,9 @@ def result_of(
         recall=measured.bands if measured else None,
         measured_on=origin_of_detector(bundle.spec),
         miss_rate=level.miss_rate if level else None,
-        sent_on=shared(level.sent_on) if level else None,
+        sent_on=level.sent_on.with_width() if level and level.sent_on else None,
         problems=tuple(problems),
+        planted=shipped.planted if shipped else None,
     )
 
 
@@ -135,7 +142,8 @@ def _given(mm_per_pixel: float | Sequence[float | None] | None, photos: int) -> 
         mm_per_pixel = [mm_per_pixel] * photos
     if len(mm_per_pixel) != photos:
         raise UserError(
-            f"{photos} photos have {len(mm_per_pixel)} scales; give one, or one for each."
+            f"{photos} photos were given with {len(mm_per_pixel)} scales; give one --scale for "
+            "all photos, or one for each photo."
         )
     return [None if value is None else given_scale(value) for value in mm_per_pixel]
 
@@ -174,8 +182,8 @@ def run_worker(
         where = path / WORK / DATABASE if path.is_dir() else path
         if not where.is_file():
             raise UserError(
-                f"{without_password(queue)} holds no scan at work; give the folder of a scan that "
-                "is being run, or the URL of its database."
+                f"{without_password(queue)} has no running scan; give the folder of a running "
+                "scan, or the URL of its database."
             )
     keep_freed_memory()
     if with_parent:

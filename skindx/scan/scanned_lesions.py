@@ -22,7 +22,7 @@ from skindx.core.private_files import private_file
 from skindx.data.box import Box
 from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.photo_gates import skin_mask
-from skindx.models.ood.feature_extraction import p_values_of
+from skindx.models.ood.ood_check import p_values_of
 from skindx.models.urgent_risk import urgent_risks
 from skindx.scan.pixel_store import Floats, Pixels, PixelStore
 
@@ -398,8 +398,8 @@ def diagnose_lesions(
     probabilities_NC = output.probabilities_NC
     if not np.isfinite(probabilities_NC).all():
         raise UserError(
-            f"bundle {predictor.bundle.path} gives no probabilities for a lesion; its weights are "
-            "damaged, train and pack it again."
+            f"bundle {predictor.bundle.path} gives invalid probabilities, so its weights are "
+            "damaged; restore the bundle from a backup, or train it again."
         )
     ood = predictor.ood
     p_values_N = p_values_of(ood, predictor.ensemble, crops, output) if ood else None

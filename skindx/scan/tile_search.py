@@ -199,9 +199,10 @@ SLACK, SLACK_SHARE = 4.0, 0.1
 INSIDE = 0.75
 """Share of a box inside another, from which the other holds it. Of the two the better one stays:
 the inner one may be a part of a large lesion, as a fine scale sees it."""
-GROUP_SCORE = 0.5
+GROUP_SCORE, OWN_GROUP_SCORE = 0.6, 0.8
 """Share of a box's score that two boxes in it must have, apart from each other, for it to be a
-group of lesions and none itself, however good it is."""
+group of lesions and none itself, however good it is: fainter ones are parts of the lesion. The
+second is for boxes of its own tile: there the detector saw all of them at once."""
 TOUCHING = 0.15
 """Share of the smaller of two parts that both have, from which they are one lesion."""
 
@@ -241,7 +242,7 @@ def join(detections: TileDetections, least_side: float = 0.0) -> tuple[Floats, F
 
     Boxes whose longer side has less than `least_side` pixels are left out.
     """
-    boxes_K4, scores_K, labels_K = _join_whole(detections)
+    boxes_K4, leaders_K = _join_whole(detections)
     slack_K2 = SLACK + SLACK_SHARE * (boxes_K4[:, 2:] - boxes_K4[:, :2])
     wide_K4 = boxes_K4 + np.concatenate([-slack_K2, slack_K2], axis=1)
     left = [
@@ -249,19 +250,21 @@ def join(detections: TileDetections, least_side: float = 0.0) -> tuple[Floats, F
         for n in np.flatnonzero(detections.parts_N)
         if not (_covered(detections.boxes_N4[n], wide_K4) >= HIDDEN).any()
     ]
-    more_K4, more_scores, more_labels = _join_parts(detections, left)
-    boxes_K4 = np.concatenate([boxes_K4, more_K4])
-    scores_K, labels_K = np.append(scores_K, more_scores), np.append(labels_K, more_labels)
+    more_K4, more_leaders = _join_parts(detections, left)
+    boxes_K4, leaders_K = np.concatenate([boxes_K4, more_K4]), np.append(leaders_K, more_leaders)
+    scores_K, labels_K = detections.scores_N[leaders_K], detections.labels_N[leaders_K]
     order = np.lexsort((boxes_K4[:, 1], boxes_K4[:, 0], -scores_K))
     sides_K2 = boxes_K4[order, 2:] - boxes_K4[order, :2]
     order = order[sides_K2.max(axis=1, initial=0) >= least_side]
     # First of all: a box around two close lesions would pass for either of them.
-    order = order[~_groups(boxes_K4[order], scores_K[order])]
+    tiles_K = detections.tiles_N[leaders_K]
+    order = order[~_groups(boxes_K4[order], scores_K[order], tiles_K[order])]
     kept = _best(boxes_K4[order])
     return boxes_K4[order][kept], scores_K[order][kept], labels_K[order][kept]
 
 
-def _join_whole(detections: TileDetections) -> tuple[Floats, Floats, Ints]:
+def _join_whole(detections: TileDetections) -> tuple[Floats, Ints]:
+    """Return boxes, and of each the number of its best detection."""
     groups: list[list[int]] = []
     first_K4 = np.empty((0, 4))
     for n in np.flatnonzero(~detections.parts_N):
@@ -281,15 +284,10 @@ def _join_whole(detections: TileDetections) -> tuple[Floats, Floats, Ints]:
         np.average(detections.boxes_N4[group], axis=0, weights=detections.scores_N[group])
         for group in groups
     ]
-    leaders = [group[0] for group in groups]
-    return (
-        np.array(boxes).reshape(-1, 4),
-        detections.scores_N[leaders],
-        detections.labels_N[leaders],
-    )
+    return np.array(boxes).reshape(-1, 4), np.array([group[0] for group in groups], np.int64)
 
 
-def _join_parts(detections: TileDetections, left: list[int]) -> tuple[Floats, Floats, Ints]:
+def _join_parts(detections: TileDetections, left: list[int]) -> tuple[Floats, Ints]:
     """Put parts of one lesion together: the smallest rectangle around all that touch."""
     boxes: list[Floats] = []
     leaders: list[int] = []
@@ -305,25 +303,22 @@ def _join_parts(detections: TileDetections, left: list[int]) -> tuple[Floats, Fl
                 box = np.concatenate([np.minimum(box, other)[:2], np.maximum(box, other)[2:]])
         boxes.append(box)
         leaders.append(leader)
-    return (
-        np.array(boxes).reshape(-1, 4),
-        detections.scores_N[leaders],
-        detections.labels_N[leaders],
-    )
+    return np.array(boxes).reshape(-1, 4), np.array(leaders, np.int64)
 
 
 def _touch(a_4: Floats, b_4: Floats) -> bool:
     return bool(_shared(a_4, b_4[None])[0] >= TOUCHING * min(_area(a_4), _area(b_4)))
 
 
-def _groups(boxes_K4: Floats, scores_K: Floats) -> Bools:
+def _groups(boxes_K4: Floats, scores_K: Floats, tiles_K: Ints) -> Bools:
     """Return which boxes, best first, hold two others apart from each other: groups of lesions.
 
     A group inside a box counts as the lesions that it is of.
     """
     groups_K = np.zeros(len(boxes_K4), bool)
     for n in np.argsort(_areas(boxes_K4), kind="stable"):
-        box, good_K = boxes_K4[n], scores_K >= GROUP_SCORE * scores_K[n]
+        least_K = np.where(tiles_K == tiles_K[n], OWN_GROUP_SCORE, GROUP_SCORE)
+        box, good_K = boxes_K4[n], scores_K >= least_K * scores_K[n]
         inner_M4 = boxes_K4[held(box, boxes_K4) & good_K & ~groups_K]
         if len(inner_M4) > 1:
             groups_K[n] = len(_best(inner_M4)) > 1

@@ -91,17 +91,17 @@ def _check_names(root: Path, names: Sequence[str], counts: Counter[str]) -> None
     numbers = [name for name in names if _NUMBERED.fullmatch(name) and not match(name)]
     what = ""
     if 2 * len(parts) >= len(names) > 0:
-        what = "are named as parts of a dataset, not as classes"
+        what = "have names of dataset parts, not of classes"
     elif 2 * len(numbers) >= len(names) > 0:
         what = "are numbered, as people, lesions or parts of a download are"
     elif len(names) > 20 and counts.total() < 3 * len(names):
         what = f"have {counts.total() / len(names):.1f} images each, as people or lesions do"
     if what:
         raise UserError(
-            f"the folders in {root} ({', '.join(list(names)[:3])}) {what}, so they tell no image's "
-            "class; give a folder that holds one folder of images for each class, or a recipe with "
-            f"the table that has the classes (kind: files). If each of them is a class, add "
-            f"--dataset {FOLDERS}."
+            f"the folders in {root} ({', '.join(list(names)[:3])}) {what}, so they do not give "
+            "the class of an image; give a folder with one folder of images for each class, or a "
+            "recipe with `kind: files` and a table of the classes. If each folder is a class, "
+            f"add --dataset {FOLDERS}."
         )
 
 
@@ -116,15 +116,15 @@ def _check_json(contents: FolderContents) -> None:
             and "annotations" in found
         ):
             raise UserError(
-                f"{page} has boxes with classes in COCO's form; write a recipe with kind: folder "
-                "and layout: coco, which takes the classes of the boxes."
+                f"{page} is a COCO file with classes of boxes; write a recipe by hand, with a "
+                "source of `kind: folder` and `layout: coco` (see docs/howto/build.md)."
             )
         where = f"a JSON file beside {image}" if image else page
         keys = ", ".join(list(said)[:8]) if said else "lists of images"
         raise UserError(
-            f"{where} says more of the images than their folders ({keys}); write a recipe with "
-            "kind: sidecars, which takes label, licence and author from it (docs/howto/build.md), "
-            f"or add --dataset {FOLDERS} to read the folders alone."
+            f"{where} describes the images more fully than the names of their folders ({keys}); "
+            "write a recipe with `kind: sidecars` to read label, licence and author "
+            f"(docs/howto/build.md), or add --dataset {FOLDERS} to use only the folders."
         )
 
 

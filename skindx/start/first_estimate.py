@@ -130,14 +130,15 @@ def time_network(
     try:
         if not ours.poll(_LIMIT_S + BUDGET_S):
             raise UserError(
-                f"timing a network took more than {_LIMIT_S:.0f} s; try again when this machine is "
-                "less busy, or choose a smaller one with --network."
+                f"the timing of a network took more than {_LIMIT_S:.0f} s; run the same command "
+                "again when this machine is less busy, or choose a smaller network with "
+                "--network."
             )
         worked, answer = json.loads(ours.recv_bytes())
     except EOFError:
         raise UserError(
-            "the process that times a network was ended, most often because memory ran out; free "
-            "memory, or choose a smaller network with --network."
+            "the process that times a network was killed, most often for lack of memory; close "
+            "other programs, or choose a smaller network with --network."
         ) from None
     finally:
         process.kill()

@@ -73,11 +73,13 @@ def check_out(out: Path, folder: Path) -> None:
     """Raise UserError for a run that cannot be written, or would become a class of the folder."""
     if out.absolute().resolve().is_relative_to(folder.resolve()) and folder.is_dir():
         raise UserError(
-            f"{out} lies inside {folder}, where each folder is a class; give --out elsewhere."
+            f"--out {out} lies inside {folder}, where each folder is a class; give a folder "
+            "elsewhere."
         )
     if "${" in str(folder.resolve()):
         raise UserError(
-            f"the path {folder} holds ${{, which a recipe takes for a variable; rename the folder."
+            f"the path {folder} contains ${{, which a recipe reads as a variable; rename the "
+            "folder."
         )
     _NEW_RUN.check(out)
 

@@ -227,7 +227,7 @@ def proposal_of(folder: Path, wishes: Wishes = NO_WISHES) -> FoundSources:
     """Return the recipe for a folder, which may ask. Raises UserError where it is not sure."""
     if not folder.is_dir():
         look_at_folder(FolderSource(path=folder))  # which says why
-    contents = FolderContents.of(folder.resolve())
+    contents = FolderContents.listed(folder.resolve())
     return FoundSources(contents, propose(contents, wishes))
 
 
@@ -246,7 +246,8 @@ def look(
     closed = {f.label for f in seen.files if f.status == "unreadable"} - {f.label for f in stored}
     if closed:
         raise UserError(
-            f"no image of the class {min(closed)!r} in {folder} can be read; check its permissions."
+            f"no image of the class {min(closed)!r} in {folder} can be read; allow your user to "
+            "read these files (chmod)."
         )
     sample = _spread(stored, DECODED)
     progress("look", 0, len(sample))

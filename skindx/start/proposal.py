@@ -64,20 +64,23 @@ def known_layout(contents: FolderContents, wishes: Wishes) -> LayoutMatch | None
         return None
     if wishes.dataset and wishes.dataset not in known_layouts():
         raise UserError(
-            f"{wishes.dataset!r} is no known dataset; `skindx datasets` lists all of them."
+            f"--dataset {wishes.dataset!r} is not a dataset that skindx knows; run `skindx "
+            "datasets` for the list of names."
         )
     matches = recognised(contents)
     if wishes.dataset:
         matches = [match for match in matches if match.name == wishes.dataset]
         if not matches:
             raise UserError(
-                f"{folder} does not look like {wishes.dataset}; `skindx datasets {wishes.dataset}` "
-                "says what it has."
+                f"{folder} does not have the files of {wishes.dataset}; run `skindx datasets "
+                f"{wishes.dataset}` for the list of its files."
             )
     if len(matches) > 1:
         names = " and ".join(match.layout.title for match in matches)
         options = " or ".join(f"--dataset {match.name}" for match in matches)
-        raise UserError(f"{folder} holds {names}; give the folder of one of them, or {options}.")
+        raise UserError(
+            f"{folder} has several datasets, {names}; give the folder of one of them, or {options}."
+        )
     return matches[0] if matches else None
 
 
@@ -115,8 +118,8 @@ def with_places(
     if not places.there:
         where = " or in ".join(map(str, (contents.root, *contents.archives[:3])))
         raise UserError(
-            f"{table} names {len(cells):,} images of {match.layout.title}, and none of them is in "
-            f"{where}; put them there ({match.layout.download})"
+            f"{table} names {len(cells):,} images of {match.layout.title}, but none of them is in "
+            f"{where}; put the images there ({match.layout.download})"
         )
     return source | places.settings(contents.root, table)
 

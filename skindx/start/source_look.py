@@ -93,8 +93,9 @@ def look_at_sources(raw: Mapping[str, Any], name: str, contents: FolderContents)
         look.groups, look.ungrouped = len(of - {""}), 0
     if not look.labels:
         raise UserError(
-            f"{contents.root} holds no image that the recipe takes"
-            f"{'; ' + look.notes[0] if look.notes else ''}; check that its images are there."
+            f"{contents.root} has no image that the recipe can "
+            f"use{'; ' + look.notes[0] if look.notes else ''}; check that the images are in this "
+            "folder."
         )
     return look
 

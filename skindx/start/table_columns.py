@@ -162,7 +162,8 @@ class TableLook:
     columns: tuple[ColumnLook, ...]
 
     @classmethod
-    def of(cls, head: TableHead, index: ImageIndex) -> "TableLook":
+    def from_head(cls, head: TableHead, index: ImageIndex) -> "TableLook":
+        """Look at each column that has a name."""
         looks = []
         for name in head.columns:
             if name:

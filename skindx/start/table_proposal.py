@@ -47,26 +47,27 @@ def propose_table(contents: FolderContents, index: ImageIndex, wishes: Wishes) -
 
     Raises UserError with one question where a column cannot be told.
     """
-    looks = [TableLook.of(head, index) for head in contents.tables]
+    looks = [TableLook.from_head(head, index) for head in contents.tables]
     if wished := wishes.columns.get("image"):
         of_images = [look for look in looks if look.column(wished)]
         if not of_images:
             raise UserError(
-                f"no table in {contents.root} has a column {wished!r}; correct --column."
+                f"no table in {contents.root} has a column {wished!r}; correct --column "
+                f"image={wished}."
             )
     else:
         of_images = [look for look in looks if look.images]
     for what in wishes.columns:
         if what not in WHAT:
-            raise UserError(f"--column {what}=…: {what!r} is none of {', '.join(WHAT)}.")
+            raise UserError(f"--column {what}=… is not possible; use one of {', '.join(WHAT)}.")
     if not of_images:
         return None
     for look in of_images:
         if look.head.headless:
             raise UserError(
-                f"the first line of {look.head.path} looks like data and not like names of "
-                f"columns ({', '.join(look.head.columns[:4])}); write a recipe whose source has "
-                "header: [image, label, ...], or put such a line above it."
+                f"the first line of {look.head.path} looks like data, not like column names "
+                f"({', '.join(look.head.columns[:4])}); add a line of column names above it, or "
+                "write a recipe whose source has `header: [image, label, ...]`."
             )
     drafts = _drafts(of_images, looks, wishes)
     sources = [source for draft in drafts for source in _sources(draft, contents, wishes)]
@@ -153,8 +154,9 @@ def _check_apart(tables: Sequence[TableLook], wishes: Wishes) -> None:
         for other in tables[:place]:
             if _share_images(one, other, wishes):
                 raise UserError(
-                    f"{other.head.path} and {one.head.path} have the same columns and name the "
-                    "same images; move one of them away, or write a recipe with the right one."
+                    f"{other.head.path} and {one.head.path} have the same columns and images; "
+                    "move the wrong table out of the folder, or write a recipe with the correct "
+                    "one."
                 )
 
 
@@ -187,8 +189,10 @@ def _sources(draft: _Draft, contents: FolderContents, wishes: Wishes) -> list[di
         places = ImageIndex(contents).places(cells) if several else image.places
         if not places.there:
             raise UserError(
-                f"the column {image.name!r} of {look.head.path} names no image in {contents.root} "
-                f"(such as {image.said[0] if image.said else 'nothing'!r}); correct --column image."
+                f"the column {image.name!r} of {look.head.path} does not name images in "
+                f"{contents.root} (its values look like "
+                f"{image.said[0] if image.said else 'nothing'!r}); give the right column with "
+                "--column image=NAME."
             )
         source |= places.settings(contents.root, look.head.path)
         if several:
@@ -260,7 +264,9 @@ def _label(draft: _Draft, wishes: Wishes) -> dict[str, Any]:
     if wished := wishes.columns.get("label"):
         column = draft.column(wished)
         if column is None:
-            raise UserError(f"no table of images has a column {wished!r}; correct --column label.")
+            raise UserError(
+                f"no table of images has a column {wished!r}; correct --column label=NAME."
+            )
     elif best < _NAMED and (pieces := _of_several(draft, wishes)):
         column = None
     elif sure or (len(scored) == 1 and scored[0][1].truths):
@@ -287,7 +293,7 @@ def _asked_label(
     if answer and (column := draft.column(answer)):
         return column
     raise UserError(
-        f"which column of {table.path} is the label? It {said}; say it with --column label=NAME."
+        f"the column of labels in {table.path} is not clear: it {said}; add --column label=NAME."
     )
 
 
@@ -313,8 +319,8 @@ def _with_rest(draft: _Draft, look: TableLook, wishes: Wishes) -> dict[str, Any]
     rest = rest or wishes.ask("--class none", question, ())
     if not rest:
         raise UserError(
-            f"{look.head.path} has 0 and 1 in {shown}, and lines of which none is 1; say what "
-            "these are: --class none=NAME."
+            f"{look.head.path} has 0 and 1 in {shown}, and some rows have no 1; add --class "
+            "none=NAME to name the class of these rows."
         )
     draft.lines.append(f"The label is that of {shown} which is 1, or else {rest}.")
     image = _image(draft.first, wishes).name
@@ -345,8 +351,8 @@ def _checked_label(draft: _Draft, column: ColumnLook, wishes: Wishes) -> dict[st
             shown = " and ".join(repr(text) for text in sorted(missing)[:4])
             options = " ".join(f"--class {text}=NAME" for text in sorted(missing)[:4])
             raise UserError(
-                f"the label {column.name!r} of {draft.first.head.path} holds {shown}, which name "
-                f"no class; say what each means: {options}."
+                f"the label {column.name!r} of {draft.first.head.path} has the values {shown}, "
+                f"which are not names of classes; add the meaning of each value: {options}."
             )
     draft.lines.append(
         f"The label is {_shown(column)}; {100 * column.conditions:.0f} % of its cells name a "

@@ -75,8 +75,8 @@ class SkinClass(Settings):
     def _is_a_name(cls, key: str) -> str:
         if not key or key[0] in "_-" or any(not _fits_a_key(char) for char in key):
             raise ValueError(
-                "write a key of letters, digits, _ and -, which begins with a letter or digit; "
-                "other signs may stand in `name`"
+                "a key has only letters, digits, _ and -, and begins with a letter or digit; "
+                "correct it, and write other characters into `name`"
             )
         return key
 
@@ -126,13 +126,14 @@ class Taxonomy(Settings):
     def _labels_mean_one_class(self) -> Self:
         for key, times in Counter(self.keys).items():
             if times > 1:
-                raise ValueError(f"the key {key!r} stands twice; keep one of the two classes")
+                raise ValueError(f"two classes have the key {key!r}; rename or remove one of them")
         owner: dict[str, str] = {}
         for skin_class in self.classes:
             for label in _labels(skin_class):
                 if not normalise(label):
                     raise ValueError(
-                        f"the label {label!r} of {skin_class.key} has no letter or digit"
+                        f"the label {label!r} of {skin_class.key} has no letter or digit; correct "
+                        "it"
                     )
                 # Not `normalise`: a dataset of an older version may have both DERİ and deri.
                 other = owner.setdefault(older_form(label), skin_class.key)
@@ -145,8 +146,8 @@ class Taxonomy(Settings):
             claimant = owner.get(older_form(label))
             if claimant:
                 raise ValueError(
-                    f"the label {label!r} is unmapped and yet belongs to {claimant}; "
-                    "remove it from one of them"
+                    f"the label {label!r} is in `unmapped` but also belongs to {claimant}; remove "
+                    "it from one of them"
                 )
             if not reason.strip():
                 raise ValueError(f"the unmapped label {label!r} has no reason; write one")
@@ -207,7 +208,7 @@ class Taxonomy(Settings):
                 return skin_class
         near = difflib.get_close_matches(key, self.keys, n=3, cutoff=0.0)
         raise UserError(
-            f"{key!r} is no class of the taxonomy {self.name}; nearest: {', '.join(near)}."
+            f"{key!r} is not a class of the taxonomy {self.name}; did you mean {', '.join(near)}?"
         )
 
     def subset(self, keys: Iterable[str]) -> Self:
@@ -217,7 +218,9 @@ class Taxonomy(Settings):
         """
         kept = {self[key].key for key in keys}
         if not kept:
-            raise UserError(f"a subset of the taxonomy {self.name} needs at least one class.")
+            raise UserError(
+                f"no class of the taxonomy {self.name} is left; give at least one of its classes."
+            )
         classes = tuple(skin_class for skin_class in self.classes if skin_class.key in kept)
         # Not model_copy: it would carry the label index of all classes along.
         return type(self)(
@@ -318,6 +321,11 @@ def urgent_conditions() -> tuple[UrgentCondition, ...]:
 def unknown_urgent(taxonomy: Taxonomy) -> tuple[UrgentCondition, ...]:
     """Return the urgent conditions that none of a taxonomy's classes stands for."""
     return unknown_to(taxonomy.classes)
+
+
+def urgent_known(classes: Sequence[SkinClass]) -> bool:
+    """Return whether any class is urgent; without one, nothing can be said of urgency."""
+    return any(skin_class.urgency == "urgent" for skin_class in classes)
 
 
 def unknown_to(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:

@@ -258,10 +258,13 @@ def with_urgencies(taxonomy: Taxonomy, urgencies: Mapping[str, Urgency]) -> Taxo
         if skin_class is None:
             known = ", ".join(taxonomy.keys[:10]) + (", …" if len(taxonomy.keys) > 10 else "")
             raise UserError(
-                f"--urgency names {label!r}, which is no class here; there are {known}."
+                f"--urgency names {label!r}, which is not a class of these images; use one of "
+                f"{known}."
             )
         if chosen.setdefault(skin_class.key, urgency) != urgency:
-            raise UserError(f"--urgency gives {skin_class.key} two urgencies; give one.")
+            raise UserError(
+                f"--urgency gives the class {skin_class.key} twice; remove one of the two."
+            )
     classes = tuple(
         each.model_copy(update={"urgency": chosen.get(each.key, each.urgency)})
         for each in taxonomy.classes
@@ -424,6 +427,6 @@ def check_urgencies(taxonomy: Taxonomy, remedy: str = "") -> None:
     if nameless and (named := _nameless_remedy(taxonomy)):
         advice = f"{named}; or {advice}"
     raise UserError(
-        f"the class {first!r} {looks} and has no urgency{more}, so no answer could "
-        f"call it urgent; {remedy or advice}."
+        f"the class {first!r} {looks} but has no urgency{more}, so answers could not call it "
+        f"urgent; {remedy or advice}."
     )

@@ -156,7 +156,7 @@ def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
     for kind in kinds:
         require_extra("track", kind, purpose=f"monitors={kind}")
         if kinds.count(kind) > 1:
-            raise UserError(f"monitors has {kind} twice; name it once.")
+            raise UserError(f"the setting `monitors` has {kind} twice; remove one of the two.")
 
 
 def member_callbacks(

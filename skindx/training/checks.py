@@ -72,9 +72,9 @@ def check_smallest_step(
     advice = [f"set recipe.batch={larger}"] if larger else []
     advice += [f"lower {lower}"] if lower else []
     raise UserError(
-        f"member {member.name}: its {len(learned)} training images in steps of about "
-        f"recipe.batch={recipe.batch} leave a single one to a rank at times, and a batch norm of "
-        f"{member.model} needs two; {', or '.join(advice)}."
+        f"member {member.name}: with recipe.batch={recipe.batch} and {len(learned)} training "
+        f"images, a rank sometimes gets only one image, but the batch norm of {member.model} "
+        f"needs two; {', or '.join(advice)}."
     )
 
 
@@ -110,7 +110,7 @@ def check(
     check_monitors(settings.monitors)
     for split in needed:
         if not split_of(records, split):
-            raise UserError(f"the dataset has no {split} images; build it with more images.")
+            raise UserError(f"the dataset has no {split} images; add images and build again.")
     check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
     method = run_method(settings)
@@ -160,8 +160,8 @@ def _check_started(engine: EngineSettings) -> None:
     if engine.ranks > everywhere or (here and engine.ranks not in (here, everywhere)):
         started = f"{here} ranks on this machine" if here else f"{everywhere} ranks in all"
         raise UserError(
-            f"engine.ranks={engine.ranks}, but the launcher (Slurm's srun, torchrun) has started "
-            f"{started}; leave engine.ranks at auto, or start as many."
+            f"engine.ranks is {engine.ranks}, but the launcher (Slurm's srun, torchrun) has "
+            f"started {started}; set engine.ranks=auto, or start {engine.ranks} ranks."
         )
 
 
@@ -175,9 +175,9 @@ def _check_layer_norms(settings: TrainSettings) -> None:
             alternatives = [n for n, kind in kinds if not (kind.layerwise or kind.matrices)]
             by = "the matrix" if chosen.matrices else "the norm"
             raise UserError(
-                f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by {by} of "
-                f"each layer, and engine.zero={settings.engine.zero} mixes layers; set "
-                f"engine.zero=0, or take {' or '.join(reversed(alternatives))}."
+                f"member {member.name}: recipe.optimizer={recipe.optimizer} needs {by} of each "
+                f"layer, but engine.zero={settings.engine.zero} mixes layers; set engine.zero=0, "
+                f"or recipe.optimizer to {' or '.join(reversed(alternatives))}."
             )
 
 
@@ -185,8 +185,8 @@ def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Tax
     """Raise UserError for a class that a member could not learn, or that nothing validates."""
     if len(taxonomy.classes) < 2:
         raise UserError(
-            f"the dataset has one class alone ({taxonomy.classes[0].name}), and a classifier tells "
-            "two or more apart; build it with images of another class."
+            f"the dataset has only one class ({taxonomy.classes[0].name}), and a classifier needs "
+            "two; add images of another class and build the dataset again."
         )
     parts = {
         f"training images of fold {member.fold}": partition(records, member.fold, settings.folds)[0]
@@ -202,8 +202,9 @@ def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Tax
         ]:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(
-                f"the {part} show nothing of the class {missing[0]!r}{more}; add images of it from "
-                "other patients and build the dataset again, or take the class out of the taxonomy."
+                f"the {part} have no image of the class {missing[0]!r}{more}; add images of this "
+                "class from other patients and build the dataset again, or remove the class from "
+                "the taxonomy."
             )
 
 
@@ -222,21 +223,20 @@ def _check_member(
     train, held = partition(records, member.fold, settings.folds)
     if not held:
         raise UserError(
-            f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
-            "more than the dataset has groups for."
+            f"member {member.name}: fold {member.fold} has no images, because the dataset has "
+            f"fewer groups than folds={settings.folds}; lower `folds`."
         )
     if len(train) < batch or batch < 2 * ranks * pieces:
         least = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
         raise UserError(
-            f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
-            f"({least}) and at most the {len(train)} training images."
+            f"member {member.name}: recipe.batch={batch} does not fit the dataset; set it from "
+            f"{2 * ranks * pieces} ({least}) to {len(train)} (the number of training images)."
         )
     settings.exchange.check_epoch(f"member {member.name}", steps_of(len(train), batch))
     if member.trunk != "trained" and not (member.weights or member.pretrained):
         raise UserError(
-            f"member {member.name}: trunk={member.trunk} keeps the weights it starts from, and "
-            "random ones see nothing; set "
-            "pretrained: true, or give its weights."
+            f"member {member.name}: trunk={member.trunk} never trains its weights, so they must "
+            "not be random; set `pretrained: true` or `weights` for this member."
         )
     with shapes_only():
         classifier = build_classifier(member, classes)
@@ -262,14 +262,15 @@ def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -
     labels = box_labels(split_of(records, "train"))
     if not labels:
         raise UserError(
-            "a detector was asked for, but no training image has a box; "
-            "build the dataset with boxes, or set detector=null."
+            "the settings have a detector, but no training image has a box; build the dataset "
+            "with boxes, or set detector=null to train no detector."
         )
     build_network(detector.model, len(labels))
     looked = len(looked_at(records, "train"))
     settings.exchange.check_epoch("the detector", steps_of(looked, detector.batch))
     if min(detector.batch, looked) < ranks:
         raise UserError(
-            f"detector.batch={detector.batch} and the {looked} training images that were "
-            f"annotated with boxes must give each of the {ranks} ranks one image a step."
+            f"detector.batch={detector.batch} is too small: with {looked} annotated training "
+            f"images some of the {ranks} ranks get no image; raise detector.batch, annotate more "
+            "images, or start fewer ranks."
         )

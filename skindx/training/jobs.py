@@ -205,8 +205,8 @@ def _save(job: Job, result: Any, history: list[Row]) -> None:
     except CANNOT_WRITE as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{job.label} is trained, but {job.run} cannot be written ({reason}); make room on the "
-            f"disk and run the same command again: {_then(checkpoints)}."
+            f"{job.label} is trained, but {job.run} cannot be written ({reason}); free some space "
+            f"on the disk and run the same command again: {_then(checkpoints)}."
         ) from None
     shutil.rmtree(checkpoints, ignore_errors=True)
 

@@ -223,8 +223,8 @@ def diverged(training: Training[Any], what: str) -> UserError:
     position = training.position
     where = f"epoch {position.epoch + 1}, step {position.step}"
     return UserError(
-        f"{training.name} diverged: its {what} are no longer finite after {where}, at a learning "
-        f"rate of {last_rate(training):g}; {WHAT_TO_TRY}."
+        f"{training.name} diverged: its {what} are not finite after {where}, at a learning rate "
+        f"of {last_rate(training):g}; {WHAT_TO_TRY}."
     )
 
 

@@ -53,9 +53,10 @@ def with_default_network(settings: TrainSettings, *, random_weights: bool) -> Tr
         return settings.model_copy(update={"members": (member,)})
     folder = os.environ.get(VARIABLE)
     raise UserError(
-        "a training without --config starts from pretrained weights, and none are at hand, neither "
-        f"in {cache_folder() / 'weights'} nor in {VARIABLE} ({folder or 'not set'}); give "
-        f"--config, --weights or --random-weights, or put {DEFAULT_NETWORKS[0]}.safetensors there."
+        f"a training without --config needs pretrained weights, but {cache_folder() / 'weights'} "
+        f"and the folder in {VARIABLE} ({folder or 'not set'}) have none; give --config, "
+        f"--weights or --random-weights, or put {DEFAULT_NETWORKS[0]}.safetensors into the first "
+        "folder."
     )
 
 
@@ -67,7 +68,10 @@ def names_no_network(settings: TrainSettings) -> bool:
 def _at_hand() -> Iterator[tuple[str, Path]]:
     folder = os.environ.get(VARIABLE)
     if folder and not Path(folder).is_dir():
-        raise UserError(f"{VARIABLE}={folder} is no folder; let it name one with weights.")
+        raise UserError(
+            f"the environment variable {VARIABLE} is {folder}, which is not a folder; set it to a "
+            "folder with weights."
+        )
     for name in DEFAULT_NETWORKS:
         if folder:
             files = (Path(folder) / f"{name}{ending}" for ending in _ENDINGS)
@@ -118,13 +122,12 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
         member = list(waiting.values())[done][0]
         if problem in _FROM_OUTSIDE:
             raise UserError(
-                f"the trial of member {member.name} was ended from outside by {problem}, most "
-                "often because memory ran out; this says nothing of its network: free memory, and "
-                "run the same command again."
+                f"the test of the network of member {member.name} was killed by {problem}, most "
+                "often because memory ran out; free some memory and run the same command again."
             )
         raise UserError(
-            f"member {member.name}: {member.model} {problem.rstrip('.')}; choose another model or "
-            "another preprocess.size."
+            f"member {member.name}: {member.model} {problem.rstrip('.')}; set another `model` or "
+            "another `preprocess.size`."
         )
     _tried.update(list(waiting)[:done])
 

@@ -198,5 +198,6 @@ def nobody_at_work(run: Path) -> UserError:
     if not kinds:
         return UserError(f"{missing('skindx train --join', METHODS)}.")
     return UserError(
-        f"no training by {' or '.join(kinds)} is at work in {run}; start it, then join it."
+        f"no training with schedule {' or '.join(kinds)} is running in {run}; start the training "
+        "first, then run `skindx train --join`."
     )

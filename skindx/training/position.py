@@ -237,8 +237,8 @@ def count_step(
     where = f"epoch {position.epoch + 1}, step {position.step}"
     if position.bad_run > guard.bad_steps:
         raise UserError(
-            f"{training.name} diverged: the loss was not finite in {position.bad_run} steps in a "
-            f"row, up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
+            f"{training.name} diverged: the loss was not finite in {position.bad_run} consecutive "
+            f"steps up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
         )
     words = guard.skipped_words.format(skipped)
     progress.line(f"{where}: the loss is not finite, {words} skipped")

@@ -183,8 +183,8 @@ def _train_elsewhere(run: Path, dataset: Path, settings: TrainSettings) -> None:
         name = ref.member.name
         if "RANK" in os.environ:
             raise UserError(
-                f"member {name} of {ref.run} is not finished; train that run first, or start "
-                "this one without torchrun."
+                f"member {name} of {ref.run} is not trained to the end; train that run first, or "
+                "start this training without torchrun."
             )
         if not is_there(ref, dataset):  # not finished along with another one
             finish_members(ref.run, dataset, ref.settings)
@@ -215,8 +215,8 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
             if not is_lost(error):
                 raise
             raise JobError(
-                f"rank {mesh.data.rank} lost another rank; run the same command again to go on "
-                "from the last checkpoint"
+                f"rank {mesh.data.rank} lost the connection to another rank; run the same command "
+                "again to continue from the last checkpoint"
             ) from None
         leave()
     return mesh.is_main
@@ -245,7 +245,10 @@ def _train_by_launcher(
         _launch_ranks(run, dataset, settings)
     # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
-        raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
+        raise JobError(
+            f"the training stopped before {', '.join(left)} was finished; run the same command "
+            "again"
+        )
 
 
 def _launch_ranks(run: Path, dataset: Path, settings: TrainSettings) -> None:

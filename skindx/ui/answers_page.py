@@ -16,17 +16,18 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count
 from skindx.core.private_files import write_private
 from skindx.core.progress import Progress
-from skindx.core.text import counted, csp_hash, inlined
+from skindx.core.text import csp_hash, inlined
 from skindx.data.loader.load import work_ahead
 from skindx.diagnosis import answer_texts
+from skindx.diagnosis.advice_figures import measured
+from skindx.diagnosis.bundle_statement import measured_advice, mix_text, source_of
 from skindx.diagnosis.photo_checks import open_photo, read_photo
 from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
 from skindx.diagnosis.record import notice
-from skindx.diagnosis.record_assembly import measured_advice, mix_text, source_of
 from skindx.diagnosis.scope import Scope
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.models.bundle.model_card import not_useful_yet
-from skindx.texts.catalogue import joined, percent, text, told_apart
+from skindx.texts.catalogue import joined, percent, text, told_apart, word
 from skindx.ui.page_basics import render
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ THUMBNAIL_PX = 112
 def check_page(page: Path | None) -> None:
     """Raise UserError for a summary that would not be a page."""
     if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
-        raise UserError(f"--summary {page} is no page; name it with .html.")
+        raise UserError(f"--summary {page} must be an HTML file; give a name that ends in .html.")
 
 
 def write_page(
@@ -77,8 +78,8 @@ def write_page(
     style, script = (inlined("skindx.ui", name) for name in ("answers.css", "answers.js"))
     html = render(
         "answers.html.jinja",
-        title=f"Answers about {counted(counts.total, 'photo')}",
-        made_at=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
+        title=text("answers_title", n=counts.total),
+        made_at=text("record_time", when=datetime.now().astimezone()),
         notice=notice(),
         counts=counts,
         kinds={kind: text(key) for kind, key in _TIERS.items()},
@@ -87,7 +88,7 @@ def write_page(
         shown=shown,
         left=counts.total - len(shown),
         table=table.name,
-        scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.warning).text,
+        scope=Scope.of_classes(predictor.taxonomy.classes, predictor.bundle.warning).text,
         basis=_basis(predictor),
         source=source_of(predictor.bundle, predictor.backend),
         style=style,
@@ -120,7 +121,7 @@ def _basis(predictor: "Predictor") -> list[str]:
         *answer_texts.errors_of(measured_advice(predictor)),
         text("set_fitted", level=sets.level) if sets else predictor.no_sets,
         text("summary_risk", rate=rate) if level else predictor.no_urgent_risk,
-        answer_texts.measured(predictor.metrics) or text("not_measured"),
+        measured(predictor.metrics) or text("not_measured"),
         "" if source.calibrated else text("not_calibrated"),
         mix_text(predictor),
         source.use.licensed if source.use else "",
@@ -169,7 +170,7 @@ def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
         shown |= {"first": "", "text": joined(text("does_not_know"), row["abstained"])}
     else:
         likely = [names.get(key, key) for key in row["set"] or ()]
-        first = f"{names.get(row['first'], row['first'])}, {percent(row['probability'])}"
+        first = f"{word(names.get(row['first'], str(row['first'])))}, {percent(row['probability'])}"
         held = text("summary_set", names=likely) if likely else ""
         if decided and decided != row["first"]:  # a harmless name must not stand beside "urgent"
             held = joined(text("summary_likeliest", name=first), held)

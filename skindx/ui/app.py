@@ -1,9 +1,10 @@
 """The whole server as one application: interface and page behind gate, guard and limits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,19 @@ from starlette.routing import BaseRoute, Match, Mount
 
 from skindx import __version__
 from skindx.core.errors import UserError
-from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
+from skindx.diagnosis.bundle_statement import bundle_version
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples
 from skindx.monitor.monitor_file import MonitorFile
+from skindx.texts.catalogue import AUTO, LANGUAGE, accepted, languages, speaking
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
 from skindx.ui.http.answer_forms import PATH as REPORT
 from skindx.ui.http.answer_forms import SEALED_BYTES, Reports, report_routes
 from skindx.ui.http.answer_rows import PATH as ROW
 from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.api_routes import docs_html, monitor_html, routes
-from skindx.ui.http.asgi import USER, App, Message, Receive, Send, refuse, respond
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send, header, refuse, respond
 from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.guard import Guard
@@ -101,12 +104,48 @@ class Methods:
         return methods | {"OPTIONS"} if methods else methods
 
 
+_SPOKEN = "skindx_language"
+"""Key of a request's language in its scope."""
+_ENGLISH = (_GRADIO, SCAN, "/docs", "/v1/monitor")
+"""Paths that speak English: their sentences are not all translated, or, of Gradio's events, run in
+tasks of its own, in the language in which the page was built."""
+
+
+class Speaking:
+    """ASGI middleware: a request is answered in its language, by a header or the operator."""
+
+    def __init__(self, app: App, language: str) -> None:
+        self.app, self._language = app, language
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, and speak its language meanwhile."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        language = self._language
+        if language == AUTO:
+            language = accepted(header(scope, b"accept-language"))
+        scope[_SPOKEN] = language
+        english = scope["path"].startswith(_ENGLISH)
+        with speaking(LANGUAGE if english else language):
+            await self.app(scope, receive, send)
+
+
+def _by_language(hosts: Mapping[str, App]) -> App:
+    """Return what passes a request to the page of its language."""
+
+    async def passed(scope: Message, receive: Receive, send: Send) -> None:
+        await hosts[scope.get(_SPOKEN, LANGUAGE)](scope, receive, send)
+
+    return passed
+
+
 FORMS = ("/v1/diagnose", ROW, SCAN, f"{SCAN}/ruler")
 """Routes that take photos as a form."""
 ALIVE = "/healthz"
 """Says only that the server runs; open to all, for monitoring."""
 _CLIENT_BYTES, _IN_FLIGHT_BYTES = 192 << 20, 512 << 20
-"""Of bodies that arrive or are being answered, from one address and in all."""
+"""Most bytes of bodies that arrive or are being answered, from one address and in all."""
 _OTHER_BYTES = 1 << 20
 _BOTH = frozenset({"GET", "POST"})
 _OTHER_ROUTES = {"/login": _BOTH, "/logout": _BOTH, ROUTE: frozenset({"POST"})}
@@ -142,6 +181,8 @@ class Wiring:
     """The file of a monitor; None: photos are not counted."""
     examples: Examples = NO_EXAMPLES
     """Photos that the page offers to try the bundle with."""
+    language: str = LANGUAGE
+    """Language of pages and answers; AUTO: the one of the catalogue's that a browser asks for."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -198,15 +239,17 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         app.include_router(kept_report_routes(wiring.casebook, bundle))
     app.include_router(example_routes(examples))
     offered: dict[str, Any] = {"logged_in": logged_in, "scans": scans, "examples": examples}
-    page = build_page(by_page, bundle, reports, wiring.casebook, **offered)
-    _mount(app, page, logged_in=logged_in)
-    guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
+    offered["miss_rate"] = wiring.miss_rate
+    make_page = partial(build_page, by_page, bundle, reports, wiring.casebook, **offered)
+    events = _add_pages(app, make_page, wiring.language, logged_in=logged_in)
+    guarded = Guard(Uploads(app, folder), wiring.uploads, events)
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
     # Outside the login gate, so that the limits hold for clients without a login too.
     limited = BodyLimit(gate, most_bytes, ConnectionQuota(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
     by_method = Methods(limited, app.routes, _OTHER_ROUTES)
     shared = RequestQuota(by_method, wiring.per_address)
-    return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)
+    checked = HostCheck(shared, wiring.host, wiring.allowed_hosts)
+    return Headers(Speaking(checked, wiring.language), wiring.frames)
 
 
 def most_bytes(path: str) -> int:
@@ -238,6 +281,41 @@ def _add_monitor(app: "FastAPI", monitor: MonitorFile) -> None:
             return HTMLResponse(monitor_html(monitor.read()))
         except UserError as error:
             return PlainTextResponse(sentence(str(error)), 503)
+
+
+def _add_pages(
+    app: "FastAPI", make_page: "Callable[[], gr.Blocks]", language: str, *, logged_in: bool
+) -> frozenset[int]:
+    """Add the page of a language, or of AUTO one for each, and return the numbers of its events.
+
+    Of several each has a host of its own, which starts and ends with the application.
+    """
+    from fastapi import FastAPI
+
+    pages = {}
+    for one in languages() if language == AUTO else (language,):
+        with speaking(one):
+            pages[one] = make_page()
+    events = frozenset(event for page in pages.values() for event in page.fns)
+    if len(pages) == 1:
+        _mount(app, *pages.values(), logged_in=logged_in)
+        return events
+    hosts = {one: FastAPI(openapi_url=None) for one in pages}
+    for one, page in pages.items():
+        _mount(hosts[one], page, logged_in=logged_in)
+    app.mount("", _by_language(hosts))
+    own = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def with_hosts(started: "FastAPI") -> AsyncIterator[Any]:
+        async with AsyncExitStack() as running:
+            state = await running.enter_async_context(own(started))
+            for host in hosts.values():
+                await running.enter_async_context(host.router.lifespan_context(host))
+            yield state
+
+    app.router.lifespan_context = with_hosts
+    return events
 
 
 def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:

@@ -16,6 +16,7 @@ from skindx.core.startup import collect_rarely
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refusal, Refused, file_hash
 from skindx.diagnosis.record import CaseAnswer
+from skindx.texts.catalogue import speaking, text
 from skindx.ui.page_basics import hide_messages, log_fault
 from skindx.workers import worker_process
 from skindx.workers.worker_pool import (
@@ -39,9 +40,7 @@ class Busy(UserError):  # noqa: N818
     """Too many cases wait already."""
 
     def __init__(self, retry_after_s: int) -> None:
-        super().__init__(
-            f"too many people are asking at once; try again in {retry_after_s} seconds."
-        )
+        super().__init__(text("problem_busy", seconds=retry_after_s))
         self.retry_after_s = retry_after_s
 
 
@@ -50,9 +49,9 @@ class Unanswered(UserError):  # noqa: N818
 
 
 _UNANSWERED = {
-    "failed": "the photo could not be judged, the server failed at it; try another photo.",
-    "late": "no answer came in time, the server is too busy; try again in a few minutes.",
-    "stopped": "the server is being stopped; try again later.",
+    "failed": "problem_photo",
+    "late": "problem_late",
+    "stopped": "problem_stopped",
 }
 
 
@@ -90,9 +89,11 @@ class DiagnosisPool:
         try:
             return await self._pool.ask(case)
         except QueueFullError as error:
-            raise Busy(error.retry_after_s) from None
+            with speaking(case.language):
+                raise Busy(error.retry_after_s) from None
         except NoAnswerError as error:
-            raise Unanswered(_UNANSWERED[error.reason]) from None
+            with speaking(case.language):
+                raise Unanswered(text(_UNANSWERED[error.reason])) from None
 
 
 def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
@@ -192,13 +193,15 @@ def load_bundle(
     # times as long when anything else runs on the machine. Several workers use several cores.
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    from skindx.diagnosis.diagnose import answer_many, bundle_version
+    from skindx.diagnosis.bundle_statement import bundle_version
+    from skindx.diagnosis.diagnose import answer_many
     from skindx.diagnosis.predictor import Predictor
 
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
     if bundle_version(predictor.bundle) != version:
         raise UserError(
-            f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
+            f"bundle {bundle} was replaced while the server was running; start `skindx serve` "
+            "again."
         )
     if monitor is None:
         return _marking(partial(answer_many, predictor), None, examples)
@@ -215,10 +218,6 @@ def load_bundle(
             log_fault(log, "the monitor could not count a photo", error)
 
     return _marking(partial(answer_many, predictor), observe, examples)
-
-
-EXAMPLE = "This photo is an example that came with the model, not one of yours."
-"""A remark on a photo that one may try the model with."""
 
 
 def _marking(
@@ -244,8 +243,10 @@ def _marking(
 def _marked(answer: CaseAnswer | UserError) -> CaseAnswer | UserError:
     if isinstance(answer, UserError):
         return answer
+    with speaking(answer.diagnosis.language):
+        said = text("remark_example")
     photos = [
-        photo.model_copy(update={"remarks": (EXAMPLE, *photo.remarks)})
+        photo.model_copy(update={"remarks": (said, *photo.remarks)})
         for photo in answer.diagnosis.photos
     ]
     diagnosis = answer.diagnosis.model_copy(update={"photos": tuple(photos)})

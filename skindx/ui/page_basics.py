@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.text import html_environment, keep_units
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import count_text, spoken, text, word
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -104,7 +104,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def check_free(host: str, port: int) -> None:
     """Raise UserError for a port that does not exist or is taken, and for a wrong address."""
     if not 1 <= port <= 65535:
-        raise UserError(f"port {port} does not exist; give one from 1 to 65535.")
+        raise UserError(f"--port {port} is not possible; give a port from 1 to 65535.")
     try:
         family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
@@ -113,8 +113,8 @@ def check_free(host: str, port: int) -> None:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"the page cannot listen on {host}:{port} ({reason}); "
-            "give another --port, or this machine's own --host."
+            f"the page cannot listen on {host}:{port} ({reason}); give another --port, or an "
+            "address of this machine as --host."
         ) from None
 
 
@@ -194,7 +194,8 @@ def _environment() -> "Environment":
 
     environment = html_environment("skindx.ui")
     environment.filters["web_address"] = web_address
-    environment.globals["text"] = text
+    environment.globals |= {"text": text, "word": word, "spoken": spoken}
+    environment.globals["count"] = count_text
     return environment
 
 
@@ -206,9 +207,9 @@ def styles() -> str:
     return "\n".join(_read(f"{name}.css") for name in _STYLES)
 
 
-def script(name: str) -> str:
-    """Return what runs in the browser for one part of the page."""
-    return _read(f"{name}.js")
+def script(*names: str) -> str:
+    """Return what runs in the browser for one part of the page: its files, after the sentences."""
+    return "\n".join(_read(f"{name}.js") for name in ("say", *names))
 
 
 def _read(name: str) -> str:

@@ -10,12 +10,13 @@ from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline, require_extra
 from skindx.core.text import printable
-from skindx.diagnosis.record_assembly import bundle_version
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
 from skindx.models.bundle.use_limits import read_examples
 from skindx.models.urgent_risk import check_level
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.monitor.photo_numbers import PhotoNumbers
+from skindx.texts.catalogue import AUTO, LANGUAGE, checked_language
 from skindx.ui.http.browser_rules import is_loopback
 from skindx.ui.page_basics import check_free, hide_messages, stoppable, uploads_folder
 
@@ -47,6 +48,7 @@ def serve(
     expect: str | None = None,
     keep_scans_min: float | None = None,
     monitor: Path | None = None,
+    language: str = LANGUAGE,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
@@ -58,7 +60,8 @@ def serve(
     `miss_rate` the level of the urgent risk that decides which answers are urgent,
     `prevalence` a file of the mix of diseases that shown probabilities hold for,
     `keep_scans_min` the minutes for which the result of a scan is kept, and `monitor` the file of
-    numbers by which drift is noticed. Raises UserError for a monitor file of another bundle, for a
+    numbers by which drift is noticed. `language` is that of pages and answers; "auto": that of each
+    browser. Raises UserError for a language that is not there, a monitor file of another bundle, a
     bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, for a missing extra, and for
     a folder of examples beside the bundle that is not what its list says.
@@ -66,6 +69,7 @@ def serve(
     from skindx.ui.http.server import checked_root
 
     root = checked_root(root_path)
+    checked_language(language, AUTO)
     go_offline()
     if casebook is not None and login is None:
         _check_private(host, proxy)
@@ -93,11 +97,12 @@ def serve(
     serving: dict[str, Any] = {} if keep_scans_min is None else {"keep_s": 60 * keep_scans_min}
     scan_serving = ScanServing.parse(serving, "--keep-scans")
     with uploads_folder() as uploads, private_folder(SCANS) as scans, stoppable():
+        book = _casebook(casebook, casebook_key)
         wiring = Wiring(
             uploads,
             settings,
             users,
-            _casebook(casebook, casebook_key),
+            book,
             frames,
             expect,
             host,
@@ -109,8 +114,11 @@ def serve(
             prevalence,
             monitor,
             examples,
+            language,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
+        if book is not None:
+            greeting += f" Back up the key file {book.keys.path} apart from the case book."
         if proxy is not None and not allowed_hosts:
             greeting += " Requests for the proxy's own name are refused without --allowed-host."
         hide_messages()  # from here on people send what no log may hold
@@ -140,8 +148,9 @@ def _check_private(host: str, proxy: str | None) -> None:
         return
     where = "behind a proxy" if is_loopback(host) else f"on {host}"
     raise UserError(
-        f"everybody who reaches this server could read the case book {where}; let people log in "
-        "with --login FILE (made by `skindx user add`), or listen on 127.0.0.1 without --proxy."
+        f"anyone who reaches this server could read the case book {where}; require a login with "
+        "--login FILE (create the file with `skindx user add`), or listen on 127.0.0.1 without "
+        "--proxy."
     )
 
 

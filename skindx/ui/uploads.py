@@ -24,8 +24,10 @@ from starlette.responses import Response
 from skindx.core.errors import UserError
 from skindx.core.private_files import make_private, new_private
 from skindx.diagnosis.case import MAX_PHOTOS, Case
+from skindx.diagnosis.network_gates import cut_photo
 from skindx.diagnosis.photo_checks import MAX_BYTES, Refused, read_photo, small_view
 from skindx.diagnosis.record import CaseAnswer
+from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import HEAD, SHOWN_BY_NONE, photo_format
 from skindx.models.bundle.use_limits import Examples
@@ -44,7 +46,7 @@ UPLOAD_LIFE_S = 300.0
 """Seconds after which a photo is deleted that was uploaded but never diagnosed."""
 _SWEEP_S = 10.0
 _CLIENT_BYTES, _TOTAL_BYTES = 128 << 20, 1 << 30
-"""Of photos that wait to be looked at, from one client and in all."""
+"""Most bytes of photos that wait to be looked at, from one client and in all."""
 _NO_FORM = "The upload is no form with photos named `files`."
 _NAME = "photo"
 
@@ -232,6 +234,19 @@ def taken_on(answer: CaseAnswer, day: str) -> CaseAnswer:
         return answer
     photos = tuple(one.model_copy(update={"taken": day}) for one in answer.diagnosis.photos)
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"photos": photos}))
+
+
+def cut_as_seen(answer: CaseAnswer, cuts: Sequence[Cut]) -> CaseAnswer:
+    """Return an answer that says of each photo that its lesion is cut, as the form said before.
+
+    `cuts` are what the form found, photo by photo. It judges what it shows; the server looks again,
+    and what it finds stands.
+    """
+    photos = list(answer.diagnosis.photos)
+    for place, (photo, cut) in enumerate(zip(photos, cuts, strict=False)):
+        photos[place] = photo if photo.cut_by else cut_photo(photo, cut)
+    diagnosis = answer.diagnosis.model_copy(update={"photos": tuple(photos)})
+    return replace(answer, diagnosis=diagnosis)
 
 
 def shown_by_server(case: Case, answer: CaseAnswer) -> dict[int, str]:

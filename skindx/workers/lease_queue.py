@@ -145,10 +145,10 @@ def open_database(where: Path | str) -> Engine:
             engine = server_engine(where)
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise UserError(
-                f"{shown(where)} names no database that can be opened ({_first_line(error)}); "
-                "leave it out for a SQLite file in the run, or give a URL such as "
-                "postgresql+psycopg://user@host/name (its driver: "
-                f"{how_to_install('postgresql')})."
+                f"{shown(where)} is not a database that can be opened ({_first_line(error)}); "
+                "give a URL such as postgresql+psycopg://user@host/name (its driver: "
+                f"{how_to_install('postgresql')}), or leave the setting empty for a SQLite file "
+                "in the run."
             ) from None
     with database_errors(where):
         METADATA.create_all(engine)
@@ -212,7 +212,7 @@ def database_errors(where: Path | str) -> Iterator[None]:
         conflict = getattr(getattr(error, "orig", None), "sqlstate", None) in _CONFLICTS
         raise (ConflictError if conflict else UserError)(
             f"the database of leases {shown(where)} cannot be used ({reason}); check that its "
-            "folder can be written to, or that its server is there."
+            "folder can be written to, or that its server is running and can be reached."
         ) from None
 
 
@@ -342,15 +342,15 @@ class LeaseQueue:
         assert stored is not None
         if stored.version != version:
             raise UserError(
-                f"this worker is skindx {version}, but the run was begun by skindx "
-                f"{stored.version}; install the same version on every machine."
+                f"this machine has skindx {version}, but the run was started with skindx "
+                f"{stored.version}; install that version on this machine."
             )
         known: dict[str, Any] = json.loads(stored.facts)
         if stored.fingerprint != fingerprint:
             what = differences(known.get(MADE_FROM), facts.get(MADE_FROM, {}))
             raise UserError(
-                f"{shown(self.where)} holds the leases of other settings or data ({what}); give "
-                "another --out, or remove that run to train it again."
+                f"{shown(self.where)} belongs to a run with other settings or other data "
+                f"({what}); give another folder with --out, or delete that run to train it again."
             )
         return known
 

@@ -121,7 +121,9 @@ def check_workers(dataset: Path) -> int:
             dataset.rmdir()
     cores = int(sum(_alive().values()))
     if not cores:
-        raise UserError("the cluster has no worker with a core; add one with `ray start`.")
+        raise UserError(
+            "no machine of the Ray cluster has a free core; add a machine with `ray start`."
+        )
     return cores
 
 
@@ -129,8 +131,8 @@ def check_alive() -> None:
     """Raise JobError when the connected cluster has no worker with a core any more."""
     if not _alive():
         raise JobError(
-            "the cluster has no worker with a core left; start one with `ray start` and run the "
-            "same command again, which goes on with what is finished."
+            "no machine of the Ray cluster has a core left; start one with `ray start` and run "
+            "the same command again, which continues from the finished parts."
         )
 
 
@@ -152,7 +154,8 @@ def _ask_all(ask: Question, beacon: str) -> list[NodeFacts]:
             if node in _alive():  # else it has died meanwhile, and will not be asked to work
                 detail = " ".join(str(error).split())[-200:]
                 raise UserError(
-                    f"a worker of the cluster does not answer ({detail}); look at `ray status`."
+                    f"a machine of the Ray cluster does not answer ({detail}); find it with `ray "
+                    "status`, restart it and run the same command again."
                 ) from None
     return answers
 
@@ -173,14 +176,14 @@ def compare_nodes(driver: NodeFacts, answers: Sequence[NodeFacts], dataset: Path
             theirs = answer.versions[name]
             if theirs != version:
                 raise UserError(
-                    f"the worker {answer.host} has {name} {theirs or '(none)'} and this machine "
-                    f"{version or '(none)'}; install the same skindx and packages on both, else "
-                    f"the dataset would depend on who did the work."
+                    f"the machine {answer.host} has {name} {theirs or '(none)'}, but this machine "
+                    f"has {version or '(none)'}; install the same version on both, because "
+                    "otherwise the dataset would depend on the machine."
                 )
         if answer.read != driver.read:
             raise UserError(
-                f"the worker {answer.host} does not see {dataset.absolute()}; put --out on a "
-                f"file system that all machines of the cluster share, under the same path."
+                f"the machine {answer.host} cannot see {dataset.absolute()}; set --out to a "
+                "folder on storage that all machines share under the same path."
             )
 
 
@@ -293,8 +296,8 @@ def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[
     except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
         detail = " ".join(str(error).split())
         raise UserError(
-            f"--cluster {address}: no Ray cluster can be joined there ({detail}); start one with "
-            f"`ray start --head`, and give auto on one of its machines."
+            f"--cluster {address}: no Ray cluster answers at this address ({detail}); start one "
+            "with `ray start --head`, and give --cluster auto on one of its machines."
         ) from None
     try:
         yield RayRunner(check_workers(dataset), driver_workers)
@@ -316,6 +319,6 @@ def _check_address(address: str) -> None:
         socket.create_connection((where.hostname, where.port), _CONNECT_S).close()
     except OSError as error:
         raise UserError(
-            f"--cluster {address}: nothing answers there ({error}); give the address that "
-            f"`ray start --head` printed, or auto on one of the cluster's machines."
+            f"--cluster {address}: nothing answers at this address ({error}); give the address "
+            "that `ray start --head` printed, or --cluster auto on a machine of the cluster."
         ) from None

@@ -416,4 +416,4 @@ async def _until_ready(worker: WorkerProcess) -> None:
 def _first_failure(error: Exception) -> Exception:
     if isinstance(error, UserError):
         return error
-    return JobError("a worker process ended before it was ready; see the error above.")
+    return JobError("a worker process stopped before it was ready; read its error above.")

@@ -59,7 +59,7 @@ def receive(read: Callable[[int], bytes]) -> Any:
     while True:
         data = read(size)
         if len(data) < size:
-            raise EOFError("the other process is gone")
+            raise EOFError("the other process has ended")
         try:
             size = parts.send(data)
         except StopIteration as done:
@@ -86,7 +86,7 @@ def _parse() -> Generator[int, bytes, Any]:
     """Yield how many bytes are wanted next, and return the body: how they come is the caller's."""
     size = int.from_bytes((yield LENGTH_BYTES), "big")
     if size > LONGEST_HEAD:
-        raise ValueError(f"no message begins with a head of {size} bytes")
+        raise ValueError(f"a head of {size} bytes begins no valid message")
     head = json.loads((yield size))
     blobs = []
     for blob_size in head["sizes"]:

@@ -86,7 +86,7 @@ def test_every_file_has_a_row_in_each_format_and_a_place_on_a_page_that_asks_nob
     assert len(kinds) == ROWS
     assert kinds == sorted(kinds, key=order.index)
     assert html.count("data:image/jpeg") == ROWS - 1  # all but the one that is no image
-    for sentence in ("no medical device", "rules out no disease", "and no others"):
+    for sentence in ("not a medical device", "cannot rule out any disease", "and no others"):
         assert sentence in html
 
 
@@ -186,7 +186,7 @@ def test_a_part_file_of_another_bundle_is_refused_and_a_changed_photo_answered_a
     other = pack_tiny(tmp_path / "other", temperature=2.0).path
     assert "was begun with another bundle; give the same one to go on" in run(other)
     with only_writer(tmp_path / "d.jsonl.part"):
-        assert "another diagnosis is at work in" in run(tiny_bundle)
+        assert "another diagnosis is running in" in run(tiny_bundle)
     asked: list[str] = []
     (photos / "1.jpg").write_bytes(skin_photo(blur=9))
 
@@ -198,17 +198,23 @@ def test_a_part_file_of_another_bundle_is_refused_and_a_changed_photo_answered_a
     rows = rows_of(answer("d.jsonl", source=photos))
     assert asked == ["1.jpg"]
     assert [row["refused"] for row in rows] == [None, "blur", None]
-    assert f"{out} exists; delete it, or give another --out." in run(tiny_bundle)
+    assert (
+        f"{out} already exists and would be overwritten; delete it, or give another --out."
+        in run(tiny_bundle)
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "many photos are answered into a table; give --out answers.csv"),
-        (("--out", "a.xlsx"), "a.xlsx is no table that can be written; name it .csv"),
-        (("--out", "a.csv", "--age", "3"), "--age is of one case"),
-        (("--out", "a.csv", "--summary", "a.txt"), "--summary a.txt is no page"),
-        (("more.jpg", "--out", "a.csv"), "--out takes one folder or table, and 2 came"),
+        ((), "and --out is missing; add --out answers.csv"),
+        (("--out", "a.xlsx"), "error: --out a.xlsx must end in .csv"),
+        (("--out", "a.csv", "--age", "3"), "--age describes one case"),
+        (("--out", "a.csv", "--summary", "a.txt"), "--summary a.txt must be"),
+        (
+            ("more.jpg", "--out", "a.csv"),
+            "--out works with one folder or one table of photos, not with 2 paths",
+        ),
     ],
 )
 def test_wrong_words_are_refused_before_a_bundle_is_loaded(

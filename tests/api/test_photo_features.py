@@ -96,7 +96,7 @@ def test_embeddings_are_those_that_the_answers_rest_on(loaded: Predictor) -> Non
     units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     joined = np.concatenate(units, axis=1) / np.sqrt(len(units))
     assert embeddings_ND == pytest.approx(joined, abs=1e-6)
-    with pytest.raises(skindx.UserError, match=r"no network 'other'; it has .+, "):
+    with pytest.raises(skindx.UserError, match=r"no network 'other'; give .+, "):
         model.embeddings(PHOTOS, member="other")
 
 
@@ -140,18 +140,18 @@ def test_wrong_arguments_are_one_sentence(loaded: Predictor) -> None:
     logits = model.logits(PHOTOS[:2])
     first, second = logits
     for given, said in (
-        ({first: logits[first]}, "logits of each network"),
-        ({**logits, "other": logits[first]}, "logits of each network"),
-        ({first: logits[first], second: logits[second][:1]}, "give N x "),
-        ({name: rows[:, :2] for name, rows in logits.items()}, "give N x "),
+        ({first: logits[first]}, "of each network"),
+        ({**logits, "other": logits[first]}, "of each network"),
+        ({first: logits[first], second: logits[second][:1]}, "for each photo and"),
+        ({name: rows[:, :2] for name, rows in logits.items()}, "for each photo and"),
     ):
         with pytest.raises(skindx.UserError, match=said):
             model.calibrated(given)
-    with pytest.raises(skindx.UserError, match="several photos"):
+    with pytest.raises(skindx.UserError, match="the photos are not a list"):
         model.logits("photo.jpg")
     with pytest.raises(skindx.UserError, match="at least 1"):
         model.embeddings(PHOTOS, batch=0)
-    with pytest.raises(skindx.UserError, match="unknown keyword 'membr'"):
+    with pytest.raises(skindx.UserError, match="has no keyword 'membr'"):
         model.embeddings(PHOTOS, membr="a")  # type: ignore[call-arg]
 
 

@@ -113,11 +113,11 @@ def test_an_import_is_quick_and_loads_no_torch() -> None:
 
 
 def test_an_unknown_keyword_is_one_sentence() -> None:
-    with pytest.raises(UnknownKeyword, match=r"^load: unknown keyword 'diges'; did you mean 'dig"):
+    with pytest.raises(UnknownKeyword, match=r"^load has no keyword 'diges'; did you mean 'dig"):
         skindx.load("bundle", diges="ab")
-    with pytest.raises(TypeError, match=r"^evaluate: unknown keyword 'on'; Valid: bundle, dataset"):
+    with pytest.raises(TypeError, match=r"^evaluate has no keyword 'on'; Valid: bundle, dataset"):
         skindx.evaluate("bundle", "data", on="test")
-    with pytest.raises(UnknownKeyword, match=r"^torch: unknown keyword 'transforms'; did you mean"):
+    with pytest.raises(UnknownKeyword, match=r"^torch has no keyword 'transforms'; did you mean"):
         skindx.Dataset.torch(None, transforms=None)
     with pytest.raises(skindx.UserError, match="no-such"):
         skindx.load("no-such")
@@ -134,7 +134,7 @@ def test_editors_know_the_facts_that_are_taken() -> None:
 def test_wrong_ways_to_load_and_to_name_a_photo_say_what_to_do(tmp_path: Path) -> None:
     bundle = Path(__file__).parents[1] / "fixtures" / "v0_2" / "whole" / "bundle"
     for path, options, said in (
-        (bundle, {"backend": "tensorrt"}, "no backend 'tensorrt'; give auto, eager, onnx"),
+        (bundle, {"backend": "tensorrt"}, "no backend 'tensorrt'; choose one of auto, eager, onnx"),
         (bundle / "bundle.json", {}, f"give {bundle}."),
         (bundle.parent, {}, f"give {bundle}."),
     ):

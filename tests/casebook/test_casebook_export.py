@@ -14,8 +14,9 @@ from kept_cases import answer
 from PIL import Image
 from typer.testing import CliRunner
 
-from skindx.casebook.casebook import LICENCE, Casebook, export
-from skindx.casebook.kept_case import Outside
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.casebook_export import LICENCE, export
+from skindx.casebook.findings import Outside
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
@@ -38,7 +39,7 @@ def confirmed_cases(book: Casebook, patients: int) -> None:
                 train=True,
             )
             if number < patients - 1:
-                how = ("histopathology", "clinical opinion", "")[number // 2 % 3]
+                how = {2: "clinical opinion", 3: ""}.get(number, "histopathology")
                 label, note = KEYS[number % 2], "a private note"
                 book.confirm("ann", case, label, note, KEYS, version=1, confirmed_by=how)
 
@@ -59,9 +60,12 @@ def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
     assert {record.label for record in records} == set(KEYS)
     assert {record.licence for record in records} == {LICENCE}
     assert {record.skin_type for record in records} == {None, 4}
-    # An opinion alone confirms nothing, so it trains nothing.
-    assert "Left out: 4 with a clinical opinion that nothing confirmed." in done.output
-    assert Counter(record.confirmed_by for record in records) == {"histopathology": 8, "": 4}
+    # Neither an opinion nor a diagnosis without its basis is confirmed, so none of them trains.
+    assert (
+        "Left out: 2 with a clinical opinion that nothing confirmed, 2 with a diagnosis whose "
+        "basis is not stated."
+    ) in " ".join(done.output.split())
+    assert Counter(record.confirmed_by for record in records) == {"histopathology": 12}
     splits: dict[str, set[str]] = {}
     for record in records:
         splits.setdefault(record.group, set()).add(record.split)
@@ -122,7 +126,8 @@ def test_nothing_trains_without_consent_to_it_or_outside_of_the_classes(tmp_path
         words = {"patient": "P-9", "lesion": "leg", "consent": True, "train": train}
         case = book.keep("ann", answer(seed), **words)  # type: ignore[arg-type]
         label = "" if outside else "Nevus"
-        book.confirm("ann", case, label, "", KEYS, version=1, outside=outside)
+        how = "" if outside else "histopathology"
+        book.confirm("ann", case, label, "", KEYS, version=1, outside=outside, confirmed_by=how)
     done = CliRunner().invoke(
         app, ["casebook", "export", str(tmp_path / "cases.db"), "--out", str(tmp_path / "out")]
     )

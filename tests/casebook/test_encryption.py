@@ -34,7 +34,15 @@ def keep(book: Casebook, seed: int = 1) -> str:
     case = book.keep(
         "ann", answer(seed), patient="P-017", lesion="left forearm", consent=True, train=True
     )
-    book.confirm("ann", case, "Nevus", "excised in May", ("Nevus",), version=1)
+    book.confirm(
+        "ann",
+        case,
+        "Nevus",
+        "excised in May",
+        ("Nevus",),
+        version=1,
+        confirmed_by="histopathology",
+    )
     return case
 
 
@@ -115,20 +123,20 @@ def test_a_missing_or_wrong_key_file_is_refused_and_none_is_made(tmp_path: Path)
     keys = tmp_path / "cases.db.keys"
     keys.rename(tmp_path / "moved")
     for _ in range(2):
-        with pytest.raises(UserError, match=r"key file .*cases\.db\.keys .*missing.*bring it back"):
+        with pytest.raises(UserError, match=r"key file .*cases\.db\.keys .*missing.*restore it"):
             Casebook.open(tmp_path / "cases.db")
     with pytest.raises(UserError, match="missing"):
         book.lesions("ann")
     assert not keys.exists()
     other = Casebook.open(tmp_path / "other.db")
-    with pytest.raises(UserError, match="belongs to another case book"):
+    with pytest.raises(UserError, match="belong to the case book"):
         Casebook.open(tmp_path / "cases.db", keys=other.keys.path)
-    with pytest.raises(UserError, match="belongs to another case book"):  # of an encrypted one
+    with pytest.raises(UserError, match="belong to the case book"):  # of an encrypted one
         Casebook.open(tmp_path / "new.db", keys=tmp_path / "moved")
     for broken in (b"", b"no json\n", (tmp_path / "moved").read_bytes()[:100], b"\0" * 400):
         keys.write_bytes(broken)
         keys.chmod(0o600)
-        with pytest.raises(UserError, match="no key file of a case book"):
+        with pytest.raises(UserError, match="is not a valid key file; restore"):
             Casebook.open(tmp_path / "cases.db")
         assert keys.read_bytes() == broken
     keys.unlink()

@@ -38,9 +38,9 @@ def keep(book: Casebook, scan: Path, owner: str = "ann", view: str = "back") -> 
 def test_a_kept_scan_comes_back_as_it_was(book: Casebook, visits: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="without consent"):
         book.scans.keep("ann", visits[0], patient="P-1", view="back", consent=False)
-    with pytest.raises(UserError, match="the view has no name"):
+    with pytest.raises(UserError, match="The view has no name"):
         book.scans.keep("ann", visits[0], patient="P-1", view=" ", consent=True)
-    with pytest.raises(UserError, match="holds no scan"):
+    with pytest.raises(UserError, match="is not the folder of a scan"):
         book.scans.keep("ann", visits[0].parent, patient="P-1", view="back", consent=True)
     assert book.scans.scans(None) == []
     scan = keep(book, visits[0])
@@ -100,7 +100,7 @@ def test_two_scans_of_a_view_are_compared(
     assert list(tmp_path.glob("skindx-compare-*")) == []
     other = keep(book, visits[1], view="chest")
     for pair, said in (
-        ((first, first), "the same scan twice"),
+        ((first, first), "twice, so choose two different scans"),
         ((first, other), "different patients or views"),
         ((first, "0" * 32), "not in the case book"),
     ):
@@ -145,6 +145,6 @@ def test_scans_are_compared_with_consent_to_it_alone(
 ) -> None:
     first = keep(book, visits[0])
     second = book.scans.keep("ann", visits[1], patient="P-1", view="back", consent=True)
-    refused = pytest.raises(UserError, match="kept without consent to compare")
+    refused = pytest.raises(UserError, match="without consent to comparison")
     with refused, compared(book.scans, "ann", first, second):
         pass

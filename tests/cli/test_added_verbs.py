@@ -62,7 +62,7 @@ def test_a_lab_of_another_version_is_refused(skindx: Skindx, add: Add) -> None:
     add("skindx-bench", "0.0.9", "bench", "older_lab", GREETING)
     code, printed, err = skindx("bench", "startup")
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert f"skindx-bench has version 0.0.9, and this is skindx {__version__}" in err
+    assert f"skindx-bench has version 0.0.9, but skindx has version {__version__}" in err
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_lab_of_another_version_is_refused(skindx: Skindx, add: Add) -> None:
         ("broken_verb", "import no_such_module", "ModuleNotFoundError: No module named"),
         ("raising_verb", "raise RuntimeError('two\\nlines')", "RuntimeError: two lines"),
         ("empty_verb", "", "AttributeError"),
-        ("odd_verb", "app = 7", "is a int and no typer.Typer"),
+        ("odd_verb", "app = 7", "is a int, not a typer.Typer"),
     ],
 )
 def test_a_verb_that_cannot_be_imported_is_one_sentence(

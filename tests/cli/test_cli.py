@@ -120,7 +120,10 @@ def test_a_wrong_folder_is_named_and_the_right_one_too(
         (("diagnose", run, photo), f"give {bundle}."),
         (("diagnose", bundle / "bundle.json", photo), f"give {bundle}."),
         (("diagnose", data, photo), f"give {bundle}."),
-        (("diagnose", photo, bundle), f"{bundle} is a bundle; it comes first"),
+        (
+            ("diagnose", photo, bundle),
+            f"the bundle must come before the photos; run `skindx diagnose {bundle}",
+        ),
         (("review", run), f"give {data}."),
         (("review", data / "manifest.parquet"), f"give {data}."),
         (("review", bundle), f"give {data}."),

@@ -79,19 +79,22 @@ def test_freeze_and_resplit(skindx: Skindx, images: Path, data: Path, tmp_path: 
     ("arguments", "said"),
     [
         (("build", "--out", "x"), "build --help"),
-        (("build", "PICTURES", "--out", "x", "--diff", "old"), "--diff is gone since 1.0: compare"),
+        (
+            ("build", "PICTURES", "--out", "x", "--diff", "old"),
+            "--diff was removed in skindx 1.0; compare",
+        ),
         (
             ("build", "PICTURES", "--out", "x", "--freeze", "DATA", "--resplit"),
-            "leave out --resplit",
+            "remove --resplit",
         ),
         (("build", "PICTURES", "--out", "x", "--freeze", "nowhere"), "nowhere does not exist"),
-        (("remove", "DATA"), "give --url URL or --sha SHA256"),
-        (("remove", "nowhere", "--sha", "a" * 64), "is no dataset"),
-        (("remove", "DATA", "--url", "http://x"), "knows no image of the URL"),
+        (("remove", "DATA"), "add --url URL or --sha SHA256"),
+        (("remove", "nowhere", "--sha", "a" * 64), "is not a dataset"),
+        (("remove", "DATA", "--url", "http://x"), "has no image of the URL"),
         (("remove", "DATA", "--url", "Acne/1.png", "--bundle", "no"), "bundle no does not exist"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no was not written by"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "DATA"), "was not written by"),
-        (("gallery", "DATA"), "is gone since 1.0: `skindx review DATASET` shows the images"),
+        (("gallery", "DATA"), "was removed in skindx 1.0; run `skindx review DATASET`"),
     ],
 )
 def test_mistakes_are_one_sentence_and_change_nothing(
@@ -259,7 +262,8 @@ def test_a_folder_below_a_file_is_one_sentence(
     file.write_text("mine")
     for verb in (("build", images), (*PUBLISH, data)):
         code, _, err = skindx(*verb, "--out", file / "out")
-        assert (code, err) == (2, f"error: {file} is a file, and a folder is needed there.\n")
+        assert code == 2
+        assert err == (f"error: {file} is a file, not a folder; give another folder.\n")
     assert file.read_text() == "mine"
 
 

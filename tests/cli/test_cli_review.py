@@ -26,13 +26,16 @@ def test_labels_are_reviewed(skindx: Skindx, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
-        (("audit", "nowhere"), "no dataset"),
-        (("audit", "{data}", "--labels", "--off-topic"), "audits of their own"),
+        (("audit", "nowhere"), "not a dataset"),
+        (("audit", "{data}", "--labels", "--off-topic"), "cannot be given together"),
         (("audit", "{data}", "--labels"), "skindx dedup embed"),
-        (("audit", "{data}", "--labels", "--weights", "w"), "--weights is gone since 1.0: `skindx"),
+        (
+            ("audit", "{data}", "--labels", "--weights", "w"),
+            "--weights was removed in skindx 1.0; give",
+        ),
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
-        (("dedup", "embed", "{data}"), "trained network"),
-        (("dedup", "embed", "{data}", "--weights", "no.pth"), "no.pth do not exist"),
+        (("dedup", "embed", "{data}"), "one trained network"),
+        (("dedup", "embed", "{data}", "--weights", "no.pth"), "file of weights no.pth"),
     ],
 )
 def test_a_mistake_is_one_sentence(

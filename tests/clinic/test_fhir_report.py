@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -62,8 +63,8 @@ def test_the_example_that_was_checked_by_hand() -> None:
 # https://hl7.org/fhir/R4/: every element that a resource or data type of ours may have there.
 R4 = {
     "Bundle": "resourceType type timestamp entry",
-    "DiagnosticReport": "contained _effectiveDateTime text identifier basedOn status "
-    "category code subject encounter effectiveDateTime effectivePeriod issued performer "
+    "DiagnosticReport": "language extension contained _effectiveDateTime text identifier basedOn "
+    "status category code subject encounter effectiveDateTime effectivePeriod issued performer "
     "resultsInterpreter specimen result imagingStudy media conclusion conclusionCode presentedForm",
     "Observation": "identifier basedOn partOf status category code subject focus encounter issued "
     "performer valueQuantity valueCodeableConcept valueString valueBoolean dataAbsentReason "
@@ -83,7 +84,8 @@ R4 = {
 PARTS = {
     "entry": "fullUrl resource",
     "_effectiveDateTime": "extension",
-    "extension": "url valueCode",
+    "extension": "url valueCode valueReference",
+    "valueReference": "reference type identifier display",
     "text": "status div",
     "coding": "system version code display userSelected",
     "component": "code valueQuantity valueCodeableConcept valueString valueRange dataAbsentReason "
@@ -262,19 +264,64 @@ def test_a_diagnosis_of_a_clinician_amends_the_report() -> None:
     )
     (code,) = report["conclusionCode"]
     assert code["coding"][0]["code"] == "D22.9"
-    for said in ("This report is amended", "Recorded by (login): ann.", "26 November 2026, 12:00"):
+    for said in ("This report is amended", "Recorded by: login ann.",
+                 "What the software had advised"):  # fmt: skip
         assert said in report["text"]["div"]
     made = json.loads(fhir_json(diagnosed(), None, WHEN, filing=filing))
     recorded = observation(made, "recorded-diagnosis")
     assert recorded["status"] == "final"
-    assert observation(made, "conditions")["status"] == "preliminary"
+    assert observation(made, "conditions")["status"] == "amended"
+    assert observation(made, "photo-valid")["status"] == "amended"
     (patient,) = resources(made, "Patient")
     assert patient["identifier"] == [{"value": "P-017"}]
     opinion = replace(NEVUS, confirmed_by="", opinion=True)
     said = report_on(diagnosed(), Filing(recorded=opinion))
     assert said["status"] == "amended"
     assert "conclusionCode" not in said
-    assert "clinical opinion, which nothing confirmed" in said["conclusion"]
+    assert "clinical opinion, not confirmed" in said["conclusion"]
+
+
+def test_a_corrected_report_replaces_the_version_before_it() -> None:
+    melanoma = RecordedDiagnosis(
+        "Melanoma", "C43.9", "histopathology", who="ann", when=WHEN + timedelta(seconds=191),
+        replaced=WHEN + timedelta(seconds=195), replaced_by="ben",
+    )  # fmt: skip
+    nevus = replace(NEVUS, who="ben", when=melanoma.replaced)
+    filings = [
+        Filing("P-017"),
+        Filing("P-017", recorded=replace(melanoma, replaced=None, replaced_by="")),
+        Filing("P-017", recorded=nevus, earlier=(melanoma,)),
+        Filing("P-017", earlier=(melanoma, replace(nevus, replaced=WHEN + timedelta(minutes=9)))),
+    ]
+    reports = [report_on(diagnosed(), filing) for filing in filings]
+    answers, names = zip(
+        *([one["value"] for one in each["identifier"]] for each in reports), strict=True
+    )
+    assert len(set(answers)) == 1
+    assert len(set(names)) == 4
+    assert "extension" not in reports[0]
+    for before, report in zip(names, reports[1:], strict=False):
+        (extension,) = report["extension"]
+        assert extension["valueReference"]["identifier"]["value"] == before
+        assert unknown_to_r4(report) == []
+    assert [one["status"] for one in reports] == ["preliminary", *["amended"] * 3]
+    assert reports[2]["issued"] == "2026-11-26T12:03:15Z"
+    for said in ("It replaces the report of 26 November 2026, 12:03:11 UTC.",
+                 "Recorded by: login ben.",
+                 "This replaces Melanoma (C43.9), confirmed by histopathology, so check the "
+                 "pathology report.",
+                 "Diagnosis before: Melanoma (C43.9), confirmed by histopathology, recorded 26 "
+                 "November 2026, 12:03:11 UTC, by login ann."):  # fmt: skip
+        assert said in reports[2]["text"]["div"]
+    assert "took the recorded diagnosis back" in reports[3]["text"]["div"]
+    assert "so check the pathology report." in reports[3]["text"]["div"]
+    assert "pathology report" not in reports[1]["text"]["div"]
+    assert "conclusionCode" not in reports[3]
+    unsaid = replace(nevus, confirmed_by="")
+    assert (
+        "Nevus (mole) (D22.9), basis not stated."
+        in report_on(diagnosed(), Filing(recorded=unsaid))["conclusion"]
+    )
 
 
 @given(
@@ -301,7 +348,9 @@ def test_a_conclusion_has_at_most_sixty_words(
     )  # fmt: skip
     said = conclusion(diagnosis, Filing(recorded=recorded))
     assert len(said.split()) <= 60
-    assert catalogue.text(urgency) in said
+    confirmed = recorded is NEVUS
+    assert (catalogue.text(urgency) in said) != confirmed  # no two instructions at once
+    assert ("Before that, the software had advised" in said) == confirmed
     assert catalogue.text("cannot_rule_out") in said
 
 
@@ -342,7 +391,9 @@ def test_each_photo_has_its_validity_and_may_come_along() -> None:
 def test_an_error_is_an_outcome_with_an_issue_a_photo() -> None:
     from fhir.resources.R4B.operationoutcome import OperationOutcome
 
-    refused = Refused.of([Refusal(1, "blur", "Too blurred."), Refusal(0, "light", "Too dark.")], 2)
+    refused = Refused.from_photos(
+        [Refusal(1, "blur", "Too blurred."), Refusal(0, "light", "Too dark.")], 2
+    )
     for made in (outcome(422, str(refused), refused), outcome(503, "Busy."), outcome(406, "No.")):
         OperationOutcome.model_validate(made)
         assert unknown_to_r4(made) == []

@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,9 @@ from clinical_answers import WHEN, answered, diagnosed
 from painted_answers import jpeg, plain
 from PIL import Image
 
+from skindx.clinic.report_files import ReportFiles, dicom_files, subject_of
 from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap_photo
-from skindx.clinic.structured_report import (
-    ReportFiles,
-    dicom_files,
-    structured_report,
-    subject_of,
-)
+from skindx.clinic.structured_report import structured_report
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
@@ -254,21 +251,21 @@ def test_wrapped_photos_are_of_the_study_that_is_named_or_of_the_dicom_photo() -
 
 @pytest.mark.parametrize("patient_id", ["a\\b", "x" * 65, "a\x1bb"])
 def test_an_identifier_that_no_record_holds_is_refused(patient_id: str) -> None:
-    with pytest.raises(UserError, match="cannot stand in a record"):
+    with pytest.raises(UserError, match="cannot be stored in DICOM"):
         Named(patient_id)
 
 
 @pytest.mark.parametrize("uid", ["1", "1.02", "1.2.", "a.b", "1.\u0663", "1." + "2" * 64])
 def test_what_is_no_uid_is_refused(uid: str) -> None:
-    with pytest.raises(UserError, match="no UID of a study"):
+    with pytest.raises(UserError, match="not a study"):
         Named("p", uid)
 
 
 def test_a_report_without_patient_or_study_is_refused() -> None:
-    with pytest.raises(UserError, match=r"photo 1 is no DICOM file, .* give --patient-id"):
+    with pytest.raises(UserError, match=r"photo 1 is not a DICOM file, so its patient"):
         ReportFiles(dicom_sr=Path("sr.dcm")).check([jpeg(90, 70)])
     nameless = DicomFacts("photograph", "XC", 9, 9, identity=DicomIdentity(study_uid="1.2"))
-    with pytest.raises(UserError, match="photo 2 names no series UID"):
+    with pytest.raises(UserError, match="photo 2 has no series UID"):
         check_identity([OLD, nameless], Named())
 
 
@@ -285,13 +282,13 @@ def test_no_photo_and_no_other_report_is_replaced(tmp_path: Path) -> None:
             files.check([b""], paths)
     with pytest.raises(UserError, match="is a folder; give a file"):
         ReportFiles(pdf=tmp_path).check([b""], [photo])
-    with pytest.raises(UserError, match="give --fhir or --dicom-sr too"):
+    with pytest.raises(UserError, match="with --fhir or --dicom-sr"):
         ReportFiles(named=JANE, pdf=report).check([b""], [photo])
 
 
 def test_photos_of_another_patient_are_refused() -> None:
     wrapped, _ = wrap_photo(jpeg(90, 70), 1, HERS, Patient())
-    with pytest.raises(UserError, match="photo 1 is of another patient"):
+    with pytest.raises(UserError, match="photo 1 belongs to another patient"):
         ReportFiles(fhir=Path("report.json"), named=Named("MRN-2")).check([wrapped])
 
 
@@ -353,6 +350,31 @@ def test_an_amended_report_says_what_a_clinician_recorded() -> None:
     filing = Filing("4711", "arm", kept=True, recorded=recorded)
     made = structured_report(diagnosed(), [OLD], None, WHEN, filing)
     record = record_of(dcmread(io.BytesIO(made)))
-    for line in ("This report is amended", "Nevus (mole) (D22.9)", "Recorded by (login): ann.",
+    for line in ("This report is amended", "Nevus (mole) (D22.9)", "Recorded by: login ann.",
+                 "No clinician has verified this document.",
                  "confirmed by histopathology", "Recorded on: 26 November 2026"):  # fmt: skip
         assert line in record
+
+
+def test_an_amended_report_names_the_one_before_it() -> None:
+    from pydicom import dcmread
+
+    filing = Filing("4711", "arm", kept=True)
+    amended = replace(filing, recorded=RecordedDiagnosis("Nevus (mole)", opinion=True))
+    first, last = (
+        dcmread(io.BytesIO(structured_report(diagnosed(), [OLD], None, WHEN, one)))
+        for one in (filing, amended)
+    )
+    assert last.PatientAge == "054Y"
+    assert "PredecessorDocumentsSequence" not in first
+    (study,) = last.PredecessorDocumentsSequence
+    (series,) = study.ReferencedSeriesSequence
+    (document,) = series.ReferencedSOPSequence
+    assert study.StudyInstanceUID == first.StudyInstanceUID == last.StudyInstanceUID
+    assert series.SeriesInstanceUID == first.SeriesInstanceUID == last.SeriesInstanceUID
+    assert document.ReferencedSOPInstanceUID == first.SOPInstanceUID != last.SOPInstanceUID
+    assert document.ReferencedSOPClassUID == first.SOPClassUID
+    assert first.PreliminaryFlag == "PRELIMINARY"
+    assert "PreliminaryFlag" not in last  # the text says that it is amended
+    for report in (first, last):
+        assert (report.CompletionFlag, report.VerificationFlag) == ("COMPLETE", "UNVERIFIED")

@@ -34,7 +34,7 @@ def test_a_tree_by_hand() -> None:
 
 
 def test_more_colors_than_ranks_are_refused() -> None:
-    with pytest.raises(ValueError, match="4 colors need as many ranks, and there are 3"):
+    with pytest.raises(ValueError, match="4 colors need at least 4 ranks, but there are 3"):
         color_trees(3, 4)
 
 

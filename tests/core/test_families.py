@@ -51,8 +51,8 @@ def test_a_kind_of_another_distribution_is_in_settings_and_page(tmp_path: Path) 
     answers = ask_beside_toys(tmp_path, groups, code)
     assert answers["kinds"] == ["toy", "toyform"]
     broken, gone = answers["refusals"]
-    assert "exchange 'broken' comes from toys, which cannot be imported" in broken
-    assert "'gone' is no kind; " in gone
+    assert "exchange 'broken' comes from the package toys, which cannot be imported" in broken
+    assert "'gone' is not a valid kind; " in gone
     page = answers["page"]
     assert "| `toy` | Sends a tenth of everything" in page
     assert "Doe 2020, arXiv 2001.00001" in page

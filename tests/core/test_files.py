@@ -46,7 +46,7 @@ def test_one_writer_at_a_time_and_a_kill_sets_it_free(tmp_path: Path, name: str)
     with holder.stdout:
         assert holder.stdout.readline() == b"held\n"
         with (
-            pytest.raises(UserError, match=f"another build is at work in {path}"),
+            pytest.raises(UserError, match=f"another build is running in {path}"),
             only_writer(path, "build", wait_s=0),
         ):
             pass
@@ -224,7 +224,11 @@ def test_what_file_managers_leave_is_no_file_of_ours(tmp_path: Path) -> None:
 def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "nowhere").symlink_to("gone")
-    for out, why in (("file", "is a file"), ("file/x/y", "is a file"), ("nowhere", "a link that")):
+    for out, why in (
+        ("file", "is a file"),
+        ("file/x/y", "is a file"),
+        ("nowhere", "a symbolic link to"),
+    ):
         with pytest.raises(UserError, match=why):
             PLAY.check(tmp_path / out)
     (tmp_path / "new").mkdir()
@@ -232,7 +236,7 @@ def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path)
     (tmp_path / "new/energy.json").write_text("")
     PLAY.check(tmp_path / "new")
     PLAY.check(tmp_path / "not" / "there")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         write_play(Path("/proc/nobody makes folders here"))
 
 

@@ -41,7 +41,9 @@ def test_an_unknown_kind_lists_the_valid_ones_and_a_former_one_says_what_to_do()
         {"apple": FRUIT + "Apple"},
         gone={"plum": "plum is gone: take apple"},
     )
-    with pytest.raises(UserError, match=r"'aple' is no fruit; did you mean 'apple'\? Valid: apple"):
+    with pytest.raises(
+        UserError, match=r"'aple' is not a valid fruit; did you mean 'apple'\? Valid: apple"
+    ):
         family.load("aple")
     with pytest.raises(UserError, match=r"plum is gone: take apple\."):
         family.load("plum")
@@ -102,11 +104,12 @@ def test_an_entry_point_joins_the_family_and_a_broken_one_is_one_sentence(tmp_pa
     assert summaries == {"plum": "Grows here.", "pear": "Grows elsewhere."}
     assert (plum, pear) == ("plum", "pear")
     assert (
-        "fruit 'rotten' comes from toy-fruits, which cannot be imported (ModuleNotFound" in rotten
+        "fruit 'rotten' comes from the package toy-fruits, which cannot be imported (ModuleNotFound"
+        in rotten
     )
     assert rotten.endswith("update or uninstall toy-fruits.")
     assert "\n" not in rotten
-    assert "'fig' is no kind; " in fig
+    assert "'fig' is not a valid kind; " in fig
     assert "Valid: plum, pear" in fig
 
 
@@ -132,7 +135,9 @@ def test_settings_that_name_a_missing_kind_say_what_to_install() -> None:
         with pytest.raises(ValidationError, match="needs skindx-methods, which is not installed"):
             checked.validate_python({"kind": "factored"})
         if not kinds:
-            with pytest.raises(ValidationError, match="'odd' is no exchange; none is installed"):
+            with pytest.raises(
+                ValidationError, match="'odd' is not a valid exchange; none is installed"
+            ):
                 checked.validate_python({"kind": "odd"})
             with pytest.raises(ValidationError, match="exchange 'factored' needs skindx-methods"):
                 checked.validate_python({"tune": False})

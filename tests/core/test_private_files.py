@@ -18,10 +18,11 @@ from scan_folders import small_visit, visits_of
 from skin_photo import skin_photo
 
 from skindx.api import answer_file
-from skindx.casebook.casebook import Casebook, export
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.casebook_export import export
 from skindx.cli.scan import AskAboutRulers
+from skindx.clinic.report_files import ReportFiles
 from skindx.clinic.source_photos import Named
-from skindx.clinic.structured_report import ReportFiles
 from skindx.core.atomic_files import FolderKind
 from skindx.core.private_files import (
     make_private,
@@ -100,7 +101,7 @@ def _reports(out: Path) -> None:
 def _book(out: Path) -> None:
     book = Casebook.open(out / "cases.db")
     case = book.keep("ann", answer(1), patient="P", lesion="arm", consent=True, train=True)
-    book.confirm("ann", case, "Nevus", "", ("Nevus",), version=1)
+    book.confirm("ann", case, "Nevus", "", ("Nevus",), version=1, confirmed_by="histopathology")
     export(book.all_cases(), out / "export", book.export_key())
     write_private(out / "book.json", "{}")
     book.delete("ann", case)

@@ -40,7 +40,7 @@ def test_a_verb_or_option_that_is_gone_says_what_to_do(name: str, skindx: Skindx
         assert code == 2, given
         said = " ".join(problem.split())
         assert said.startswith("error: ")
-        assert f"is gone since {REMOVED[f'verb {name}'].since}: " in said
+        assert f"was removed in skindx {REMOVED[f'verb {name}'].since}; " in said
         assert said.endswith(f"{REMOVED[f'verb {name}'].instead}.")
 
 
@@ -53,12 +53,15 @@ def test_a_key_or_value_that_is_gone_says_what_to_do(name: str, skindx: Skindx) 
         below = [f"{path}={value}", f"{path}.kind={value}"] if value else [f"{path}.a.b=1"]
         for given in below:
             code, _, problem = skindx(verb, "nowhere", "--set", given)
-            assert (code, f"is gone since {REMOVED[name].since}: " in problem) == (2, True), given
+            assert (code, f"was removed in skindx {REMOVED[name].since}; " in problem) == (
+                2,
+                True,
+            ), given
         raw: object = value or {"a": 1}
         for part in reversed(path.split(".")):
             raw = [raw] if part == "0" else {part: raw}
         assert isinstance(raw, dict)
-        with pytest.raises(UserError, match=r"file\.yaml: .*is gone since .*") as caught:
+        with pytest.raises(UserError, match=r"file\.yaml: .*was removed in skindx .*") as caught:
             ROOTS[root].parse(raw, "file.yaml")
         assert f"{REMOVED[name].instead}." in str(caught.value)
 

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from command_line import Skindx
@@ -15,7 +16,7 @@ from command_line import Skindx
 from skindx import __version__
 from skindx.cli import one_sentence
 from skindx.core import machine
-from skindx.core.machine import how_to_install, what_is_missing
+from skindx.core.machine import free_port, how_to_install, what_is_missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,3 +184,11 @@ def test_a_module_that_nobody_asked_for_before_is_a_sentence_too(
     assert capsys.readouterr().err.startswith("error: this needs numba, which is not installed")
     with pytest.raises(ModuleNotFoundError), one_sentence():
         raise ModuleNotFoundError("No module named 'skindx.x'", name="skindx.x")
+
+
+def test_a_port_that_another_address_holds_is_not_free() -> None:
+    """Ranks listen at all addresses, and a listener at any of them keeps them out."""
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        with patch("random.SystemRandom.sample", return_value=[port]):
+            assert free_port() != port

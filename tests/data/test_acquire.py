@@ -236,5 +236,5 @@ def test_two_runs_do_not_write_into_one_dataset(
     monkeypatch.setattr("skindx.data.ledger._WAIT_S", 0.2)
     with (tmp_path / LEDGER).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another crawl is at work in"):
+        with pytest.raises(UserError, match="another crawl is running in"):
             acquire([AtlasSource(kind="atlas", start="http://a.org/")], FetchSettings(), tmp_path)

@@ -69,21 +69,24 @@ def test_undoing_all_leaves_no_answer_and_a_new_reader_sees_the_same(
     log = AnswerLog(folder)
     for number, verdict in enumerate(verdicts):
         log.add((A,), answer_now(verdict, "me", note='a "note",\nof two lines'), number)
-        assert AnswerLog(folder).of("image", (A,)) == log.of("image", (A,))
+        assert AnswerLog(folder).latest("image", (A,)) == log.latest("image", (A,))
     for before in reversed(range(len(verdicts))):
         log.restore("image", (A,), before, "me")
-        now = AnswerLog(folder).of("image", (A,))
+        now = AnswerLog(folder).latest("image", (A,))
         assert (now.verdict if now else None) == (verdicts[before - 1] if before else None)
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (f"{A},perhaps", "line 2: the verdict 'perhaps' is none of keep, withhold, remove"),
-        ("abc123,keep", "line 2: 'abc123' is no whole SHA-256"),
-        (f"{A},same", "line 2: '' is no whole SHA-256"),
-        (f"{A},relabel", "line 2: the verdict relabel needs a class"),
-        (f"{A},undone", "line 2: the verdict 'undone'"),
+        (
+            f"{A},perhaps",
+            "line 2: the verdict 'perhaps' is unknown; write one of keep, withhold, remove",
+        ),
+        ("abc123,keep", "line 2: 'abc123' is not a SHA-256"),
+        (f"{A},same", "line 2: '' is not a SHA-256"),
+        (f"{A},relabel", "line 2: the verdict relabel needs the correct class"),
+        (f"{A},undone", "line 2: the verdict 'undone' is unknown"),
     ],
 )
 def test_what_cannot_be_understood_is_named(tmp_path: Path, rows: str, message: str) -> None:
@@ -91,7 +94,7 @@ def test_what_cannot_be_understood_is_named(tmp_path: Path, rows: str, message: 
     with pytest.raises(UserError, match=message):
         AnswerLog(tmp_path)
     (tmp_path / DECISIONS).write_text("sha,verdict\n")
-    with pytest.raises(UserError, match="needs the columns sha256 and verdict"):
+    with pytest.raises(UserError, match="the names sha256 and verdict"):
         AnswerLog(tmp_path)
 
 
@@ -123,7 +126,7 @@ def test_who_answers_what_another_answered_since_is_told(tmp_path: Path) -> None
     assert read_decisions(tmp_path)[A].by == "Dr. B"
     mine.take_changes()
     mine.add((A,), answer_now("keep", "Dr. A"), 1)
-    assert theirs.of("image", (A,)) != mine.of("image", (A,))
+    assert theirs.latest("image", (A,)) != mine.latest("image", (A,))
     theirs.refresh()
     assert theirs.take_changes() == [(A,), (A,)]
     with pytest.raises(AnsweredMeanwhileError, match=r"Dr\. A has answered 'keep'"):
@@ -147,14 +150,14 @@ def test_no_row_of_three_processes_is_lost(tmp_path: Path) -> None:
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     log = AnswerLog(tmp_path)
     assert {log.revision("image", (f"{number:064x}",)) for number in range(60)} == {3}
-    assert log.of("image", (A,)) == ReviewAnswer("remove")
+    assert log.latest("image", (A,)) == ReviewAnswer("remove")
 
 
 def test_a_link_in_a_strangers_dataset_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine\n")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / DECISIONS).symlink_to(tmp_path / "outside")
-    with pytest.raises(UserError, match=r"needs the columns"):
+    with pytest.raises(UserError, match=r"has missing columns"):
         AnswerLog(tmp_path / "data")
     (tmp_path / "outside").write_text("")
     with pytest.raises(UserError, match="is no plain file"):

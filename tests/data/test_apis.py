@@ -215,7 +215,7 @@ def test_isic_may_not_lead_out_of_its_api() -> None:
     (page,) = source.begin()
     found = {"files": {"full": {"url": "https://a.org/1.jpg"}}}
     for next_page in ("http://169.254.169.254/", "https://api.isic-archive.com/admin/", "x:y"):
-        with pytest.raises(UnreadablePageError, match="not the API"):
+        with pytest.raises(UnreadablePageError, match="not part of the API"):
             read(source, page, {"results": [found], "next": next_page})
 
 

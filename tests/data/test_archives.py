@@ -85,8 +85,8 @@ def test_a_member_twice_a_password_and_a_damaged_archive_are_one_sentence(tmp_pa
     locked[6] |= 1
     locked[locked.index(b"PK\x01\x02") + 8] |= 1
     for data, why in (
-        (out.getvalue(), "a.jpg twice, with other bytes"),
-        (bytes(locked), "has a password"),
+        (out.getvalue(), "two different files of the name 'a.jpg'"),
+        (bytes(locked), "is protected by a password"),
         (b"PK\x03\x04 no zip", "cannot be read as an archive"),
     ):
         (tmp_path / "x.zip").write_bytes(data)
@@ -117,7 +117,7 @@ def test_archives_nested_too_deep_are_refused(tmp_path: Path) -> None:
     for _ in range(4):
         data = zipped({"x.zip": data})
     (tmp_path / "x.zip").write_bytes(data)
-    with pytest.raises(UserError, match="archives in archives"):
+    with pytest.raises(UserError, match="archives inside archives"):
         source(tmp_path, "x.zip/x.zip/x.zip/x.zip/x.zip/{}.jpg", "a").preview()
 
 

@@ -81,7 +81,7 @@ def test_grey_images_and_channels_first(
 
 def test_pickles_are_never_loaded_and_other_lengths_are_named(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=PIXELS, labels=np.array([{}] * 6), names=np.arange(2))
-    with pytest.raises(UserError, match="no column 'labels'; it has images"):
+    with pytest.raises(UserError, match=r"no column 'labels'; set `columns\.label`"):
         files(path, {"file": "images", "label": "labels"}).lines()
     log = TableLog()
     assert len(list(read_table(path, NeededColumns(), None, log, every=True))) == 6

@@ -202,7 +202,7 @@ def test_cvat_of_others(tmp_path: Path) -> None:
     assert (polygon.image.boxes, polygon.image.refused) == ((), 1)
     assert (broken.image.boxes, broken.image.unread) == ((), 1)
     assert [(f.reason, f.first) for f in file.findings.list()] == [
-        ("box: xtl is no number", ("d.jpg",)),
+        ("box: xtl is not a number", ("d.jpg",)),
         ("an image of 0 x 80 pixels", ("e.jpg",)),
     ]
     assert [f.first for f in file.waiting.list()] == [("b.jpg",)]
@@ -213,10 +213,10 @@ def test_cvat_of_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("<annotations><track id='0'/></annotations>", "is for video; export from CVAT as"),
-        ("<annotations>", "cannot be read as CVAT's XML"),
+        ("<annotations><track id='0'/></annotations>", "is for video; export again in CVAT as"),
+        ("<annotations>", "is not valid XML"),
         ('<!DOCTYPE a [<!ENTITY x "y">]><annotations>&x;</annotations>', "declares a document"),
-        ("<annotation/>", "is <annotation>; export from CVAT as"),
+        ("<annotation/>", "is <annotation>; export again in CVAT as"),
     ],
 )
 def test_bad_cvat_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
@@ -227,7 +227,7 @@ def test_bad_cvat_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
         write_cvat(tmp_path / "b.xml", {}, ["a\0b"])
     assert not (tmp_path / "b.xml").exists()
     (tmp_path / "task.zip").touch()
-    with pytest.raises(UserError, match="is an archive; unpack it, and give the folder"):
+    with pytest.raises(UserError, match="is an archive; unpack it and give the unpacked folder"):
         format_of(tmp_path / "task.zip")
 
 
@@ -260,9 +260,11 @@ def test_fiftyone_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [[], {}, {"labels": []}, {"labels": {}, "classes": "mole"}])
 def test_bad_fiftyone_is_one_sentence(tmp_path: Path, content: object) -> None:
-    with pytest.raises(UserError, match="is no labels file of FiftyOne; it needs `labels`"):
+    with pytest.raises(
+        UserError, match="is not a labels file of FiftyOne; export the dataset again"
+    ):
         BoxSource(path=fiftyone(tmp_path / "x", content)).read()
-    with pytest.raises(UserError, match=r"holds no data/ and labels\.json"):
+    with pytest.raises(UserError, match=r"has no data/ and labels\.json"):
         BoxSource(path=tmp_path, kind="fiftyone").read()
 
 

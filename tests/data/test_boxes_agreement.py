@@ -89,7 +89,7 @@ def test_kappa_is_scikit_learns(said: list[tuple[str, str]]) -> None:
 def test_of_a_dataset(tmp_path: Path) -> None:
     built = box(0, 0, 10, 10)
     records = boxed_dataset(tmp_path, {0: (built,), 1: ()})
-    with pytest.raises(UserError, match=r"it has recipe \(2 images\)"):
+    with pytest.raises(UserError, match=r"name from: recipe \(2 images\)"):
         agree(tmp_path, ["Ann", "recipe"])
     rows = [
         Annotation(records[0].sha256, "recipe", "", (built,)),
@@ -99,7 +99,7 @@ def test_of_a_dataset(tmp_path: Path) -> None:
     write_annotations(tmp_path, rows)
     with pytest.raises(UserError, match="name two"):
         agree(tmp_path)
-    with pytest.raises(UserError, match="never looked at the same image"):
+    with pytest.raises(UserError, match="have not annotated the same images of"):
         agree(tmp_path, ["Ann", "Bob"])
     found = agree(tmp_path, ["Ann", "recipe"], draws=10)
     assert (found.images, found.matched) == (1, 1)

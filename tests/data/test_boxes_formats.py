@@ -302,9 +302,9 @@ def test_content_says_the_format(tmp_path: Path) -> None:
     assert format_of(tmp_path / "tasks.json") == "labelstudio"
     assert format_of(tmp_path / "yolo") == format_of(tmp_path / "yolo/data.yaml") == "yolo"
     assert format_of(tmp_path / "voc") == "voc"
-    with pytest.raises(UserError, match="holds neither"):
+    with pytest.raises(UserError, match="has no annotations in a known format"):
         format_of(tmp_path / "store")
-    with pytest.raises(UserError, match="is a file; YOLO is a folder"):
+    with pytest.raises(UserError, match="is a file; give the folder"):
         read_boxes(BoxSource(path=tmp_path / "coco.json", kind="yolo"))
     with pytest.raises(UserError, match="is a folder; give a JSON file"):
         read_boxes(BoxSource(path=tmp_path / "yolo", kind="coco"))
@@ -321,7 +321,7 @@ def test_content_says_the_format(tmp_path: Path) -> None:
 
 BAD = {
     "yolo no names": ("data.yaml", "nc: 2", "has no `names`"),
-    "yolo odd names": ("data.yaml", "names: {a: b}", "must be whole numbers"),
+    "yolo odd names": ("data.yaml", "names: {a: b}", "by whole numbers"),
     "yolo class": ("labels/a.txt", "9 0.5 0.5 0.5 0.5", "class 9 is not in `names`"),
     "yolo words": ("labels/a.txt", "0 zero 0.5 0.5 0.5", "must be `class x y width height`"),
     "yolo short": ("labels/a.txt", "0 0.5 0.5", "must be `class x y width height`"),
@@ -343,8 +343,8 @@ BAD = {
         "<a><size><width>9</width><height>5</height></size><object/></a>",
         "an object without name",
     ),
-    "tasks min": ("tasks.json", '[{"image": "a.jpg"}]', "is no Label Studio export"),
-    "tasks text": ("tasks.json", '["a.jpg"]', "is no Label Studio export"),
+    "tasks min": ("tasks.json", '[{"image": "a.jpg"}]', "is not an export of Label Studio"),
+    "tasks text": ("tasks.json", '["a.jpg"]', "is not an export of Label Studio"),
     "nested": ("coco.json", "[" * 100_000, "cannot be read as JSON"),
 }
 
@@ -366,7 +366,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path, name: str) -> None:
 
 def test_two_images_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
     twins = {"a.png": PLAIN["none.png"], "a.jpg": PLAIN["none.png"]}
-    with pytest.raises(UserError, match="would share one file"):
+    with pytest.raises(UserError, match="differ only in their ending"):
         write_voc(tmp_path, twins, dict.fromkeys(twins, tmp_path))
     odd = {"a.png": BoxedImage(9, 9, (Box(0, 0, 1, 1, "a\0b"),))}
     with pytest.raises(UserError, match="character that XML cannot"):

@@ -180,7 +180,7 @@ def test_a_dangerous_class_without_urgency_stops_every_kind_of_build(
         f"kind: huggingface, path: {shards}",
     ):
         recipe.write_text(f"name: n\nfetch: {{contact: me}}\nsources: [{{{source}}}]\n")
-        with pytest.raises(UserError, match="looks like a cancer and has no urgency"):
+        with pytest.raises(UserError, match="looks like a cancer but has no urgency"):
             build(load_build_settings(recipe), out)
         assert not out.exists()
     settings = load_build_settings(root, ["workers=1"], None, ["skin cancer=urgent"])
@@ -188,7 +188,7 @@ def test_a_dangerous_class_without_urgency_stops_every_kind_of_build(
     taxonomy = load_taxonomy(out / "taxonomy.yaml")
     assert taxonomy["skin_cancer"].urgency == "urgent"
     assert load_build_settings(out / "recipe.yaml").urgency == {"skin cancer": "urgent"}
-    with pytest.raises(UserError, match="not CLASS=urgent"):
+    with pytest.raises(UserError, match="write CLASS=urgent"):
         load_build_settings(root, [], None, ["melanoma=now"])
 
 
@@ -247,17 +247,17 @@ def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:
 
     wrong = tmp_path / "wrong.yaml"
     taxonomy_of(["acne", "wart"], "wrong")[0].save(wrong)
-    refused("wrong does not know the labels of 28 of 28", settings_for(root, taxonomy=str(wrong)))
+    refused("wrong does not have the labels of 28 of 28", settings_for(root, taxonomy=str(wrong)))
     refused("there is no taxonomy 'isic8'", settings_for(root, taxonomy="isic8"))
-    refused("lies in the source folder", settings_for(root), root / "out")
+    refused("lies inside the source folder", settings_for(root), root / "out")
     missing = settings_for(root, "boxes=nowhere.json")
     refused("does not exist; give a file or folder of boxes", missing)
     table = "groups.tables=[{path: no.csv, key_column: a, group_column: b}]"
     refused(r"no\.csv does not exist", settings_for(root, table))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    refused(r"holds other files \(thesis.tex\)", settings_for(root), tmp_path / "other")
-    refused("is a file; give --out", settings_for(root), tmp_path / "other" / "thesis.tex")
+    refused(r"has other files \(thesis.tex\)", settings_for(root), tmp_path / "other")
+    refused("is a file; give a new", settings_for(root), tmp_path / "other" / "thesis.tex")
 
 
 def test_sources_that_do_not_exist_or_make_no_sense_are_named(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_cleaning_that_leaves_one_class_is_refused(tmp_path: Path) -> None:
     fill(root / "acne", 5, 0)
     for n in range(3):
         save(root / "wart" / f"{n}.jpg", paint(30), quality=60 + 10 * n)
-    with pytest.raises(UserError, match=r"cleaning leaves 1 of 2 classes .*\(wart: 1 of 3"):
+    with pytest.raises(UserError, match=r"only 1 of 2 classes .*\(wart: 1 of 3"):
         build(settings_for(root, taxonomy=None), tmp_path / "out")
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {"store", "copies", ".shards"}, "what the next build goes on with"
@@ -298,7 +298,7 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("skindx.data.build.build_dataset.write_manifest", full_disk)
-    with pytest.raises(UserError, match="is full; make room there"):
+    with pytest.raises(UserError, match="is full; free some space"):
         build(settings_for(root, "seed=5"), out)
     assert {path: path.read_bytes() for path in out.glob("[!.]*.*")} == before
     monkeypatch.undo()

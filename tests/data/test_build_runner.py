@@ -96,13 +96,15 @@ def test_a_worker_that_cannot_do_the_work_is_one_sentence() -> None:
     folder = Path("/shared/data")
     compare_nodes(OWN, [replace(OWN, host="there")], folder)
     blind = replace(OWN, host="there", read="")
-    with pytest.raises(UserError, match=r"does not see /shared/data; put --out"):
+    with pytest.raises(UserError, match=r"cannot see /shared/data; set --out"):
         compare_nodes(OWN, [OWN, blind], folder)
     old = replace(blind, versions={"skindx": "0.9", "numpy": "2.0"})
-    with pytest.raises(UserError, match=r"worker there has skindx 0\.9 and this machine 1\.0;"):
+    with pytest.raises(
+        UserError, match=r"machine there has skindx 0\.9, but this machine has 1\.0;"
+    ):
         compare_nodes(OWN, [OWN, old], folder)
     bare = replace(OWN, versions={"skindx": "1.0", "numpy": ""})
-    with pytest.raises(UserError, match=r"has numpy \(none\) and this machine 2\.0"):
+    with pytest.raises(UserError, match=r"has numpy \(none\), but this machine has 2\.0"):
         compare_nodes(OWN, [bare], folder)
 
 
@@ -111,8 +113,8 @@ def test_a_worker_that_cannot_do_the_work_is_one_sentence() -> None:
     [
         ("local", "must be auto, HOST:PORT or ray://HOST:PORT"),
         ("http://host:1", "must be auto"),
-        ("127.0.0.1:1", "nothing answers there .*refused.*`ray start --head` printed"),
-        ("ray://127.0.0.1:1", "nothing answers there"),
+        ("127.0.0.1:1", "nothing answers at this address .*refused.*`ray start --head` printed"),
+        ("ray://127.0.0.1:1", "nothing answers at this address"),
     ],
 )
 def test_a_wrong_address_is_one_sentence(address: str, said: str, tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_cluster_without_any_worker_left_is_reported_and_not_waited_for(
     )
     monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs))
     monkeypatch.setattr(ray, "nodes", lambda: looks.pop(0))
-    with pytest.raises(JobError, match=r"no worker with a core left; start one"):
+    with pytest.raises(JobError, match=r"has a core left; start one"):
         RayRunner(workers=1, driver_workers=1).run(print, [("task",)])
     assert not looks
 

@@ -126,5 +126,5 @@ def test_too_many_near_pairs_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(hash_links, "MOST_PAIRS", 100)
     codes = np.arange(16, dtype=np.uint64)
     assert len(hash_links.pairs_within(codes[:14], 4)[0]) == 91
-    with pytest.raises(UserError, match=r"more than 100 pairs among 16 .*lower dedup\.radius"):
+    with pytest.raises(UserError, match=r"more than 100 pairs of the 16 .*lower `dedup\.radius"):
         hash_links.pairs_within(codes, 4)

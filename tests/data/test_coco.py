@@ -46,7 +46,7 @@ def test_boxes_are_joined_cut_and_empty_images_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [([], "is no COCO file"), ({"images": []}, "annotations")]
+    ("value", "said"), [([], "is not a COCO file"), ({"images": []}, "annotations")]
 )
 def test_what_is_no_coco_is_one_sentence(tmp_path: Path, value: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):

@@ -168,9 +168,9 @@ def test_what_a_person_says_goes_before_the_evidence(source: Path, own: Path) ->
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("0,1,same", "is no whole SHA-256"),
-        (f"{'a' * 64},{'a' * 64},same", "a pair has two images"),
-        (f"{'a' * 64},{'b' * 64},maybe", "neither same nor different"),
+        ("0,1,same", "is not a SHA-256"),
+        (f"{'a' * 64},{'a' * 64},same", "both images of the pair"),
+        (f"{'a' * 64},{'b' * 64},maybe", "write same or different"),
     ],
 )
 def test_an_answer_that_cannot_be_understood_is_named(tmp_path: Path, row: str, said: str) -> None:

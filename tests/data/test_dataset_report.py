@@ -261,7 +261,7 @@ def test_an_older_dataset_gets_a_report(tmp_path: Path, lacking: tuple[str, ...]
 
 
 def test_what_is_no_dataset_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no dataset"):
+    with pytest.raises(UserError, match="is not a dataset"):
         write_report(tmp_path)
 
 
@@ -273,10 +273,10 @@ def test_what_is_no_dataset_is_one_sentence(tmp_path: Path) -> None:
 def test_a_summary_that_no_build_wrote_is_one_sentence(tmp_path: Path, summary: object) -> None:
     folder = free_dataset(tmp_path / "data", 4).write()
     (folder / SUMMARY).write_text(json.dumps(summary))
-    with pytest.raises(UserError, match=r"summary\.json is none that a build wrote"):
+    with pytest.raises(UserError, match=r"summary\.json is damaged"):
         write_report(folder)
     (folder / REPORT).write_text("older")
-    with pytest.raises(UserError, match="is none that a build wrote"):
+    with pytest.raises(UserError, match="is damaged"):
         renew_report(folder)
     assert not (folder / REPORT).exists(), "it may show what was flagged since"
 

@@ -49,7 +49,7 @@ def test_several_codings_members_and_frames() -> None:
 @pytest.mark.parametrize("coding", CODERS)
 def test_a_bomb_ends_at_the_ratio(coding: str) -> None:
     bomb = CODERS[coding](bytes(5_000_000))
-    with pytest.raises(DecodingError, match="grows to more than"):
+    with pytest.raises(DecodingError, match="unpacks to more than"):
         decoded(bomb, coding, 1 << 30)
 
 

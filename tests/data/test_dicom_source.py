@@ -105,7 +105,7 @@ def test_a_dicomdir_is_read_by_its_list(tmp_path: Path) -> None:
     (folder / "IM2").unlink()
     rows = gathered(tmp_path, path=str(folder / "DICOMDIR"), label="StudyDescription")
     assert [row.status for row in rows] == ["no-label", "no-label", "unreadable"]
-    with pytest.raises(UserError, match=r"IM0 is no DICOMDIR .*; give one, or the folder"):
+    with pytest.raises(UserError, match=r"IM0 is not a DICOMDIR .*; set `path` to"):
         gathered(tmp_path, path=str(folder / "IM0"), label="StudyDescription")
 
 
@@ -134,7 +134,7 @@ def test_a_patient_of_two_clinics_is_one_group(tmp_path: Path) -> None:
         wanted = {"path": str(folder), "origin": origin, "label": "StudyDescription"}
         (row,) = gathered(tmp_path, **wanted)
         assert row.source == f"dicom @ {origin}"
-        groups |= set(keys.of(row))
+        groups |= set(keys.group_keys(row))
     assert len(groups) == 1
 
 
@@ -146,7 +146,10 @@ def test_a_dicom_photo_of_nobody_is_grouped_by_its_study(tmp_path: Path, patient
     }
     folder = written(tmp_path / "medium", photos)
     found = gathered(tmp_path, path=str(folder), label="StudyDescription")
-    keys = [GroupKeys(GroupSettings()).of(row) for row in sorted(found, key=lambda row: row.group)]
+    keys = [
+        GroupKeys(GroupSettings()).group_keys(row)
+        for row in sorted(found, key=lambda row: row.group)
+    ]
     assert [len(each) for each in keys] == [1, 1, 1, 1]
     assert keys[0] == keys[1] != keys[2] == keys[3]
     assert {row.patient for row in found} == {""}
@@ -190,9 +193,9 @@ def test_a_table_of_labels_joins_by_the_identifier(tmp_path: Path) -> None:
 
 
 BAD_SETTINGS = {
-    "neither": ({}, "give either path"),
-    "both": ({"path": "x", "server": {"url": "http://h/d"}}, "give either path"),
-    "no label": ({"server": {"url": "http://h/d"}}, "a server has no class folders"),
+    "neither": ({}, "give either `path`"),
+    "both": ({"path": "x", "server": {"url": "http://h/d"}}, "give either `path`"),
+    "no label": ({"server": {"url": "http://h/d"}}, "a DICOM server has no class folders"),
     "a name": ({"path": "x", "label": "PatientName"}, "AdmittingDiagnosesDescription"),
     "login in the address": (
         {"server": {"url": "http://me:pw@h/d"}, "label": "ImageComments"},
@@ -208,9 +211,9 @@ def test_settings_that_cannot_work_are_named(settings: dict[str, object], messag
 
 
 SECRETS_REFUSED = {
-    "itself": ("eyJhbGciOi", "https://pacs.example/d", "may not stand in a recipe"),
-    "not set": ("env:SKINDX_NO_SUCH", "https://pacs.example/d", "which is not set"),
-    "two lines": ("file:two", "https://pacs.example/d", "must be one line"),
+    "itself": ("eyJhbGciOi", "https://pacs.example/d", "must not be the secret itself"),
+    "not set": ("env:SKINDX_NO_SUCH", "https://pacs.example/d", "export SKINDX_NO_SUCH="),
+    "two lines": ("file:two", "https://pacs.example/d", "must be one line of text"),
     "unencrypted": ("env:PACS_TOKEN", "http://pacs.example/d", "unencrypted"),
 }
 
@@ -324,8 +327,8 @@ def test_a_server_that_sends_elsewhere_gets_no_further(tmp_path: Path) -> None:
         for path, answer, message in (
             ("redirect", Answer(b"", 302, where), f"sends on to {other.netloc}, and redirects"),
             ("login", Answer(b"", 401), "does not accept server.user and server.secret"),
-            ("garbage", Answer(b"<html>"), "no list in JSON"),
-            ("error", Answer(b"", 500), "answered 500; run the same command again"),
+            ("garbage", Answer(b"<html>"), "not with a JSON list"),
+            ("error", Answer(b"", 500), "answered 500; correct the settings below `server`"),
         ):
             pacs.pages["/d/studies?limit=1&offset=0"] = answer
             with pytest.raises(UserError, match=message):
@@ -368,7 +371,7 @@ def test_a_search_that_never_ends_ends_the_build(tmp_path: Path) -> None:
 
         pacs.default = endless
         server = {**pacs.server, "max_pages": 7, "query": {"StudyDate": "2025"}}
-        with pytest.raises(UserError, match=r"more than server\.max_pages = 7 answers"):
+        with pytest.raises(UserError, match=r"than server\.max_pages = 7"):
             gathered(tmp_path, server=server, label="ImageComments")
         assert len(pacs.asked) == len(set(pacs.asked)) == 7
 
@@ -383,7 +386,7 @@ def test_a_secret_goes_to_the_server_alone(tmp_path: Path, monkeypatch: pytest.M
             wanted = {"server": {**pacs.server, "secret": secret}, "label": "ImageComments"}
             line = f"{name}@{pacs.netloc}"
             monkeypatch.setenv(ALLOWED, f"{name}@127.0.0.1")  # another port may be another's
-            with pytest.raises(UserError, match=f"sends {name} .* to {pacs.netloc}, .*,{line}'"):
+            with pytest.raises(UserError, match=f"send .* {name} to {pacs.netloc}; .*,{line}'"):
                 gathered(tmp_path, **wanted)
             assert not pacs.asked
             monkeypatch.setenv(ALLOWED, line)

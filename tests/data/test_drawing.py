@@ -69,7 +69,7 @@ def test_ten_thousand_windows_are_the_same_without_a_compiler(
 
 @pytest.mark.skipif(not compiled_loops.compiler(), reason="there is no C++ compiler")
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="as many sizes"):
+    with pytest.raises(ValueError, match="one size for each seed"):
         draw_windows(np.ones((2, 2), np.int64), [1], (0.5, 1.0), (0.8, 1.25))
-    with pytest.raises(ValueError, match="as many sizes"):
+    with pytest.raises(ValueError, match="give one size for each"):
         window_places(np.ones((1, 4)), np.ones((2, 2), np.int64))

@@ -50,7 +50,7 @@ def test_only_the_named_origin_leaves_the_polite_default() -> None:
         ("origins", {"http://127.0.0.1": {}}, "scheme://host:port"),
         ("origins", {"http://127.0.0.1:8000/": {}}, "scheme://host:port"),
         ("origins", {"127.0.0.1:8000": {}}, "scheme://host:port"),
-        ("origins", {"http://*:80": {"delay": 0}}, "unknown key"),
+        ("origins", {"http://*:80": {"delay": 0}}, "there is no setting"),
         ("allow_private", ["127.0.0.1"], "host:port"),
         ("allow_private", ["127.0.0.0/8"], "host:port"),
         ("allow_private", ["http://127.0.0.1:80"], "host:port"),
@@ -296,7 +296,7 @@ def test_long_data_urls_stay_short_and_different() -> None:
 
 def test_a_selector_that_is_no_css_is_named() -> None:
     source = AtlasSource(kind="atlas", start="http://a.org/", picture="a[")
-    with pytest.raises(UserError, match=r"picture = 'a\['"):
+    with pytest.raises(UserError, match=r"`picture` of the source .* is 'a\['"):
         source.check_selectors()
 
 

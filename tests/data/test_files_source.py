@@ -76,7 +76,7 @@ def test_several_columns_and_origins_join_groups(folder: Path) -> None:
     lines = ("a,x,s1,g1,https://one.org/1", "b,x,s1,g2,https://two.org/2", "c,y,g1,g3,")
     files = source(folder, "id,label,stem,group,url", *lines, group=["stem", "group"], origin="url")
     rows = files.gather(folder / "out")
-    keys = [set(GroupKeys(GroupSettings()).of(row)) for row in rows]
+    keys = [set(GroupKeys(GroupSettings()).group_keys(row)) for row in rows]
     assert keys[0] & keys[1] == {"files:index.csv/stem=s1"}
     assert not keys[0] & keys[2]  # a stem g1 is no group g1
     names = ["files:index.csv @ one.org", "files:index.csv @ two.org", "files:index.csv"]
@@ -84,7 +84,7 @@ def test_several_columns_and_origins_join_groups(folder: Path) -> None:
 
 
 def test_a_wrong_group_column_is_named(folder: Path) -> None:
-    with pytest.raises(Exception, match=r"has no column 'lesion'.*correct columns.group"):
+    with pytest.raises(Exception, match=r"has no column 'lesion'.*`columns.group`"):
         source(folder, "id,label", "a,x", group=["label", "lesion"]).gather(folder / "out")
 
 
@@ -104,11 +104,14 @@ def test_old_settings_and_manifests_stay_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("id,label,label\na,mel,nv\n", "has the column 'label' twice"),
+        ("id,label,label\na,mel,nv\n", "has two columns of the name 'label'; delete"),
         ("id,label\na,mel\nb,nv,x\n", "line 3, has 3 cells and the header has 2"),
         ("id,label\na,mel\nb\n", "line 3, has 1 cells and the header has 2"),
         ("id,label\na,n\x81vus\n", "save it as `CSV UTF-8`"),
-        ("id,label\na,mel\na,nv\n", r"names a 2 times.*'mel' and 'nv'.*on_conflict: list"),
+        (
+            "id,label\na,mel\na,nv\n",
+            r"values \(label: 'mel' and 'nv'\); correct the table, or set `on_conflict: list`",
+        ),
     ],
 )
 def test_a_table_whose_values_would_stand_in_wrong_columns_is_refused(
@@ -134,7 +137,7 @@ def test_a_column_twice_is_refused_in_every_kind_of_table(tmp_path: Path) -> Non
     names = ["label", "label"]
     pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=names), tmp_path / "t.parquet")
     for name in ("t.jsonl", "t.parquet"):
-        with pytest.raises(UserError, match="has the column 'label' twice"):
+        with pytest.raises(UserError, match="has two columns of the name 'label'; delete"):
             list(read_table(tmp_path / name, Columns()))
     (tmp_path / "t.jsonl").write_text('{"LABEL": {"y": [{"z": 1}]}}\n')
     assert list(read_table(tmp_path / "t.jsonl", Columns())) == [{"label": {"y": [{"z": 1}]}}]
@@ -212,7 +215,7 @@ def test_ham10000_is_read_as_everyone_has_it(
     assert {row.licence for row in rows} == {"CC BY-NC 4.0"}
     settings = load_build_settings(RECIPE)
     keys = GroupKeys(settings.groups)
-    groups = [keys.of(row) for row in rows]
+    groups = [keys.group_keys(row) for row in rows]
     assert groups == [["HAM_0000550"], ["HAM_0003577"], ["HAM_0001477"]]
     assert settings.split.frozen
     places = read_places(settings.split.frozen)
@@ -244,16 +247,16 @@ def test_a_download_without_images_says_what_to_do(
     ham: Callable[..., FilesSource], tmp_path: Path
 ) -> None:
     files = ham("HAM10000_metadata.csv")
-    with pytest.raises(UserError, match=r"names 3 images, and none .* put the images there, or"):
+    with pytest.raises(UserError, match=r"in its folder; put the images there, or"):
         files.preview()
     (tmp_path / "ham10000" / "images.zip").touch()
-    with pytest.raises(UserError, match=r"unzip images.zip there, or correct files"):
+    with pytest.raises(UserError, match=r"unzip images.zip there, or change `files`"):
         files.gather(tmp_path / "out")
     (tmp_path / "ham10000" / f"{PARTS[0]}.zip").touch()
     with pytest.raises(UserError, match=rf"{PARTS[0]}.zip cannot be read as an archive"):
         files.gather(tmp_path / "out")
     (tmp_path / "ham10000" / "HAM10000_metadata.csv").unlink()
-    with pytest.raises(UserError, match=r"no table at any of .*index.csv, .*metadata.csv"):
+    with pytest.raises(UserError, match=r"no table was found at .*index.csv, .*metadata.csv"):
         files.preview()
 
 

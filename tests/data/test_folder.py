@@ -104,7 +104,7 @@ def test_bad_folders_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     refused(root, "no class folders")
     refused(root / "loose.jpg", "is a file")
     fill(root / "acne")
-    refused(root, "one class only, 'acne'")
+    refused(root, "only one class, 'acne'")
     fill(root / "wart", 2, 9)
     refused(root, "the class 'wart' in .* has 2 readable images and needs at least 3")
     (root / "wart" / "2.jpg").write_text("no picture")
@@ -114,7 +114,7 @@ def test_bad_folders_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     refused(root, "the class 'nevus' in .* has 0 readable images")
     (root / "nevus").rmdir()
     fill(root / "test" / "acne")
-    refused(root, r"mixes split folders \(test\) with others \(acne\)")
+    refused(root, r"has folders of splits \(test\) and other folders \(acne\)")
     (root / "manifest.parquet").touch()
     (root / "store").mkdir()
     refused(root, "is a dataset that `skindx build` wrote, not images to build from; give")
@@ -161,7 +161,7 @@ def test_a_file_that_goes_away_while_reading_is_an_issue(
 def test_folders_named_as_parts_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     for seed, name in enumerate(names):
         fill(tmp_path / name, seed=10 * seed)
-    with pytest.raises(UserError, match=r"named as parts of a dataset, not as classes.* a recipe"):
+    with pytest.raises(UserError, match=r"names of dataset parts, not of classes.* a recipe"):
         look_at_folder(FolderSource(path=tmp_path))
 
 

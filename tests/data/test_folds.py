@@ -39,7 +39,7 @@ def test_every_class_is_in_every_fold_and_sizes_are_even(sizes) -> None:
 
 
 def test_one_fold_is_refused() -> None:
-    with pytest.raises(ValueError, match="one fold is no folds"):
+    with pytest.raises(ValueError, match="one fold is not possible"):
         SplitSettings(folds=1)
 
 

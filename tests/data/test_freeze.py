@@ -211,10 +211,10 @@ def test_a_published_table_and_an_old_manifest_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("picture,split\n1,test\n", "needs the columns sha256 and split"),
-        ("sha256,split\n1,tset\n", "line 2: the split 'tset' is none of train, val"),
-        ("sha256,split,fold\n1,train,x\n", "line 2: the fold 'x' is no number"),
-        ("sha256,split\n1,train\n1,test\n", "1 stands in train and in test"),
+        ("picture,split\n1,test\n", "must have the names sha256 and split"),
+        ("sha256,split\n1,tset\n", "line 2: the split 'tset' is unknown; write one of train, val"),
+        ("sha256,split,fold\n1,train,x\n", "line 2: the fold 'x' is not a whole number"),
+        ("sha256,split\n1,train\n1,test\n", "the image 1 into both train and test"),
     ],
 )
 def test_a_table_that_says_nothing_is_reported(tmp_path: Path, text: str, said: str) -> None:

@@ -18,7 +18,7 @@ from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest
 from skindx.data.sources.atlas import AtlasSource
 
-FULL = "the disk of .* is full; make room there and run the same command again"
+FULL = "the disk of .* is full; free some space on it and run the same command again"
 
 
 @pytest.fixture

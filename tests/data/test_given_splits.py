@@ -142,7 +142,7 @@ def test_a_name_may_say_the_class_and_the_patient(pictures: Path, tmp_path: Path
     assert len({record.group for record in records}) == 8
     reasons = Counter(issue.reason for issue in read_issues(tmp_path / "out"))
     assert reasons == {"unmapped-label": 8, "no-class": 1}
-    with pytest.raises(UserError, match="finds no class in file names"):
+    with pytest.raises(UserError, match="finds no class in the file names"):
         build(
             BuildSettings.parse({**raw, "sources": [{**source, "label_pattern": "^(zz)"}]}),
             tmp_path / "o",

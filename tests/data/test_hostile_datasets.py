@@ -41,12 +41,12 @@ def change(small: SmallDataset, **fields: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("label", "../../../x", "no class of its taxonomy"),
-        ("label", "/tmp/x", "no class of its taxonomy"),
-        ("label", "Scabies", "'Scabies', which is no class"),
-        ("label", "", "no class of its taxonomy"),
-        ("split", "../../x", "in the split '../../x'"),
-        ("split", "holdout", "in the split 'holdout'; the splits are train, val"),
+        ("label", "../../../x", "which its taxonomy"),
+        ("label", "/tmp/x", "which its taxonomy"),
+        ("label", "Scabies", "'Scabies', which its"),
+        ("label", "", "which its taxonomy"),
+        ("split", "../../x", r"in the unknown split '\.\./\.\./x'"),
+        ("split", "holdout", r"in the unknown split 'holdout' \(valid: train, val"),
         ("path", "../secret.jpg", "outside its folder"),
         ("path", "store/\0", "outside its folder"),
     ],
@@ -128,7 +128,7 @@ def test_no_verb_reads_an_image_outside_the_dataset(
     outside.mkdir()
     trap(small, outside)  # type: ignore[operator]
     record = read_manifest(small.folder)[0]
-    refused = pytest.raises(UserError, match="is no file of the dataset")
+    refused = pytest.raises(UserError, match="is not a usable file of the dataset")
     for form in FORMATS:
         with refused:
             publish(small.folder, tmp_path / "pub", settings(form))

@@ -118,11 +118,13 @@ def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> 
         "skindx.data.crawl.crawl_process",
         "skindx.workers.sandbox",
     }
-    # Images that cost too much are refused by their header: no decoder dies of them.
+    # Images that cost too much are refused by their header: no decoder dies of them, since another
+    # would follow it. One of the two may find no file left to decode.
     # The processes that fork them are our children: another test may have left one behind.
     parents = hostile.watch.parents
     ours = {pid for pid, name in peaks if name == "skindx.workers.sandbox"}
-    assert sum(parents[pid] != os.getpid() for pid in ours) == 2
+    assert sum(parents[pid] != os.getpid() for pid in ours) in (1, 2)
+    assert "decode-crash" not in {verdict.reason for verdict in hostile.screened.values()}
     assert max(peaks.values()) < 500, peaks
     assert not hostile.watch.with_torch
 

@@ -168,8 +168,8 @@ def test_odd_lines_become_rows_and_notes(tmp_path: Path) -> None:
         ("isic_id,attribution,copyright_license\n", "has no column 'diagnosis_1', which `isic"),
         ("isic_id,diagnosis_1\na,Benign\n", "has no column 'attribution'"),
         ("", "has no column 'isic_id'"),
-        ("isic_id,attribution,copyright_license,diagnosis_1\n", "holds no rows"),
-        (None, "does not exist; correct the path of the table"),
+        ("isic_id,attribution,copyright_license,diagnosis_1\n", "has no rows"),
+        (None, "does not exist; correct its path"),
     ],
 )
 def test_a_wrong_table_is_one_sentence(tmp_path: Path, text: str | None, why: str) -> None:
@@ -178,7 +178,9 @@ def test_a_wrong_table_is_one_sentence(tmp_path: Path, text: str | None, why: st
     with pytest.raises(UserError, match=why):
         source(tmp_path).gather(tmp_path / "out")
     (tmp_path / "a.parquet").touch()
-    with pytest.raises(UserError, match="is no CSV; give the folder that isic-cli wrote"):
+    with pytest.raises(
+        UserError, match="is not a CSV file; set `path` to a folder that isic-cli wrote"
+    ):
         source(tmp_path / "a.parquet").gather(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

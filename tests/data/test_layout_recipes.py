@@ -383,7 +383,7 @@ def test_a_recipe_finds_what_is_there(
     assert len(rows) == wanted["images"]
     assert Counter(row.label for row in rows) == wanted["classes"]
 
-    keys = [GroupKeys(settings.groups).of(row) for row in rows]
+    keys = [GroupKeys(settings.groups).group_keys(row) for row in rows]
     assert sum(not key for key in keys) == wanted["images_without_group"]
     groups: list[set[str]] = []
     for key in filter(None, keys):

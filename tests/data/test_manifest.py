@@ -55,14 +55,14 @@ def test_issues_round_trip(tmp_path: Path) -> None:
 
 
 def test_absent_and_damaged_manifests_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no dataset; run `skindx build`"):
+    with pytest.raises(UserError, match="is not a dataset; run `skindx build`"):
         read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_text("no parquet")
     with pytest.raises(UserError, match="cannot be read"):
         read_manifest(tmp_path)
     write_issues(tmp_path, [])
     (tmp_path / "issues.parquet").rename(tmp_path / MANIFEST)
-    with pytest.raises(UserError, match="lacks the columns"):
+    with pytest.raises(UserError, match="are missing"):
         read_manifest(tmp_path)
 
 

@@ -97,12 +97,12 @@ def test_what_does_not_fit_is_written_anew(files: Files, file: Path) -> None:
 def test_an_image_that_is_not_the_manifests_is_refused(files: Files, file: Path) -> None:
     first = files.records[0]
     for change, said in (
-        ({"sha256": "0" * 64}, "its bytes are not the manifest's"),
-        ({"width": 91}, "its size is not the manifest's"),
-        ({"path": "store/gone.jpg"}, "No such file"),
+        ({"sha256": "0" * 64}, "cannot be read .*its content differs from its SHA-256"),
+        ({"width": 91}, "has 90 x 60 pixels, but the manifest says 91 x 60"),
+        ({"path": "store/gone.jpg"}, "cannot be read .*No such file"),
     ):
         records = [dataclasses.replace(first, **change), *files.records[1:]]
-        with pytest.raises(UserError, match=rf"cannot be read .*{said}.*build"):
+        with pytest.raises(UserError, match=rf"{said}.*build"):
             open_pixels(file, Files(files.dataset, records), 40, threads=2)
         assert [entry.name for entry in file.parent.iterdir()] == [f"{file.name}.lock"]
 
@@ -118,7 +118,8 @@ def test_a_full_disk_is_one_sentence(
         open_pixels(file, files, 40, threads=2)
     assert re.fullmatch(
         r"the image cache needs \S+ GB in \S+, where \S+ GB are free; "
-        r"set loader\.cache\.folder to another disk, or loader\.cache\.kind to memory\.",
+        r"set `loader\.cache\.folder` to a folder on another disk, or "
+        r"set `loader\.cache\.kind` to memory\.",
         str(caught.value),
     )
     assert [entry.name for entry in file.parent.iterdir()] == [f"{file.name}.lock"]
@@ -126,7 +127,7 @@ def test_a_full_disk_is_one_sentence(
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(files: Files, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot be written to .*set loader\.cache\.folder"):
+    with pytest.raises(UserError, match=r"cannot be written to .*set `loader\.cache\.folder"):
         open_pixels(tmp_path / "taken" / "train.pixels", files, 40, threads=2)
 
 

@@ -101,7 +101,7 @@ def test_a_table_of_groups_has_no_placeholders(tmp_path: Path) -> None:
     def of(text: str, *images: str) -> list[list[str]]:
         path.write_text(f"image,who\n{text}")
         keys = GroupKeys(GroupSettings(tables=(table,)))
-        return [keys.of(LedgerRow(f"{name}.jpg", "a", "stored")) for name in images]
+        return [keys.group_keys(LedgerRow(f"{name}.jpg", "a", "stored")) for name in images]
 
     assert of("A0,n/a\nA1,n/a\nB2,P\nb3,P\n", "A0", "A1", "b2", "B3") == [[], [], ["P"], ["P"]]
     # Zeros stand for nobody, unless the table counts on from them.
@@ -131,7 +131,7 @@ def test_a_build_takes_no_placeholder_for_a_class_or_a_patient(tmp_path: Path) -
     assert "placeholders and make no group: 'unknown'" in notes
     assert "images are left out whose label names no class: 'N/A'" in notes
     (tmp_path / "t.csv").write_text("file,label,patient\n0.jpg,nan,1\n1.jpg,?,2\n")
-    with pytest.raises(UserError, match="has a label that names a class, but such as"):
+    with pytest.raises(UserError, match="has a label with a class name; the labels look like"):
         build(settings, tmp_path / "other")
 
 

@@ -22,7 +22,7 @@ def test_what_was_published_and_withheld_is_reported(skindx: Skindx, tmp_path: P
     code, _, error = skindx("publish", dataset, "--out", pub, "--format", "imagefolder")
     assert code == 2
     assert error.startswith("error: 18 of the 18 images")
-    assert "were not audited" in error
+    assert "were not checked" in error
     assert error.count("\n") == 1
     assert not pub.exists()
     arguments = ("publish", dataset, "--out", pub, "--format", "imagefolder", "--unaudited")
@@ -41,7 +41,7 @@ def test_what_was_published_and_withheld_is_reported(skindx: Skindx, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--set", "form=hub"], "unknown key 'form'; did you mean 'format'?"),
+        (["--set", "form=hub"], "there is no setting 'form'; did you mean 'format'?"),
         (["--set", "shard_mb=0"], "shard_mb"),
         (["--set", "version=1.0"], "three numbers, such as 1.0.0"),
         (["--contact", "x" * 201], "contact"),

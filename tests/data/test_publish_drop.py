@@ -163,11 +163,11 @@ def test_refusals(tmp_path: Path) -> None:
     other = next(row for row in read_published(pub) if row.path and row.sha256 != victim)
     (pub / other.path).write_bytes(encode(paint(500)))
     before = files_of(pub)
-    with pytest.raises(UserError, match=r"does not hold what .*publish"):
+    with pytest.raises(UserError, match=r"is not the image that .*publish"):
         drop(pub, [victim])
     assert files_of(pub) == before
     (pub / "publish.json").write_text("{}")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"damaged \(name: Field required\); run `skindx publish`"):
         drop(pub, [victim])
 
 
@@ -188,7 +188,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another publish or take-down is at work"):
+        with pytest.raises(UserError, match="another publish or take-down is running"):
             drop(tmp_path / "pub", [victim])
         other.kill()
     assert drop(tmp_path / "pub", [victim]) == 1

@@ -124,7 +124,7 @@ def test_a_decision_that_cannot_be_read_stops_the_build_before_it_starts(
     first = make(root, out)
     save(root / "acne" / "new.jpg", paint(55))
     (out / "decisions.csv").write_text("sha256,verdict\nabc123,keep\n")
-    with pytest.raises(UserError, match="line 2: 'abc123' is no whole SHA-256"):
+    with pytest.raises(UserError, match="line 2: 'abc123' is not a SHA-256"):
         make(root, out)
     assert len(list((out / "store").glob("*/*"))) == len(first)
 

@@ -87,7 +87,7 @@ def test_no_image_of_fitzpatrick17k_has_a_licence() -> None:
 
 def test_dermnet_refuses_without_permission(tmp_path: Path) -> None:
     settings = load_build_settings(DATA / "dermnetnz.yaml")
-    with pytest.raises(UserError, match=r"is disabled: its terms forbid .*permission: \"who"):
+    with pytest.raises(UserError, match=r"is disabled \(its terms forbid .*permission: \"who"):
         build(settings, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     blank = load_build_settings(DATA / "dermnetnz.yaml", ["sources.0.permission='  '"])

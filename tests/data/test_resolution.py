@@ -11,7 +11,7 @@ from paint_images import encode, paint
 from skindx.data.copies.deduplicate import LabelledImage, best_first, deduplicate, distinct
 from skindx.data.copies.hash_links import near_graph
 from skindx.data.ledger import LedgerRow
-from skindx.data.screening.image_measures import NOISE, effective_pixels, worth
+from skindx.data.screening.image_measures import NOISE, _medians, effective_pixels, worth
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_bytes
 
 
@@ -50,6 +50,18 @@ def test_repeated_pixels_are_no_detail() -> None:
     original = paint(2, 240, 180)
     larger = [image(f"{n}", resized(original, n, cv2.INTER_NEAREST), 90) for n in (2, 3)]
     assert best(image("original", original, 90), *larger) == "original"
+
+
+@given(st.integers(8, 40), st.integers(2, 10), st.integers(0, 99))
+def test_medians_lie_between_those_that_leave_a_pattern_out(
+    whole: int, period: int, seed: int
+) -> None:
+    values_N = np.random.default_rng(seed).exponential(size=whole * period + 3).astype(np.float32)
+    phases_PW = values_N[: whole * period].reshape(whole, period).T
+    medians_P, half, sorted_N = _medians(phases_PW), (whole - 1) // 2, np.sort(values_N)
+    np.testing.assert_array_equal(medians_P, np.median(phases_PW, axis=1))
+    assert sorted_N[half] <= medians_P.min()
+    assert medians_P.max() <= sorted_N[-1 - half]
 
 
 def test_a_larger_image_wins_where_it_shows_more() -> None:

@@ -69,7 +69,7 @@ SENT: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", SENT)
 def test_a_recipe_names_no_host_for_a_secret(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, line = SENT[case]
-    with pytest.raises(UserError, match="only you can allow that") as refused:
+    with pytest.raises(UserError, match="if you trust this server") as refused:
         BuildSettings.parse(raw, "theirs.yaml")
     assert f"export {ALLOWED}='{line}'" in str(refused.value)
     monkeypatch.setenv(ALLOWED, f"OTHER@{line.split('@')[1]}, {line.split('@')[0]}@evil.example")
@@ -138,7 +138,7 @@ def test_the_settings_of_every_kind_check_their_urls() -> None:
     class Any_(Settings):
         text: str
 
-    with pytest.raises(UserError, match=r"settings sends SECRET .* to x\.example"):
+    with pytest.raises(UserError, match=r"settings would send .* SECRET to x\.example"):
         Any_.parse({"text": "ftp://user@X.example/${SECRET}"})
     assert Any_.parse({"text": "a text with https://x.example and ${SECRET}"})
     assert Any_.parse({"text": "https://x/${SECRET}"}, expand=False)
@@ -167,5 +167,8 @@ def test_no_page_s_address_is_told_to_another_host(tmp_path: Path) -> None:
 def test_yaml_of_an_older_recipe_stops_with_the_line(tmp_path: Path) -> None:
     file = tmp_path / "old.yaml"
     file.write_text(yaml.safe_dump(recipe(ISIC | {"api": f"{API}${{SECRET}}/"})))
-    with pytest.raises(UserError, match=r"old\.yaml sends SECRET of this machine to api\.example"):
+    with pytest.raises(
+        UserError,
+        match=r".* would send the value of the environment variable SECRET to api\.example:8443",
+    ):
         BuildSettings.load(file)

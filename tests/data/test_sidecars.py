@@ -112,11 +112,11 @@ def test_what_no_record_says_is_asked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no JSON files beside its images"):
         source(tmp_path).lines()
     put(tmp_path / "a" / "1.json", {"caption": "x"})
-    with pytest.raises(UserError, match=r"no JSON file in .* has 'label'; they have such as capt"):
+    with pytest.raises(UserError, match=r"no JSON file in .* has the key 'label'; .* such as capt"):
         source(tmp_path, columns={"label": "label"}).lines()
     with pytest.raises(UserError, match="has no pages with results"):
         source(tmp_path, records="results", columns={"file": "id"}).lines()
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         source(tmp_path / "b").lines()
 
 
@@ -132,7 +132,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path) -> None:
     put(tmp_path / "outside.json", {"label": "x"})
     put(tmp_path / "f" / "1.jpg")
     (tmp_path / "f" / "1.json").symlink_to(tmp_path / "outside.json")
-    with pytest.raises(UserError, match="no plain file of this folder"):
+    with pytest.raises(UserError, match="it is a link, or no plain file"):
         source(tmp_path / "f").lines()
     (tmp_path / "f" / "1.json").unlink()
     put(tmp_path / "secret.jpg")

@@ -88,7 +88,7 @@ def test_a_source_from_another_package_builds_a_dataset(tmp_path: Path) -> None:
     assert sources == ["toy"]
     assert found == 12
     assert "the toy was asked" in notes
-    assert "source 'rotten' comes from toy-source, which cannot be imported" in rotten
+    assert "source 'rotten' comes from the package toy-source, which cannot be imported" in rotten
     assert rotten.endswith("update or uninstall toy-source.")
     assert "\n" not in rotten
     assert "atlas" in tay

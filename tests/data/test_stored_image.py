@@ -49,5 +49,5 @@ def test_an_image_of_another_size_ends_the_reading(
             assert min(images.image(number, (side, side)).shape[:2]) >= side
     turned = source(folder, [replace(record, width=300, height=400) for record in records])
     for at_least in (None, (80, 80)):
-        with pytest.raises(UserError, match=r"instead of 300 x 400, so it was changed"):
+        with pytest.raises(UserError, match=r"says 300 x 400, so the file was changed"):
             turned.image(0, at_least)

@@ -140,7 +140,7 @@ def test_scin(tmp_path: Path) -> None:
     assert source.stated_modality() == "mixed"
     one, two, *_ = source.gather(tmp_path / "out")
     keys = GroupKeys(GroupSettings())
-    assert keys.of(one) == keys.of(two) != []
+    assert keys.group_keys(one) == keys.group_keys(two) != []
 
 
 def test_ph2_has_a_folder_for_each_image(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def source_of(folder: Path, text: str, **settings: Any) -> FilesSource:
 @pytest.mark.parametrize(
     ("joined", "settings", "why"),
     [
-        ("key,label\n1,a\n1,b\n", {}, "has '1' twice in 'key', with other values"),
-        ("key,label\n9,a\n", {}, r"no line of .* key is such as '1', and key such as '9'"),
+        ("key,label\n1,a\n1,b\n", {}, "has '1' twice in its column 'key' with different values"),
+        ("key,label\n9,a\n", {}, r"no value of the column 'key' .*such as '1'.*such as '9'"),
         ("key,sex\n1,m\n", {}, r"none of the columns that the recipe names \(.*label"),
         ("id,label\n1,a\n", {}, "has no column 'key'"),
         ("key,label\n1,a\n", {"where": {"qc": "1"}}, "has no column 'qc', which the recipe names"),
@@ -267,7 +267,10 @@ def test_tables_that_contradict_each_other(tmp_path: Path) -> None:
 
 
 def test_a_star_behind_the_cell_and_a_folder_that_is_not_there_are_refused(tmp_path: Path) -> None:
-    for files, why in (("{}/*.jpg", "behind the cell"), ("part_*/{}.jpg", "no folder part_")):
+    for files, why in (
+        ("{}/*.jpg", r"after \{column\}"),
+        ("part_*/{}.jpg", r"the folder 'part_\*'"),
+    ):
         with pytest.raises(UserError, match=why):
             source_of(tmp_path, "file,label\na,x\n", files=files).preview()
     with pytest.raises(UserError, match="files"):
@@ -353,7 +356,7 @@ def test_an_address_with_two_labels_is_said_or_refused(tmp_path: Path) -> None:
     said = " ".join(TableSource.parse(raw).preview().notes)
     assert "1 image with several labels, such as https://a.org/1.jpg" in said
     assert "1 ages are no years" in said
-    with pytest.raises(UserError, match="several labels, and on_conflict is refuse"):
+    with pytest.raises(UserError, match="different labels for"):
         TableSource.parse({**raw, "on_conflict": "refuse"}).check()
 
 

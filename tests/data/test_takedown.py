@@ -207,10 +207,10 @@ def test_the_list_knows_the_manifests_that_held_it(out: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"urls": ["http://x/1.jpg"]}, "knows no image of the URL 'http://x/1.jpg'"),
-        ({"sha256s": ["12ab"]}, "'12ab' is no SHA-256"),
-        ({"sha256s": ["a" * 64]}, "knows no image of the SHA-256 aaaa"),
-        ({"sha256s": ["../" * 20 + "etc/"]}, "is no SHA-256"),
+        ({"urls": ["http://x/1.jpg"]}, "has no image of the URL 'http://x/1.jpg'"),
+        ({"sha256s": ["12ab"]}, "'12ab' is not a SHA-256"),
+        ({"sha256s": ["a" * 64]}, "has no image with --sha aaaa"),
+        ({"sha256s": ["../" * 20 + "etc/"]}, "is not a SHA-256"),
     ],
 )
 def test_what_nobody_knows_is_reported(out: Path, asked: dict[str, list[str]], said: str) -> None:
@@ -331,5 +331,5 @@ def test_a_block_list_survives_its_file(tmp_path: Path) -> None:
 )
 def test_a_damaged_list_blocks_the_build_not_the_image(tmp_path: Path, line: str) -> None:
     (tmp_path / BLOCKLIST).write_text(line + "\n")
-    with pytest.raises(UserError, match="line 1, is no entry of a block list"):
+    with pytest.raises(UserError, match="line 1 of the block list"):
         read_blocklist(tmp_path / BLOCKLIST)

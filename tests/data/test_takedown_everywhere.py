@@ -32,7 +32,7 @@ from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import SHARDS
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.review.label_doubts import TABLE, Doubt, LabelReview, write_review
 from skindx.review.privacy_audit import JOURNAL
 

@@ -73,7 +73,7 @@ def test_labels_that_were_not_fetched_count_against_the_taxonomy(
 ) -> None:
     with site:
         strict = recipe(site, tmp_path, min_known=0.8)
-        with pytest.raises(UserError, match="does not know the labels of 8 of 16 images"):
+        with pytest.raises(UserError, match="does not have the labels of 8 of 16 images"):
             build(strict, tmp_path / "out")
 
 

@@ -12,14 +12,14 @@ from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.diagnosis.diagnose import bundle_version
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.combination import FusionSpec, box_crop
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
-from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_check import features_of
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
@@ -133,7 +133,7 @@ def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused)
     predictor = Predictor.load(bundle.path)
     assert predictor.conformal is None
-    assert "so there is none without it" in predictor.no_sets
+    assert "so it does not hold without it" in predictor.no_sets
     assert replace(predictor, detector=box_sees).conformal == fused
 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused, whole)
@@ -166,7 +166,7 @@ def test_a_risk_threshold_fitted_with_crops_is_not_used_without_them(tmp_path: P
     predictor = Predictor.load(bundle.path)
     assert predictor.urgent_risk is None
     assert "The next step follows the most urgent condition" in predictor.no_urgent_risk
-    with pytest.raises(UserError, match="nor for any other"):
+    with pytest.raises(UserError, match="no threshold for any miss rate"):
         Predictor.load(bundle.path, miss_rate=0.05)
 
 
@@ -181,7 +181,9 @@ def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> 
     bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule)
     assert Predictor.load(bundle.path).miss_rate is None
     assert Predictor.load(bundle.path, miss_rate=0.02).miss_rate == 0.02
-    with pytest.raises(UserError, match=r"miss rate of 0.1; it has 0.02, 0.05"):
+    with pytest.raises(
+        UserError, match=r"miss rate of 0.1; choose one of its rates: --miss-rate 0.02, 0.05"
+    ):
         Predictor.load(bundle.path, miss_rate=0.1)
     card = (bundle.path / "MODEL_CARD.md").read_text()
     assert (
@@ -190,7 +192,7 @@ def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> 
     ) in card
     old = pack_tiny(tmp_path / "old")
     assert "urgent risk: no threshold" in (old.path / "MODEL_CARD.md").read_text()
-    with pytest.raises(UserError, match="nor for any other"):
+    with pytest.raises(UserError, match="no threshold for any miss rate"):
         Predictor.load(old.path, miss_rate=0.05)
 
 
@@ -207,7 +209,7 @@ def test_a_rule_of_another_taxonomy_is_refused(tmp_path: Path, name: str) -> Non
     raw["conformal"] = {"pictures": 60, "thresholds": {"all": 0.2}}
     raw[name]["urgent_columns"] = [99]
     index.write_text(json.dumps(raw))
-    with pytest.raises(UserError, match=f"{name} names class 99"):
+    with pytest.raises(UserError, match=f"{name} refers to class 99"):
         open_bundle(bundle.path)
 
 

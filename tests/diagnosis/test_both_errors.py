@@ -18,15 +18,17 @@ from skindx.diagnosis import answer_texts, pdf_sheet
 from skindx.diagnosis.advice_figures import (
     STATED_PREVALENCE,
     advice_errors,
-    shared,
-    with_measured_sets,
+    confused_with,
+    measured_sets,
 )
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.record import CaseAnswer, Promise, UrgentRisk
+from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import measured_risk
+from skindx.diagnosis.record_figures import Promise, UrgentRisk
 from skindx.models.conformal import Conformal, Share, fit_conformal
-from skindx.texts.catalogue import share_text
+from skindx.texts import catalogue
+from skindx.texts.catalogue import share_text, text
 from skindx.ui.page.answer_html import result_html
 
 SENT_ON = Share(value=1, low=0.74, high=1, pictures=12)
@@ -118,7 +120,43 @@ def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
     assert (
         said[0] == "The advice missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
     )
-    assert said[1] == "It called 50 of 100 other lesions urgent."
+    assert said[1] == "It called 50 of 100 other images urgent."
+
+
+def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
+    def row(name: str, **steps: float) -> dict[str, Any]:
+        rates = {step: rate(share, share / 2, min(1, share * 2)) for step, share in steps.items()}
+        return {"name": name, "n": 40, "rates": rates}
+
+    due = row("urgent and soon classes", urgent=0.6, soon=0.3, unknown=0.075, routine=0.025)
+    other = row("other classes", urgent=0.2, soon=0.1, unknown=0.7, routine=0.0)
+    soon = {"chosen": 0.05, "steps": [due, other]}
+    found = advice_errors(evaluation() | {"soon_risk": soon}, 0.05, soon_miss_rate=0.05)
+    assert found is not None
+    assert found.soon_missed is not None
+    assert found.soon_raised is not None
+    assert found.soon_missed.value == pytest.approx(0.1)
+    assert (found.soon_missed.low, found.soon_missed.high) == pytest.approx((0.05, 0.2))
+    assert found.soon_raised.value == pytest.approx(0.3)
+    step = rich(Case((jpeg(80, 60),))).diagnosis.next_step
+    said = {
+        urgency: answer_texts.errors(
+            answered(
+                advice_errors=found, next_step=step.model_copy(update={"urgency": urgency})
+            ).diagnosis
+        )
+        for urgency in ("urgent", "soon")
+    }
+    counted = text("errors_soon", missed=4, images=40, raised=0.3)
+    assert counted in said["soon"]
+    assert counted not in said["urgent"]
+    # Of a threshold that is not the one in use it says nothing.
+    for rate_used in (None, 0.1):
+        other_threshold = advice_errors(
+            evaluation() | {"soon_risk": soon}, 0.05, soon_miss_rate=rate_used
+        )
+        assert other_threshold is not None
+        assert other_threshold.soon_missed is None
 
 
 def test_few_errors_are_a_count_with_its_bound_and_many_a_share() -> None:
@@ -129,7 +167,7 @@ def test_few_errors_are_a_count_with_its_bound_and_many_a_share() -> None:
     assert missed == "The advice missed 0 of 33 urgent test images, so it may miss up to 11 of 100."
     many = Share(value=0.103, low=0.06, high=0.16, pictures=243)
     (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": many, "raised": none}))
-    assert missed == "The advice missed 10 of 100 urgent lesions in the test images."
+    assert missed == "The advice missed 10 of 100 urgent test images."
 
 
 @pytest.mark.parametrize("miss_rate", [0.02, None])
@@ -162,7 +200,9 @@ def test_every_output_says_them_and_none_says_the_thresholds(
     for name, shown in outputs.items():
         text = " ".join(shown.replace("\xa0", " ").split())
         assert all(sentence in text for sentence in answer_texts.errors_of(advice)), name
-        assert "20.0 % (95 % interval 10.0 to 30.0 %, 20 images) of urgent conditions" in text, name
+        assert "20.0 % (95 % interval 10.0 to 30.0 %, 20 images) of urgent test images" in text, (
+            name
+        )
         assert "73.5" not in text, name  # what the threshold does with calibration images
         assert "31.0" not in text, name
 
@@ -178,27 +218,30 @@ def test_what_was_not_evaluated_says_how_the_threshold_was_fitted() -> None:
     assert of_type.urgent_risk.sent_on is None
     text = " ".join(answer_texts.decided(answered(urgent_risk=RECORD).diagnosis))
     assert "fitted on 57 calibration lesions to miss at most 5 of 100." in text
-    assert "with 79 % confidence, and misses at most 8.1 % with 95 % confidence." in text
+    assert "the threshold may miss up to 8.1 % (95 % confidence)." in text
     assert "It calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of the other" in text
     own = RECORD.model_copy(update={"group": "skin type 5", "lesions": 20, "miss_rate": 0.1})
     text = " ".join(answer_texts.decided(answered(urgent_risk=own, soon_risk=RECORD).diagnosis))
     assert "20 calibration lesions of skin type 5 to miss at most 10 of 100" in text
-    assert "The threshold of soon was fitted on 57" in text
+    assert (
+        "The threshold of soon, 8 % for urgent and soon conditions together, was fitted on 57"
+        in text
+    )
 
 
 def test_an_abstention_promises_nothing_and_names_both_errors() -> None:
     advice = advice_errors(evaluation(), 0.05)
     unsure = answered(abstained="It cannot tell.", urgent_risk=RECORD, advice_errors=advice)
     text = " ".join(answer_texts.decided(unsure.diagnosis))
-    assert "may be unlike the calibration lesions" in text
+    assert "may differ from the lesions by which" in text
     assert "fitted on" not in text
     assert answer_texts.set_sentence(unsure.diagnosis) == ""
-    assert answer_texts.errors(unsure.diagnosis)[2].startswith("This photo may be unlike")
+    assert answer_texts.errors(unsure.diagnosis)[2] == catalogue.text("errors_unlike")
 
 
 def test_without_a_threshold_the_sets_have_both_errors() -> None:
     text = " ".join(answer_texts.decided(answered(promise=PROMISE).diagnosis))
-    assert "an urgent condition in 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
+    assert "an urgent one in 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
     random = np.random.default_rng(0)
     truth_N = random.integers(0, 4, 80)
     fitted = fit_conformal(
@@ -220,23 +263,21 @@ def test_an_older_rule_is_written_as_before() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_no_interval_is_without_width(value: float) -> None:
-    old = shared(Share(value=value, low=value, high=value, pictures=20))
-    assert old is not None
+    old = Share(value=value, low=value, high=value, pictures=20).with_width()
     assert old.high - old.low > 0.1
     assert old.low <= value <= old.high
 
 
 def test_the_digits_show_the_width() -> None:
-    many = shared(Share(value=0, low=0, high=0, pictures=90_000))
-    assert many is not None
+    many = Share(value=0, low=0, high=0, pictures=90_000).with_width()
     assert share_text(many) == "0.000 % (95 % interval 0.000 to 0.004 %, 90,000 images)"
 
 
 def test_an_evaluated_bundle_says_what_was_measured_of_its_sets() -> None:
-    found = with_measured_sets(PROMISE, evaluation())
-    assert found is not None
+    found = PROMISE.model_copy(update={"measured": measured_sets(evaluation())})
+    assert found.measured is not None
     diagnosis = answered(promise=found).diagnosis
-    held = "Such a set held the true condition of 81 of 100 test images."
+    held = catalogue.text("set_held", covered=0.806, split="test")
     assert answer_texts.set_sentence(diagnosis) == held
     text = " ".join(answer_texts.decided(diagnosis))
     assert "80.6 % (95 % interval 71.0 to 88.0 %, 100 images)" in text
@@ -252,10 +293,10 @@ def test_an_evaluated_bundle_says_what_was_measured_of_its_sets() -> None:
     {"urgent_risk": {"chosen": 0.05}, "served": [3, {"name": "urgent classes", "rates": 4}]},
 ])  # fmt: skip
 def test_an_evaluation_without_these_figures_changes_nothing(metrics: Any) -> None:
-    assert with_measured_sets(PROMISE, metrics) == PROMISE
+    assert measured_sets(metrics) is None
     assert advice_errors(metrics, 0.05) is None
     assert measured_risk(RECORD, None) == RECORD
-    fitted = "Such a set is fitted to hold the true condition of about 90 of 100 photos."
+    fitted = "The named conditions are fitted to hold the true one in about 90 of 100 photos."
     assert answer_texts.set_sentence(answered(promise=PROMISE).diagnosis) == fitted
 
 
@@ -282,3 +323,25 @@ def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
     assert first == ["This bundle is not useful yet.", "It is bad."]
     html = result_html(answered, None)
     assert html.index("not useful yet") < html.index("sx-advice")
+
+
+def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -> None:
+    rows = [
+        {"key": "Melanoma", "name": "Melanoma", "urgency": "urgent", "n": 40},
+        {"key": "Nevus", "name": "Nevus (mole)", "urgency": "routine", "n": 60},
+        {"key": "Wart", "name": "Wart", "urgency": "routine", "n": 9},
+    ]
+    metrics = {"classes": rows, "confusion": [[31, 8, 1], [4, 56, 0], [0, 0, 9]]}
+    found = confused_with(metrics, "Nevus")
+    assert found is not None
+    assert (found.called, found.images, found.names) == (8, 40, ("Melanoma",))
+    assert confused_with(metrics, "Wart") is None  # fewer than 5 % of the images
+    assert confused_with(metrics, "Melanoma") is None
+    assert confused_with(metrics, "Eczema") is None
+    assert confused_with({"classes": rows, "confusion": [[1]]}, "Nevus") is None
+    assert confused_with(None, "Nevus") is None
+    diagnosis = answered().diagnosis.model_copy(update={"confused": found})
+    (said,) = answer_texts.weak_spots(diagnosis)
+    assert said.startswith("8 of 40 test images of Melanoma were put first as")
+    assert said in result_html(replace(answered(), diagnosis=diagnosis), None)
+    assert answer_texts.weak_spots(diagnosis.model_copy(update={"abstained": "No."})) == []

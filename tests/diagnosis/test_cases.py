@@ -20,7 +20,7 @@ from tiny_bundle import pack_tiny
 
 from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
-from skindx.diagnosis import heat_maps, pdf_sheet
+from skindx.diagnosis import pdf_sheet, record_assembly
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
@@ -83,8 +83,8 @@ def test_the_heat_map_is_of_the_condition_that_decides_the_next_step(
         asked.extend(parts[2])
         return plain(*parts)
 
-    plain = heat_maps.heat_maps
-    monkeypatch.setattr(heat_maps, "heat_maps", heat)
+    plain = record_assembly.heat_maps
+    monkeypatch.setattr(record_assembly, "heat_maps", heat)
     (first, *_, last) = predictor.predict([decode(PHOTOS[0])])[0].probabilities_C.argsort()[::-1]
     classes = [
         one.model_copy(update={"urgency": "urgent" if n == last else "routine"})
@@ -103,7 +103,7 @@ def test_the_heat_map_is_of_the_condition_that_decides_the_next_step(
     assert asked == [last]
     assert diagnosis.candidates[0].key == classes[first].key
     assert diagnosis.deciding.key == classes[last].key  # in the record, however unlikely
-    assert f"speak for {classes[last].name}, which decides the next step." in diagnosis.heat_words
+    assert f"signs of {classes[last].name}" in diagnosis.heat_words
 
 
 def test_a_batch_answers_as_its_cases_do_alone(
@@ -209,6 +209,11 @@ def test_a_case_of_no_photo_or_of_four_is_none() -> None:
     for photos in ((), PHOTOS):
         with pytest.raises(UserError, match="1 to 3"):
             Case(photos)
+
+
+def test_a_photo_is_given_once() -> None:
+    with pytest.raises(UserError, match="photos 1 and 3 are the same file; give each photo once"):
+        Case((PHOTOS[0], PHOTOS[1], PHOTOS[0]))
 
 
 def test_boxes_are_in_pixels_of_the_whole_photo(tiny_bundle: Path) -> None:

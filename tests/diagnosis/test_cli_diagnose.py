@@ -62,21 +62,23 @@ def test_the_plain_answer_says_what_to_do_both_errors_and_what_the_model_does_no
     bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule).path
     said, record = typed(bundle, photos[0]), json.loads(typed(bundle, photos[0], "--json"))
     lines, said = said.splitlines(), " ".join(said.split())
+    whole = " ".join(typed(bundle, photos[0], "--details").split())
     assert record["next_step"]["urgency"] == "urgent"
-    assert " ".join(lines).startswith(f"What to do next  {record['next_step']['advice']}")
+    assert " ".join(lines).startswith(f"Next step  {record['next_step']['advice']}")
     for text in (
         record["next_step"]["because"],
-        "rules out no disease",
+        "cannot rule out any disease",
         "How often this advice is wrong was not measured.",
         f"The model knows {len(classes)} conditions and no others",
-        "It does not know other urgent conditions",
-        record["source"]["digest"][:16],
         record["notice"],
     ):
-        assert said.count(text) == 1, said
+        assert said.count(text) == whole.count(text) == 1, said
+    for text in ("It does not know other urgent conditions", record["source"]["digest"][:16]):
+        assert (said.count(text), whole.count(text)) == (0, 1)
+    assert "--details also prints" in said
     for candidate in record["candidates"]:
         assert candidate["name"] in said
-    assert said.index("What to do") < said.index("ICD-10") < said.index("It does not know")
+    assert whole.index("Next step") < whole.index("ICD-10") < whole.index("It does not know")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,18 @@ def test_the_report_is_written_as_fhir_too(
     kinds = [entry["resource"] for entry in json.loads(report.read_text())["entry"]]
     assert kinds[0]["resourceType"] == "DiagnosticReport"
     assert kinds[1]["identifier"] == [{"value": "MRN 7"}]
+
+
+def test_a_patient_who_looks_named_is_told_beside_the_report(
+    tiny_bundle: Path, photos: list[str], tmp_path: Path
+) -> None:
+    pdf = ("--pdf", str(tmp_path / "report.pdf"), "--patient-id")
+    for patient, said in (("Maria Schneider", "looks like the name of a person"), ("P-017", "")):
+        words = ["diagnose", str(tiny_bundle), photos[0], *pdf, patient]
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0
+        assert ("note: the patient" in result.stderr) == bool(said)
+        assert said in result.stderr
 
 
 def test_a_refused_photo_leaves_no_report(
@@ -145,5 +159,7 @@ def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -
     assert levels == [0.05, 0.05, 0.02]
     assert [path["next_step"]["urgency"] == "urgent" for path in said] == [False, False, True]
     assert said[0]["urgent_risk"]["risk"] >= risk - 1e-9  # of the five candidates that are listed
-    with pytest.raises(UserError, match=r"miss rate of 0.1; it has 0.02, 0.05"):
+    with pytest.raises(
+        UserError, match=r"miss rate of 0.1; choose one of its rates: --miss-rate 0.02, 0.05"
+    ):
         typed(bundle, photos[0], "--miss-rate", "0.1")

@@ -13,6 +13,7 @@ from skindx.models.combination import mutual_information
 from skindx.models.conformal import Conformal, Share
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
+from skindx.texts import catalogue
 
 URGENCIES: list[Urgency] = ["routine", "soon", "urgent", "unknown"] + ["routine"] * 8
 CLASSES = tuple(
@@ -66,11 +67,11 @@ def held(conclusion: Conclusion) -> set[str]:
 def test_urgency_is_that_of_the_most_urgent_in_the_set() -> None:
     sure = concluded(of(0.9, 0.05, 0.02))
     assert (held(sure), sure.next_step.urgency, sure.abstained) == ({"c0"}, "routine", "")
-    assert "only condition" in sure.next_step.because
+    assert "The model puts C0 first" in sure.next_step.because
     torn = concluded(of(0.7, 0.01, 0.25))
     assert held(torn) == {"c0", "c2"}
     assert torn.next_step.urgency == "urgent"
-    assert "C2 is the most urgent of the 2 conditions" in torn.next_step.because
+    assert "C2 needs an examination soonest of the 2 conditions" in torn.next_step.because
 
 
 def test_skin_type_chooses_the_threshold() -> None:
@@ -144,12 +145,12 @@ def test_too_many_routine_conditions_are_no_advice_to_wait() -> None:
     assert (said.next_step.urgency, said.next_step.decided_by) == ("unknown", "")
 
 
-def test_what_is_soon_by_its_set_stays_so_with_its_reason() -> None:
+def test_what_is_soon_by_its_set_says_its_risk_where_that_is_soon_too() -> None:
     level = RiskLevel(miss_rate=0.05, thresholds={"all": 0.1})
     soon = UrgentRiskRule(urgent_columns=(1, 2), lesions={"all": 57}, levels=(level,))
     step = concluded(of(0.5, 0.4, 0.02), soon_risk=soon).next_step
     assert (step.urgency, step.decided_by) == ("soon", "c1")
-    assert "is the most urgent of the 2 conditions in the set" in step.because
+    assert "risk of an urgent or soon condition is 42 %" in step.because
 
 
 def test_members_are_weighed_and_heard_on_every_photo() -> None:
@@ -182,13 +183,16 @@ def test_members_who_contradict_each_other_are_not_believed() -> None:
     said = concluded(of(0.5, 0.1, 0.1), members=[of(0.98), of(0.01, 0.01, 0.01, 0.01, 0.95)])
     assert "networks disagree" in said.abstained
     minority = concluded(of(0.5), members=[of(0.5), of(0.4, 0.5), of(0.4, 0.5)])
-    assert "networks disagree" in minority.abstained
+    assert minority.abstained.startswith("Fewer than 2 of 3 networks put the likeliest condition")
 
 
 def test_a_strange_photo_is_not_named_and_never_reported_to_wait() -> None:
     said = concluded(of(0.99), ood_p_value=0.04)
     assert "is unlike most images" in said.abstained
-    assert (said.next_step.urgency, said.next_step.advice) == ("unknown", "See a clinician.")
+    assert (said.next_step.urgency, said.next_step.advice) == (
+        "unknown",
+        catalogue.text("advice_unknown"),
+    )
     assert concluded(of(0.99), ood_p_value=0.06).abstained == ""
     urgent = concluded(of(0.01, 0.01, 0.97), ood_p_value=0.04)
     assert urgent.next_step.urgency == "urgent"
@@ -230,7 +234,7 @@ def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     said = concluded(of(0.64, 0.01, 0.32), urgent_risk=RISK)
     assert said.next_step.urgency == "urgent"
     assert said.next_step.because == (
-        "The estimated risk of C2 is 32.0 %, and the advice is urgent from 30.0 %."
+        "The estimated risk of C2 is 32 %, and the advice becomes urgent at 30 %."
     )
     assert said.urgent_risk is not None
     assert (said.urgent_risk.risk, said.urgent_risk.threshold) == (pytest.approx(0.32), 0.3)
@@ -266,7 +270,7 @@ def test_an_urgent_condition_outside_the_set_can_still_make_it_urgent() -> None:
     said = concluded(of(0.88, 0.01, 0.08), urgent_risk=RISK, miss_rate=0.02)
     assert held(said) == {"c0"}
     assert said.next_step.urgency == "urgent"
-    assert "risk of C2 is 8.0 %" in said.next_step.because
+    assert "risk of C2 is 8 %" in said.next_step.because
 
 
 def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> None:
@@ -275,13 +279,13 @@ def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> N
     assert held(said) == {"c0", "c2"}
     assert said.abstained == ""
     assert said.next_step.urgency == "soon"
-    assert said.next_step.advice.startswith("See a clinician within the next weeks")
+    assert said.next_step.advice.startswith("Examine or refer within the next weeks")
     assert said.next_step.because == (
         "C2 is not ruled out, so this should not wait for a routine visit."
     )
     assert said.next_step.more == (
-        "The estimated risk of an urgent condition is 25.0 %, below the 30.0 % from which the "
-        "advice is urgent.",
+        "The estimated risk of an urgent condition is 25 %, below the 30 % at which the "
+        "advice becomes urgent.",
     )
     # The operator's stricter level makes the same photo urgent.
     strict = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, miss_rate=0.02)
@@ -291,18 +295,18 @@ def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> N
 def test_below_the_threshold_the_set_decides_among_the_lower_tiers() -> None:
     routine = concluded(of(0.95, 0.01, 0.01), urgent_risk=RISK)
     assert routine.next_step.urgency == "routine"
-    assert "only condition in the set" in routine.next_step.because
-    assert "risk of an urgent condition is 1.0 %, below" in routine.next_step.more[0]
+    assert "The model puts C0 first" in routine.next_step.because
+    assert "risk of an urgent condition is 1 %, below" in routine.next_step.more[0]
     soon = concluded(of(0.5, 0.4, 0.05), urgent_risk=RISK)
     assert soon.next_step.urgency == "soon"
-    assert "C1 is the most urgent" in soon.next_step.because
+    assert "C1 needs an examination soonest" in soon.next_step.because
 
 
 def test_a_doubtful_answer_is_not_lowered_by_the_risk() -> None:
     said = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, ood_p_value=0.04)
     assert said.abstained
     assert said.next_step.urgency == "urgent"
-    assert "not ruled out and the answer is not sure" in said.next_step.because
+    assert "is not ruled out, so the advice stays urgent" in said.next_step.because
     torn = concluded(
         of(0.5, 0.1, 0.25),
         members=[of(0.98), of(0.01, 0.01, 0.01, 0.01, 0.95)],
@@ -327,7 +331,7 @@ def test_of_several_photos_the_highest_risk_counts() -> None:
     assert said.next_step.urgency == "urgent"
     assert said.urgent_risk is not None
     assert said.urgent_risk.risk == pytest.approx(0.35)
-    assert "is 35.0 %" in said.next_step.because
+    assert "is 35 %" in said.next_step.because
 
 
 def test_a_skin_type_is_judged_by_its_own_threshold() -> None:
@@ -384,10 +388,10 @@ def test_the_second_question_raises_a_routine_step_and_says_why() -> None:
     said = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON)
     assert (said.next_step.urgency, held(said)) == ("soon", {"c0"})
     assert said.next_step.because == (
-        "The estimated risk of an urgent or soon condition, most likely C1, is 13.0 %, and the "
-        "advice is soon from 12.0 %."
+        "The estimated risk of an urgent or soon condition is 13 %, and the "
+        "advice becomes soon at 12 %."
     )
-    assert "is 3.0 %, below the 30.0 %" in said.next_step.more[0]
+    assert "is 3 %, below the 30 %" in said.next_step.more[0]
     assert said.soon_risk is not None
     assert (said.soon_risk.lesions, said.soon_risk.is_reached) == (90, True)
     # The first question goes first, and an abstention is raised too.
@@ -414,5 +418,16 @@ def test_the_second_question_never_lowers_a_step(
     assert after.soon_risk is not None
     if after.soon_risk.is_reached and before.next_step.urgency in ("routine", "unknown"):
         assert after.next_step.urgency == "soon"
+    elif after.soon_risk.is_reached:  # its reason may be the risk that is reached
+        assert after.next_step.urgency == before.next_step.urgency
+        assert after.next_step.decided_by == before.next_step.decided_by
     else:
         assert after.next_step == before.next_step
+
+
+def test_an_urgent_condition_that_is_not_ruled_out_stays_the_reason_of_soon() -> None:
+    probabilities = of(0.7, 0.01, 0.25)
+    alone = concluded(probabilities, urgent_risk=RISK).next_step
+    step = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON).next_step
+    assert step == alone
+    assert step.because == "C2 is not ruled out, so this should not wait for a routine visit."

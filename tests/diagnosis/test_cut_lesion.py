@@ -17,13 +17,14 @@ from skindx.api.model import Model
 from skindx.clinic.fhir_observations import photo_valid
 from skindx.clinic.narrative import sections
 from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis.network_gates import cut_text
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.record_assembly import cut_text
 from skindx.imaging.decode import decode
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
+from skindx.ui.uploads import cut_as_seen
 
 SAYS = "Part of the lesion seems to lie outside the square"
 
@@ -64,6 +65,20 @@ def test_every_output_says_that_part_of_the_lesion_was_not_seen(
         "predictions": str(model.predict([data]).column("remarks").to_pylist()),
     }
     assert [name for name, text in outputs.items() if SAYS not in text] == []
+
+
+def test_what_the_form_found_stands_on_the_answer_and_on_page_1(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = model.diagnose(photo(0.667, 0.2))._answered
+    said = cut_as_seen(answered, ["edge"])
+    (seen,) = said.diagnosis.photos
+    assert (seen.cut_by, cut_as_seen(said, ["square"])) == ("edge", said)
+    assert cut_as_seen(answered, []) == answered == cut_as_seen(answered, [""])
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    printed = report_pdf(said, None, datetime.now().astimezone())
+    first, *_ = words_of(printed).replace("\n", " ").split("For the patient")
+    assert "The lesion seems to reach the edge of the photo, so part of it is missing." in first
 
 
 def test_a_lesion_within_the_square_brings_no_remark(model: Model) -> None:

@@ -12,9 +12,12 @@ from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.core.errors import UserError
+from skindx.diagnosis import answer_texts
 from skindx.diagnosis.answer_report import print_diagnosis
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.diagnose import MAX_BYTES, answer, bundle_version, read_photo
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.photo_checks import MAX_BYTES, read_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.decode import decode
@@ -36,7 +39,8 @@ def test_candidates_are_the_ensembles_own_probabilities_ranked(predictor: Predic
     data = skin_photo()
     diagnosis = diagnose_bytes(predictor, data)
     (prediction,) = predictor.predict([decode(data)])
-    best = np.argsort(-prediction.probabilities_C)[:5]
+    ranked = np.argsort(-prediction.probabilities_C)
+    best = [i for n, i in enumerate(ranked) if n < 5 or prediction.probabilities_C[i] >= 0.05]
     keys = predictor.taxonomy.keys
     assert [candidate.key for candidate in diagnosis.candidates] == [keys[i] for i in best]
     shown = [candidate.probability for candidate in diagnosis.candidates]
@@ -97,10 +101,10 @@ def png_header_of(width: int, height: int) -> bytes:
     ("data", "said"),
     [
         pytest.param(b"", "empty", id="empty"),
-        pytest.param(b"hello, I am a photo", "no photo in", id="text"),
-        pytest.param(skin_photo(form="BMP"), "no photo in", id="bmp"),
-        pytest.param(skin_photo(form="TIFF"), "no photo in", id="tiff"),
-        pytest.param(b"<svg onload='alert(1)'/>", "no photo in", id="svg"),
+        pytest.param(b"hello, I am a photo", "not a photo in", id="text"),
+        pytest.param(skin_photo(form="BMP"), "not a photo in", id="bmp"),
+        pytest.param(skin_photo(form="TIFF"), "not a photo in", id="tiff"),
+        pytest.param(b"<svg onload='alert(1)'/>", "not a photo in", id="svg"),
         pytest.param(b"\xff\xd8\xff", "damaged or cut short", id="three bytes"),
         pytest.param(skin_photo()[:-300], "damaged or cut short", id="truncated jpeg"),
         pytest.param(skin_photo(form="PNG")[:-200], "damaged or cut short", id="truncated png"),
@@ -158,9 +162,26 @@ def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> No
     print_diagnosis(diagnosis, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]brackets[/red]" in text
-    assert text.index(diagnosis.next_step.advice) < text.index("ICD-10")
+    assert text.index(diagnosis.next_step.advice) < text.index("Nearest")
     assert diagnosis.notice in " ".join(text.split())
     assert catalogue.text("cannot_rule_out") in " ".join(text.split())
+
+
+def test_the_terminal_is_short_unless_details_are_asked_for(predictor: Predictor) -> None:
+    diagnosis = diagnose_bytes(predictor, skin_photo())
+    shown = {}
+    for details in (False, True):
+        console = Console(file=io.StringIO(), width=500)
+        print_diagnosis(diagnosis, console, details=details)
+        shown[details] = console.file.getvalue()  # type: ignore[attr-defined]
+    folded = [*answer_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:3]]
+    said = (diagnosis.next_step.advice, diagnosis.next_step.because, diagnosis.notice)
+    assert folded
+    assert not any(sentence in shown[False] for sentence in folded)
+    assert all(sentence in shown[True] for sentence in folded)
+    assert all(one in short for short in shown.values() for one in said)
+    assert "--details" in shown[False]
+    assert len(shown[False].split()) <= 260
 
 
 def test_the_terminal_lists_boxes(predictor: Predictor) -> None:

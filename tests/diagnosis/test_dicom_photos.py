@@ -66,10 +66,10 @@ def test_photos_of_two_patients_are_no_case(predictor: Predictor) -> None:
 
 def test_refusals_say_what_to_do() -> None:
     for data, words in (
-        (wrapped(NumberOfFrames=200), "it has 200 frames; export one of them as an image."),
+        (wrapped(NumberOfFrames=200), "the file has 200 frames; export one of them as an image."),
         (wrapped()[:-1000], "cut short.*, so export it again."),
         (wrapped(Rows=60000, Columns=60000), "cap of .*, so export it again with fewer pixels."),
-        (wrapped(Modality="SM"), "microscopy.*; give a photograph or dermoscopy of skin."),
+        (wrapped(Modality="SM"), "microscopy.*; give a photograph or a dermoscopic image of skin."),
     ):
         with pytest.raises(
             Refused, match=f"^The DICOM file cannot be read.*{words} {not_judged()}$"

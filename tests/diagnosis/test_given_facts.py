@@ -19,7 +19,7 @@ from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.ui.http.api_schemas import form_schema
 from skindx.ui.page.answer_html import result_html
-from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page.form_html import intake_html
 
 GIVEN = Patient(age=54, sex="male", site="back", duration="months")
 
@@ -35,11 +35,11 @@ def test_what_is_said_is_true(tiny_bundle: Path) -> None:
     ("patient", "words"),
     [
         (Patient(), ""),
-        (Patient(age=3), "The answer does not depend on age. The networks saw the photos alone."),
-        (GIVEN, "does not depend on age, sex, place and duration"),
+        (Patient(age=3), "No probability depends on age. The networks saw the photos alone."),
+        (GIVEN, "No probability depends on age, sex, place or duration"),
         (
             Patient(site="lip", laterality="midline"),
-            "The answer does not depend on place and side. The networks saw the photos alone.",
+            "No probability depends on place or side. The networks saw the photos alone.",
         ),
         (Patient(skin_type=5), skin_type_chooses()),
         (Patient(sex="other", skin_type=2), f"saw the photos alone. {skin_type_chooses()}"),
@@ -60,7 +60,7 @@ def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> N
     for text in (console.file.getvalue(), paper, result_html(told, None)):  # type: ignore[attr-defined]
         assert told.diagnosis.use_of_facts in text
     nothing = replace(told, diagnosis=told.diagnosis.model_copy(update={"patient": Patient()}))
-    assert "does not depend on" not in result_html(nothing, None)
+    assert "No probability depends on" not in result_html(nothing, None)
 
 
 def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
@@ -76,4 +76,6 @@ def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
         assert ("changes the answer where it is given" in about) == (name in ("age", "site"))
     assert skin_type_chooses() in schema["skin_type"]["description"]
     _, out, _ = skindx("diagnose", "--help")
-    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 2  # side, duration
+    assert (
+        " ".join(out.replace("│", " ").split()).count("changes no answer") == 5
+    )  # side, duration, three questions

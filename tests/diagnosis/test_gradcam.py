@@ -10,7 +10,7 @@ from captum.attr import LayerGradCam
 from PIL import Image
 from skin_photo import skin_pixels
 
-from skindx.diagnosis.heat_maps import grad_cam, heat_maps, heat_png
+from skindx.diagnosis.heat_maps import grad_cam, heat_maps, heat_png, is_off
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, framed_square
 from skindx.models.combination import Combination
@@ -186,3 +186,18 @@ def test_the_image_is_clear_where_it_is_cold_and_lets_skin_through() -> None:
     assert opacity_W[0] == 0
     assert (np.diff(opacity_W) >= 0).all()
     assert 100 < opacity_W[-1] < 200
+
+
+def test_a_map_is_off_a_lesion_where_most_of_its_strongest_region_is() -> None:
+    heat_HW = np.zeros((60, 80), np.float32)
+    heat_HW[2:12, 2:12] = 1
+    lesion_HW = np.zeros((30, 40), np.bool_)  # an outline has fewer pixels
+    lesion_HW[10:20, 12:28] = True
+    assert is_off(heat_HW, lesion_HW)
+    assert not is_off(heat_HW, None)
+    heat_HW[25:45, 30:50] = 0.9  # a larger part of what is strongest lies on the lesion
+    assert not is_off(heat_HW, lesion_HW)
+    heat_HW[25:45, 30:50] = 0.5
+    assert is_off(heat_HW, lesion_HW)
+    lesion_HW[:6, :6] = True
+    assert not is_off(heat_HW, lesion_HW)

@@ -2,18 +2,20 @@
 
 import inspect
 import re
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
-from skindx.casebook import casebook
+from skindx.casebook import casebook_export
 from skindx.cli.diagnose import diagnose
+from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis.case import Patient, PersonFacts, limits_of, patient_facts, values_of
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_list import FACTS
 from skindx.ui.http.api_schemas import form_schema
-from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page.form_html import intake_html
 
+ASKED: dict[str, Any] = dict.fromkeys(QUESTIONS, "no")
 WHOLE = Patient(
-    age=54, sex="female", site="back", laterality="left", duration="always", skin_type=2
+    age=54, sex="female", site="back", laterality="left", duration="always", skin_type=2, **ASKED
 )
 
 
@@ -36,7 +38,7 @@ def test_every_part_asks_for_every_fact() -> None:
     assert [name for name in schema if name in INTAKE] == list(INTAKE)
     assert [name for name in asked if name in INTAKE] == list(INTAKE)
     assert list(FACTS) == list(INTAKE)
-    assert [name for name in casebook._COLUMNS if name in INTAKE] == list(INTAKE)
+    assert [name for name in casebook_export._COLUMNS if name in INTAKE] == list(INTAKE)
 
 
 def test_the_page_offers_every_value_but_those_that_a_person_knows_better() -> None:
@@ -57,6 +59,19 @@ def test_a_report_prints_every_given_fact() -> None:
         ("sex", "female"),
         ("place", "back, left side"),
         ("there for", "as long as remembered"),
-        ("Fitzpatrick skin type", "2"),
+        ("Fitzpatrick skin type", "II"),
+        *((INTAKE[name].report, "no") for name in QUESTIONS),
     ]
     assert patient_facts(Patient()) == []
+
+
+def test_a_question_says_which_item_it_answers_and_has_no_choice_beforehand() -> None:
+    fold = intake_html(64).partition('class="sx-card sx-asks"')[2].partition("</details>")[0]
+    rows = fold.split("<fieldset")[1:]
+    assert len(rows) == len(QUESTIONS)
+    assert "checked" not in fold
+    for name, row in zip(QUESTIONS, rows, strict=True):
+        assert row.count(f'type="radio" name="{name}"') == 3
+        assert f'aria-labelledby="sx-ask-{name}"' in row
+    assert "change in size, 2 points" in rows[QUESTIONS.index("grew")]
+    assert "change in sensation, 1 point<" in rows[QUESTIONS.index("itches")]

@@ -17,10 +17,11 @@ from skindx.api.predictions import iter_predictions
 from skindx.diagnosis import photo_checks
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
+from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage, photo_format
+from skindx.imaging.resize import small_jpeg
 from skindx.imaging.sandboxed_images import decode_heic
 from skindx.workers.worker_process import SandboxLimits
 
@@ -39,7 +40,8 @@ def test_a_large_jpeg_comes_smaller_yet_no_smaller_than_it_is_shown(large: bytes
     whole_HWC = open_photo(large).pixels_HWC
     assert whole_HWC.shape == (2000, 3000, 3)
     shown, exact = (
-        decode(view_jpeg(image_HWC)).astype(float) for image_HWC in (opened.pixels_HWC, whole_HWC)
+        decode(small_jpeg(image_HWC, LONGEST_SIDE, quality=VIEW_QUALITY)).astype(float)
+        for image_HWC in (opened.pixels_HWC, whole_HWC)
     )
     assert np.abs(shown - exact).mean() < 1.5
 

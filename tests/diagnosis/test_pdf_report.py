@@ -18,7 +18,8 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer, Promise, Similar, UrgentRisk
+from skindx.diagnosis.record import CaseAnswer, Similar
+from skindx.diagnosis.record_figures import Promise, UrgentRisk
 from skindx.models.conformal import Share
 from skindx.texts import catalogue
 
@@ -55,17 +56,17 @@ def test_the_notice_and_the_next_step_come_first(
     diagnosis = answered.diagnosis
     order = [
         "This report is preliminary",
-        "no medical device",
+        "not a medical device",
         "04 March 2026, 05:06 UTC",
+        "54 years",
         diagnosis.next_step.advice.split(",")[0],
-        catalogue.text("cannot_rule_out")[:50],
         "The networks contradict",
-        "What it resembles most",
+        catalogue.text("cannot_rule_out")[:50],
+        "Nearest conditions",
         diagnosis.candidates[1].name,
         "The model knows 9 conditions",
         "Photo 1.",
         "Similar cases",
-        "54 years",
         diagnosis.source.version[:16],
         "true one in 50.0 %",
         "Some letters are printed as",
@@ -75,7 +76,7 @@ def test_the_notice_and_the_next_step_come_first(
     assert places == sorted(places)
     assert "?uszczyca - ??????? ??" in words
     assert "Zoë Dvorák" in words
-    assert "skindx report, 04 March 2026, 05:06 UTC, page 1 of " in words
+    assert "answered 04 March 2026, 05:06 UTC \xb7 preliminary \xb7 page 1 of " in words
     assert "Nævus" in words
 
 
@@ -95,7 +96,7 @@ def test_both_errors_stand_under_the_next_step_and_the_guarantee_below(
         "What it may be",
         "How this is decided",
         "fitted on 57 calibration lesions to miss at most 5",
-        "at most 8.1",
+        "may miss up to 8.1",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))

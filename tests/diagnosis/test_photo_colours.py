@@ -13,9 +13,10 @@ from skin_photo import skin_pixels
 from stored_colours import P3
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.diagnose import CaseAnswer, answer
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import check_photos, open_photo
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 

@@ -64,14 +64,17 @@ def test_a_table_gives_facts_and_says_what_it_did_not_use(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image;age\na.JPG;3\n", r"no column 'file'.*it has image, age: name the column 'file'"),
+        (
+            "image;age\na.JPG;3\n",
+            "no column `file`.*but has image, age; rename the correct column",
+        ),
         ("file\n../outside.jpg\n", r"row 1 names ../outside.jpg, which is outside"),
-        ("file\nb\n", r"row 1 names b, which is no file"),
-        ("file,age\n,3\n", r"row 1 names no photo"),
-        ("file\na.JPG\nb/../a.JPG\n", r"row 2 names b/../a.JPG, as row 1 does"),
+        ("file\nb\n", r"row 1 names b, which is not a file"),
+        ("file,age\n,3\n", r"row 1 has no photo name"),
+        ("file\na.JPG\nb/../a.JPG\n", r"row 2 names b/../a.JPG, which row 1 names too"),
         ("file,age\na.JPG,200\n", r"row 1: 'age' = '200'"),
         ("file,site\na.JPG,moon\n", r"row 1: 'site' = 'moon'"),
-        ("file\n", r"names no photo; give another one"),
+        ("file\n", r"has no photo; give another folder"),
     ],
 )
 def test_a_wrong_table_is_refused_in_one_sentence(folder: Path, text: str, message: str) -> None:
@@ -82,15 +85,15 @@ def test_a_wrong_table_is_refused_in_one_sentence(folder: Path, text: str, messa
 
 def test_a_link_of_a_table_out_of_its_folder_is_refused(folder: Path) -> None:
     (folder / "link.jpg").symlink_to("/etc/hostname")
-    with pytest.raises(UserError, match="outside the table's folder"):
+    with pytest.raises(UserError, match="outside the folder of the table"):
         list_photos(table_of(folder, "file\nlink.jpg\n"))
 
 
 def test_a_folder_without_photos_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(UserError, match=r"names no photo \(Files left out: no images: 1\); give"):
+    with pytest.raises(UserError, match=r"has no photo \(Files left out: no images: 1\); give"):
         list_photos(tmp_path)
-    with pytest.raises(UserError, match="has no column 'file', which names the photos"):
+    with pytest.raises(UserError, match="has no column `file` with the names of the photos"):
         list_photos(tmp_path / "notes.txt")
     (tmp_path / "notes.doc").write_text("x")
     with pytest.raises(UserError, match="neither a folder nor a table"):

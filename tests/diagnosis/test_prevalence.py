@@ -19,11 +19,16 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.answer_texts import how_combined
+from skindx.diagnosis.bundle_statement import (
+    bundle_version,
+    measured_advice,
+    mix_text,
+    shown_prevalence,
+)
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.diagnose import answer, bundle_version
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
-from skindx.diagnosis.record_assembly import measured_advice, mix_text, shown_prevalence
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import calibration_classes
@@ -119,7 +124,7 @@ def test_a_mix_is_put_on_probabilities_that_are_calibrated_by_class(
     )
     spec = plain.bundle.spec.model_copy(update={"class_calibration": by_class})
     shown = answer(replace(before, bundle=replace(plain.bundle, spec=spec)), Case((photo,)))
-    assert "by temperature scaling, and class by class." in result_html(shown, None)
+    assert "for all conditions together and for each by itself." in result_html(shown, None)
     pixels = decode(photo)
     raw_NC, p_NC = (one.ensemble.probabilities([pixels])[0] for one in (plain, before))
     np.testing.assert_allclose(p_NC, by_class.apply(np.log(raw_NC)))
@@ -174,7 +179,7 @@ def test_a_bundle_that_does_not_name_its_mix_says_so(tiny_bundle: Path, file: Pa
     nameless: Any = SimpleNamespace(prevalence=None, calibration_mix=mix_of(bundle))
     assert "The bundle does not name the mix" in mix_text(nameless)
     assert shown_prevalence(nameless) is None
-    with pytest.raises(UserError, match="does not say how many calibration images"):
+    with pytest.raises(UserError, match="does not store the number of calibration images"):
         Predictor.load(tiny_bundle, prevalence=file)
 
 
@@ -202,17 +207,17 @@ _LINES = [f"{key}: 0.1111" for key in ISIC9.keys]
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must hold|is not valid"),
-        ("- 1\n- 2", "must hold"),
-        ("\n".join(_LINES[1:]), f"has no share of {ISIC9.keys[0]}"),
-        ("\n".join([*_LINES, "plague: 0.1"]), "'plague' is no class of this bundle"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0"]), "give a number above 0"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: -0.1"]), "give a number above 0"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: .nan"]), "give a number above 0"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: yes"]), "give a number above 0"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: rare"]), "give a number above 0"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.9"]), "the shares sum to 1.789, not to 1"),
-        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.01"]), "the shares sum to 0.89"),
+        ("", "has no lines|is not valid"),
+        ("- 1\n- 2", "has no lines"),
+        ("\n".join(_LINES[1:]), f"has no share for {ISIC9.keys[0]}"),
+        ("\n".join([*_LINES, "plague: 0.1"]), "the class 'plague', which the bundle does not have"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0"]), "write a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: -0.1"]), "write a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: .nan"]), "write a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: yes"]), "write a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: rare"]), "write a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.9"]), "add up to 1.789, but"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.01"]), "add up to 0.89"),
         ("\n".join([*_LINES, f"{ISIC9.classes[0].name.upper()}: 0.1"]), "twice|is not valid"),
         ("a: [", "is not valid YAML"),
     ],
@@ -234,14 +239,14 @@ def test_the_command_line_takes_it(skindx: Skindx, tiny_bundle: Path, tmp_path: 
     bad.write_text("a: 1")
     code, _, errors = skindx("diagnose", str(tiny_bundle), str(photo), "--prevalence", str(bad))
     assert (code, errors.count("\n")) == (2, 1)
-    assert "is no class of this bundle" in errors
+    assert "which the bundle does not have" in errors
     code, _, errors = skindx("serve", str(tiny_bundle), "--prevalence", str(bad), "--port", "0")
     assert (code, errors.count("\n")) == (2, 1), errors
 
 
 def test_a_server_s_worker_takes_it(tiny_bundle: Path, file: Path) -> None:
     version = bundle_version(open_bundle(tiny_bundle))
-    with pytest.raises(UserError, match="does not say how many calibration images"):
+    with pytest.raises(UserError, match="does not store the number of calibration images"):
         load_bundle(tiny_bundle, version, prevalence=file)
     command = worker_command(tiny_bundle, version, prevalence=file)
     assert any(str(file.resolve()) in word for word in command)

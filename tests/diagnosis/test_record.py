@@ -3,15 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.diagnosis.conclusion import next_step
-from skindx.diagnosis.record import (
-    Candidate,
-    Diagnosis,
-    LesionBox,
-    NextStep,
-    Photo,
-    Source,
-    Vote,
-)
+from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, NextStep, Photo, Source, Vote
 from skindx.taxonomy import SkinClass, Urgency, advice_for
 from skindx.texts.catalogue import percent
 
@@ -104,7 +96,7 @@ def test_no_box_and_no_detector_are_reported_apart() -> None:
 
 
 def test_the_notice_travels_with_every_record() -> None:
-    assert "no medical device" in a_diagnosis(["a"]).model_dump_json()
+    assert "not a medical device" in a_diagnosis(["a"]).model_dump_json()
 
 
 @pytest.mark.parametrize(

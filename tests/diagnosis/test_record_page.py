@@ -1,6 +1,7 @@
 """Page 1 of the printed report, which one can file, and the page for the patient."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,9 +12,15 @@ from pdf_words import words_of
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.filing import Filing, RecordedDiagnosis, record_lines, urgent_first
+from skindx.diagnosis.filing import (
+    Filing,
+    RecordedDiagnosis,
+    agreement_with,
+    record_lines,
+    urgent_first,
+)
 from skindx.diagnosis.record import CaseAnswer
-from skindx.texts.catalogue import sentences
+from skindx.texts.catalogue import sentences, text
 
 WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=timezone(timedelta(hours=1), "CET"))
 NEVUS = RecordedDiagnosis("Nevus (mole)", "D22.9", "histopathology", who="ann", when=WHEN)
@@ -33,27 +40,34 @@ def readable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("abstained", [False, True])
 @pytest.mark.parametrize("photos", [1, 3])
-def test_page_1_is_a_whole_record_and_page_2_begins_with_the_patient(
+def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
     photos: int, abstained: bool
 ) -> None:
     answer = answered(photos=photos, abstained=abstained)
-    first, second, *_ = pages(answer, Filing("P-017"))
-    order = ["This report is preliminary", "no medical device", "P-017",
-             "29 November 2026, 18:05 CET", "not known", "back", f"Photo {photos}",
-             "What to do next", answer.diagnosis.next_step.advice[:20], "rules out no disease",
+    first, second, third, *_ = pages(answer, Filing("P-017"))
+    order = ["This report is preliminary", "not a medical device", "P-017",
+             "29 November 2026, 18:05 CET", "back", "54 years", "Next step",
+             answer.diagnosis.next_step.advice[:20], "cannot rule out any disease",
              "How often this advice is wrong",
-             "The model names no condition" if abstained else "Conditions in the set",
-             "Clinician (name)", "Date and signature"]  # fmt: skip
+             "The model names no condition" if abstained else "What it may be, urgent",
+             "Urgency", answer.diagnosis.candidates[1].name, "The model knows 9 conditions",
+             f"Photo {photos}", "Clinician's finding", "Clinician (name)",
+             "Date and signature"]  # fmt: skip
     places = [first.find(words) for words in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
     assert "Technical basis" not in first
-    order = ["For the patient", "What was looked at", answer.diagnosis.next_step.advice[:20],
-             "What the program cannot know", "When to get help at once",
-             "Technical basis"]  # fmt: skip
+    order = ["For the patient", "P-017", "29 November 2026", "What the program advises",
+             "this spot", "What was looked at",
+             "What the program cannot know",
+             "When to get help at once", "When to see a clinician"]  # fmt: skip
     places = [second.find(words) for words in order]
     assert -1 not in places
     assert places == sorted(places)
+    assert not re.search(r"Technical|ICD|Probab|doctor within|\d %", second)
+    at_once = second.partition("When to get help at once")[2]
+    assert "within days" not in at_once.partition("When to see a clinician")[0]
+    assert third.lstrip().startswith("Technical basis")
     assert ("could not tell what your photo shows" in second) == abstained
 
 
@@ -61,7 +75,7 @@ def test_nothing_is_invented_where_nobody_gave_it() -> None:
     bare = rich(Case((jpeg(64, 48),)))
     lines = {one.code: one.value for one in record_lines(bare.diagnosis, Filing(), WHEN)}
     assert lines == {"patient": "", "answered": "29 November 2026, 18:05 CET",
-                     "photo-date": "not known", "site": "", "side": ""}  # fmt: skip
+                     "photo-date": "", "site": "", "side": ""}  # fmt: skip
     placed = rich(Case((jpeg(64, 48),), Patient(site="arm", laterality="left")))
     lines = {one.code: one.value for one in record_lines(placed.diagnosis, Filing("P"), WHEN)}
     assert (lines["patient"], lines["site"], lines["side"]) == ("P", "arm", "left")
@@ -86,13 +100,174 @@ def test_an_amended_record_says_who_recorded_what_and_when() -> None:
     for said in ("This report is amended", "Nevus (mole) (D22.9)", "confirmed by histopathology",
                  "ann", "What the software had advised"):  # fmt: skip
         assert said in first
-    assert "What to do next" not in first
+    assert "Next step" not in first
     assert "Follow what your clinician advises" in second
     assert "No person has examined" not in second
     opinion = RecordedDiagnosis("Wart", opinion=True)
-    first, *_ = pages(answered(), Filing(recorded=opinion))
-    assert "clinical opinion, which nothing confirmed" in first
-    assert first.count("not known") == 3  # date of the photo, who and when
+    first, second, *_ = pages(answered(), Filing(recorded=opinion))
+    assert "clinical opinion, not confirmed" in first
+    assert "the software's advice still stands" in first
+    assert "Next step" in first  # nothing takes its place
+    assert "Have a clinician examine this spot within" in second
+    assert "A clinician has recorded Wart, and nothing has confirmed it yet." in second
+    assert "Follow what your clinician advises" not in second
+    assert "The model named" in first
+    assert "and not Wart." in first
+    assert "Recorded by" not in first
+    assert first.count("not known") == 1  # when it was recorded
+
+
+MELANOMA = RecordedDiagnosis(
+    "Melanoma", "C43.9", "histopathology", who="bob", when=WHEN - timedelta(seconds=9),
+    replaced=WHEN, replaced_by="ann",
+)  # fmt: skip
+CORRECTED = Filing(
+    "P-017", "mole on back", kept=True, version=3, recorded=NEVUS, earlier=(MELANOMA,)
+)
+
+
+def test_a_corrected_record_says_what_it_replaces_and_every_page_names_whose_it_is() -> None:
+    answer = answered()
+    first, second, third, *_ = every = pages(answer, CORRECTED)
+    for said in ("skindx report, version 3", "a clinician changed the recorded diagnosis. It "
+                 "replaces the report of 29 November 2026, 18:04:51 CET.", "Diagnosis before",
+                 "Melanoma (C43.9), confirmed by histopathology, recorded 29 November 2026, "
+                 "18:04:51 CET, by login bob",
+                 "recorded: Nevus (mole) (D22.9), confirmed by histopathology, "
+                 "recorded 29 November 2026, 18:05:00 CET, by login ann",
+                 "This replaces Melanoma (C43.9), confirmed by histopathology, so "
+                 "check the pathology report.",
+                 "Clinician's finding"):  # fmt: skip
+        assert said in first
+    assert "Last confirmed diagnosis" not in first  # the box above has it
+    for page in every:
+        assert "P-017 \xb7 mole on back answered 29 November 2026, 18:05 CET" in page
+        assert "amended 29 November 2026, 18:05:00 CET \xb7 version 3" in page
+    for said in ("Versions of this report", "1 none, the answer alone", "bob", "18:04:51",
+                 "3 Nevus"):  # fmt: skip
+        assert said in third
+    assert "Melanoma" not in second
+    assert "This page replaces every earlier page" in second
+    assert "An earlier page named another diagnosis, so ask your clinician" in second
+    back = replace(CORRECTED, recorded=None, earlier=(MELANOMA, replace(NEVUS, replaced=WHEN)))
+    again = pages(answer, back)[1]
+    assert "This page replaces every earlier page" in again
+    assert "No person has examined" not in again
+    assert "Have a clinician examine this spot within" in again
+    assert "An earlier page named a diagnosis that was taken back" in again
+    weaker = replace(MELANOMA, confirmed_by="", opinion=True)
+    surer = pages(answer, replace(CORRECTED, earlier=(weaker,)))
+    assert "pathology report" not in surer[0]
+    assert "An earlier page named" not in surer[1]  # histopathology has settled it
+    assert "may be missing" not in third
+    old = replace(CORRECTED, unrecorded=True)
+    assert "earlier diagnoses may be missing here" in pages(answer, old)[2]
+
+
+def test_a_confirmed_diagnosis_that_nothing_confirmed_replaced_stays_named() -> None:
+    opinion = replace(NEVUS, confirmed_by="", opinion=True)
+    wart = RecordedDiagnosis("Wart", opinion=True, when=WHEN, replaced=WHEN)
+    doubted = replace(CORRECTED, recorded=opinion, earlier=(MELANOMA, wart))
+    first, second, *_ = pages(answered(), doubted)
+    for said in ("Diagnosis that a clinician recorded: Nevus (mole) (D22.9), clinical opinion",
+                 "Last confirmed diagnosis Melanoma (C43.9), confirmed by histopathology",
+                 "Diagnosis before Wart",
+                 "This replaces Melanoma (C43.9), confirmed by histopathology, so check",
+                 "so Melanoma (C43.9) stays the last confirmed diagnosis",
+                 "What the software had advised"):  # fmt: skip
+        assert said in first
+    assert "still stands" not in first
+    assert "ask your clinician within days which one holds" in second
+    assert "What the program advises" not in second
+    back = replace(CORRECTED, recorded=None, earlier=(MELANOMA,))
+    first, second, *_ = pages(answered(), back)
+    assert "Melanoma (C43.9), confirmed by histopathology, was taken back, so check" in first
+    assert "Last confirmed diagnosis Melanoma (C43.9)" in first
+    assert "ask your clinician within days what this means" in second
+
+
+def test_the_patient_reads_the_advice_in_plain_words_about_the_spot() -> None:
+    answer = answered()
+    for key in ("urgent", "soon", "routine", "unknown", "soon_without_time", "without_time"):
+        step = answer.diagnosis.next_step.model_copy(update={"advice": text(f"advice_{key}")})
+        diagnosis = answer.diagnosis.model_copy(update={"next_step": step})
+        second = pages(replace(answer, diagnosis=diagnosis))[1]
+        assert text(f"patient_{key}") in second
+        assert "lesion" not in second
+
+
+def test_a_note_older_than_the_diagnosis_says_so() -> None:
+    older = replace(CORRECTED, note="Flat.", notes=((WHEN - timedelta(days=1), "bob"),))
+    assert "by login bob, before the diagnosis was last changed" in pages(answered(), older)[0]
+    same = replace(older, notes=((WHEN, "bob"),))
+    assert "before the diagnosis" not in pages(answered(), same)[0]
+
+
+def test_answers_about_the_lesion_stand_apart_with_their_score() -> None:
+    patient = Patient(age=54, grew="yes", irregular_shape="yes", itches="no")
+    first, *_ = pages(rich(Case((jpeg(64, 48),), patient)))
+    assert "About the person age 54 years" in first
+    assert "Answers about the lesion growth yes, irregular shape yes, itch no. The" in first
+    assert "7-point checklist scores 4" in first
+
+
+def test_a_change_of_the_note_says_when_and_by_whom() -> None:
+    at = WHEN + timedelta(minutes=3)
+    filing = Filing("P-1", "arm", kept=True, version=2, note="Flat.", notes=((at, "bob"),))
+    first, second, third, *_ = pages(answered(), filing)
+    said = "29 November 2026, 18:08:00 CET, by login bob"
+    assert f"Note written {said}" in first
+    assert "note" not in second
+    assert "the note alone was written" in third
+    later = (at + timedelta(minutes=1), "bob")
+    again = replace(filing, notes=((at, "bob"), later))
+    assert "Note last changed 29 November 2026, 18:09:00" in pages(answered(), again)[0]
+    first, _, third, *_ = pages(answered(), replace(again, note=""))
+    assert "Note removed 29 November 2026, 18:09:00" in first
+    assert "the note alone was removed" in third
+    both = replace(CORRECTED, notes=((WHEN, "ann"),))  # saved together with the diagnosis
+    assert "note alone" not in pages(answered(), both)[2]
+
+
+def test_an_advice_without_urgency_bears_no_tier() -> None:
+    answer = answered()
+    step = answer.diagnosis.next_step.model_copy(update={"urgency": "unknown"})
+    unknown = replace(answer, diagnosis=answer.diagnosis.model_copy(update={"next_step": step}))
+    assert "Next step (soon: within the next weeks)" in pages(answer)[0]
+    assert "Next step (" not in pages(unknown)[0]
+
+
+def test_names_of_files_tell_patients_lesions_and_versions_apart() -> None:
+    first = Filing("P-017", "mole on back", version=1)
+    assert first.file_name(WHEN, "pdf") == (
+        "skindx-P-017-mole-on-back-20261129-180500-preliminary-1.pdf"
+    )
+    assert CORRECTED.file_name(WHEN, "zip").endswith("-180500-amended-3.zip")
+    noted = replace(CORRECTED, version=5)
+    assert noted.file_name(WHEN, "pdf").endswith("-amended-3-saved-5.pdf")
+    assert noted.footer(WHEN)[1].endswith("version 3")  # the table lists three
+    assert (
+        Filing('P/0"1\n乾').file_name(WHEN, "pdf") == "skindx-P-0-1-20261129-180500-preliminary.pdf"
+    )
+
+
+def test_the_patient_reads_which_spot_who_recorded_and_what_it_is() -> None:
+    told = replace(NEVUS, description="An ordinary mole.", clinician="Dr A. Keller")
+    first, second, *_ = pages(answered(), Filing("P-017", "forearm", kept=True, recorded=told))
+    for said in ("Which spot back (forearm)", "Recorded on 29 November 2026",
+                 "Recorded by Dr A. Keller",
+                 "An ordinary mole. Your clinician will explain this to you.",
+                 "Your next appointment", "Practice and telephone"):  # fmt: skip
+        assert said in second
+    assert "by Dr A. Keller" in first
+    signs = first.partition("Clinician (name)")[0][-40:]
+    assert "Keller" not in signs  # nobody gave a name to sign with
+    given = Filing("P-017", recorded=told, clinician="Dr B. Lang")
+    assert "Dr B. Lang Clinician (name)" in pages(answered(), given)[0]
+    assert "login" not in second
+    opinion = replace(told, confirmed_by="", opinion=True)
+    _, second, *_ = pages(answered(), Filing(recorded=opinion))
+    assert "An ordinary mole" not in second  # nothing confirmed it
 
 
 def test_a_full_record_stays_on_page_1() -> None:
@@ -111,9 +286,39 @@ def test_a_full_record_stays_on_page_1() -> None:
         "source": diagnosis.source.model_copy(update={"learned_from": learned}),
     }
     full = CaseAnswer(diagnosis.model_copy(update=update), answer.views, answer.thumbnails)
-    first, *_ = pages(full, Filing("P" * 64, "left forearm", kept=True, recorded=NEVUS))
-    assert "12 further conditions of the set" in first
+    note = "Breslow 0.4 mm. " * 18
+    filing = Filing("P" * 64, "left forearm", kept=True, recorded=NEVUS, note=note)
+    first, *_ = pages(full, filing)
+    assert "Breslow" in first
+    assert "11 further conditions are" in first
     assert "Date and signature" in first
+
+
+@pytest.mark.parametrize("note", ["Breslow 0.4 mm.", "Breslow 0.4 mm. " * 100])
+def test_a_note_is_for_clinicians_and_not_for_the_patient(note: str) -> None:
+    first, second, *rest = pages(answered(), Filing("P-017", "arm", kept=True, note=note))
+    assert "Breslow" in (first if len(note) < 100 else rest[0])
+    assert "no clinician has checked it" not in first
+    assert "Clinician's note" in first or "A clinician's note is in" in first
+    assert "Breslow" not in second
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Actinic keratosis", "The model put Actinic keratosis first too."),
+        ("Basal cell carcinoma", "and named Basal cell carcinoma too."),
+        ("Melanoma", "and not Melanoma."),
+    ],
+)
+def test_an_amended_record_says_whether_the_model_named_it(name: str, said: str) -> None:
+    diagnosis = answered().diagnosis
+    recorded = RecordedDiagnosis(name, confirmed_by="histopathology")
+    assert said in agreement_with(diagnosis, recorded)
+    by_key = RecordedDiagnosis("another spelling", key=diagnosis.candidates[0].key)
+    assert "first too" in agreement_with(diagnosis, by_key)
+    unknown = answered(abstained=True).diagnosis
+    assert agreement_with(unknown, recorded) == "The model had named no condition."
 
 
 def test_a_differential_has_urgent_conditions_first() -> None:

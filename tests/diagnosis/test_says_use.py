@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,17 +27,19 @@ from skindx.clinic.narrative import sections
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_figure import answer_html
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.bundle_statement import source_of
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
-from skindx.diagnosis.record_assembly import source_of
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.use_limits import MOST_WORDS
+from skindx.texts import catalogue
 from skindx.ui.http.answer_rows import COLUMNS, PATH, answer_row_routes
 from skindx.ui.http.api_routes import routes
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page.answer_html import result_html, scope_html
-from skindx.ui.page.diagnosis_page import many_html
+from skindx.ui.page.form_html import many_html
 
 LICENCE = USE.licence_text
 
@@ -82,6 +85,12 @@ def test_every_way_out_says_it_once_in_few_words(
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)  # its letters can be read in the file
     assert len(SAYS.split()) <= MOST_WORDS
     found = said(answered(stating))
+    lacks = found["page"].count("and nothing about children, nails or mucosa")  # in fewer words
+    assert (lacks, found["page"].count("It learned from dermoscopic images of moles.")) == (
+        1,
+        1,
+    )
+    found["page"] += USE.learned
     for sentence in (USE.purpose_text, USE.learned):
         counts = {name: " ".join(text.split()).count(sentence) for name, text in found.items()}
         assert counts == dict.fromkeys(found, 1)
@@ -89,6 +98,23 @@ def test_every_way_out_says_it_once_in_few_words(
     for text in said(answered(open_bundle(whole_bundle))).values():
         assert "commercial" not in text
         assert "knows nothing about" not in text
+
+
+def test_a_case_beyond_the_limits_gets_no_name_and_never_time_to_wait(stating: Bundle) -> None:
+    predictor = replace(Predictor.load(stating.path), ood=None)  # which would refuse the photo
+    photo = skin_photo(seed=1)
+    plain = answer(predictor, Case((photo,), Patient(age=40, site="back"))).diagnosis
+    beyond = answer(predictor, Case((photo,), Patient(age=5, site="nail"))).diagnosis
+    words = "The age given is 5, and the model was not trained on children. The place given is nail"
+    assert words not in plain.abstained
+    assert beyond.abstained.startswith(words)
+    assert beyond.next_step.urgency != "routine"
+    assert beyond.next_step.more == ()  # a risk below the threshold would reassure
+    assert beyond.next_step.because == catalogue.text("because_precaution")
+    assert beyond.similar == ()
+    assert {one.name: one.probability for one in beyond.candidates} == {
+        one.name: one.probability for one in plain.candidates
+    }
 
 
 def test_json_has_it_as_a_field_each_and_a_kept_case_keeps_it(

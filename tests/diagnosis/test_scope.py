@@ -46,7 +46,7 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
     without_time = {"soon": "advice_soon_without_time"}.get(urgency, "advice_without_time")
     assert said.advice == catalogue.text(without_time)
     why = (said.because, *said.more)
-    assert any("does not know melanoma or squamous cell carcinoma" in text for text in why)
+    assert any("may show melanoma or invasive squamous cell carcinoma" in text for text in why)
     for time in ("next visit", "weeks", "months"):
         assert time not in said.advice
 
@@ -54,7 +54,7 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
 def test_a_cancer_without_urgency_in_an_older_bundle_is_named() -> None:
     melanoma, scc = (SkinClass(key=key, name=key) for key in ("melanoma", "SCC"))
     old = [melanoma, scc, SkinClass(key="nevus", name="nevus", urgency="routine")]
-    assert "has no urgency for melanoma or SCC" in cannot_reassure(old)
+    assert "may show melanoma or SCC, for which no urgency is known" in cannot_reassure(old)
     answered = without_reassurance(step("routine"), old)
     assert (answered.urgency, answered.advice) == ("unknown", catalogue.text("advice_without_time"))
 

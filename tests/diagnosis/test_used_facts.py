@@ -9,11 +9,11 @@ from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
-from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.bundle.bundle_index import used_fields
@@ -60,7 +60,7 @@ def test_the_answer_says_what_was_used_and_what_it_would_be_without(knowing: Bun
     text = told.use_of_facts
     assert text.startswith(f"The answer uses age and place. {first.name} has ")
     assert "by the photos alone." in text
-    assert text.endswith("The answer does not depend on duration.")
+    assert text.endswith("No probability depends on duration.")
     # Sets are those that were fitted for answers with these fields.
     assert (plain.promise, told.promise) != (None, None)
     assert sum(candidate.in_set for candidate in plain.candidates) == len(without)
@@ -96,7 +96,7 @@ def test_a_bundle_keeps_and_says_it(knowing: Bundle, tmp_path: Path) -> None:
         "not used; no answer depends on them (they gain"
         in (plain.path / "MODEL_CARD.md").read_text()
     )
-    with pytest.raises(UserError, match="are for 2 classes, but the taxonomy has"):
+    with pytest.raises(UserError, match="are for 2 classes, but its taxonomy has"):
         set_fusion(plain.path, FusionSpec(weight=0), None, metadata=spec(2))
 
 

@@ -17,8 +17,8 @@ from tiny_bundle import USE, pack_tiny, pack_whole
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.data.origin import ImageOrigin
+from skindx.diagnosis.bundle_statement import source_of
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record_assembly import source_of
 from skindx.evaluation import adapt as adapting
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
@@ -192,7 +192,9 @@ def test_an_adapted_bundle_is_another_bundle_that_serves(tmp_path: Path) -> None
     assert refused.external.value <= 0.1  # 5 % expected; 24 images
 
     words = source_of(found.bundle, "eager").adapted
-    assert words.endswith("of local: temperature, mix of diseases and thresholds are theirs.")
+    assert words.endswith(
+        "groups of local. Its temperature, mix of diseases and thresholds are theirs."
+    )
 
     predictor = Predictor.load(found.bundle.path)
     photo = decode(next(local.rglob("*.jpg")).read_bytes())
@@ -260,7 +262,7 @@ def test_what_cannot_be_adapted_is_one_sentence(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", seen=[
         replace(record, split="train") for record in _records(local)
     ])  # fmt: skip
-    with pytest.raises(UserError, match="every one of these 24 images"):
+    with pytest.raises(UserError, match="all 24 images"):
         adapt(bundle.path, local, tmp_path / "new")
     with pytest.raises(UserError, match=r"has 3 images in 3 groups.*at least 19 groups"):
         adapt(bundle.path, few, tmp_path / "new")
@@ -279,7 +281,7 @@ def test_images_of_the_other_kind_are_refused(
         adapting, "origin_of", lambda *_: ImageOrigin.model_validate({"modality": kinds["theirs"]})
     )
     monkeypatch.setattr(type(bundle), "images", ImageOrigin(modality="dermoscopic"))
-    with pytest.raises(UserError, match="learned from dermoscopic images"):
+    with pytest.raises(UserError, match="was trained on dermoscopic images"):
         adapt(bundle.path, local, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for kinds["theirs"] in ("dermoscopic", "mixed", ""):

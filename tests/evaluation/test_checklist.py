@@ -112,7 +112,7 @@ def test_the_files_say_the_same_and_break_nothing(evaluation: Path, tmp_path: Pa
     write_checklists(folder)
     filled = json.loads((folder / "checklist.json").read_text())["checklists"]["clear-derm"]
     assert {item["n"]: item["status"] for item in filled}["8"] == "by a person"
-    with pytest.raises(UserError, match="is no evaluation"):
+    with pytest.raises(UserError, match="is not an evaluation"):
         write_checklists(tmp_path)
 
 

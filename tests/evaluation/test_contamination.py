@@ -56,7 +56,7 @@ def test_copies_in_other_bytes_are_left_out_and_counted(
 
 def test_nothing_left_is_one_sentence(dataset: tuple[Path, list[Record]]) -> None:
     folder, records = dataset
-    with pytest.raises(UserError, match=r"made from every one of these 5 images or from copies"):
+    with pytest.raises(UserError, match=r"all 5 images are, or are copies of"):
         leave_out(predictor(6), folder, records, "test", manifest="b", bundle="bundle")
 
 

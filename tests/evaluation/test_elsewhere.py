@@ -117,7 +117,7 @@ def test_a_report_says_what_changes(two: tuple[FakePredictor, Path, Path], tmp_p
 def test_nothing_to_compare_with_is_one_sentence(
     two: tuple[FakePredictor, Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"never evaluated.*skindx evaluate"):
+    with pytest.raises(UserError, match=r"has no evaluation on its own dataset.*skindx evaluate"):
         read_internal(tmp_path / "bundle", None, None, CLASSES, None)
     predictor, mine, _ = two
     records = records_of(simulate(80)[0])

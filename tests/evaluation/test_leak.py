@@ -104,7 +104,7 @@ def test_a_bundle_and_an_older_one(pair: tuple[list[Record], list[Record]], tmp_
     held = [a[0], *(dataclasses.replace(record, split="test") for record in a[1:])]
     measured = pack_tiny(tmp_path / "measured", seen=held).path
     assert leak(measured, tmp_path / "b", tmp_path / "held").a.images == 1
-    with pytest.raises(UserError, match="two bundles"):
+    with pytest.raises(UserError, match="both bundles"):
         leak(bundle, older, tmp_path / "none")
     with pytest.raises(UserError, match="neither a dataset"):
         leak(bundle, tmp_path, tmp_path / "none")

@@ -131,5 +131,5 @@ def test_shares_of_the_draws_sum_to_one_and_follow_the_networks(seed: int, netwo
 
 def test_members_of_another_bundle_choose_nothing() -> None:
     answers = whole(20)
-    with pytest.raises(ValueError, match="of validation"):
+    with pytest.raises(ValueError, match="but the validation has"):
         member_gains(answers, dataclasses.replace(answers, members=("x", "y")))

@@ -117,7 +117,8 @@ def test_the_list_reads_as_sentences(
         "older (skindx-older 1.0)",
         "licence: not stated",
         "it brings no evaluation of this bundle",
-        "note: broken of skindx-broken 1.0 cannot be used: its package skindx_broken is missing",
+        "note: the bundle broken of skindx-broken 1.0 cannot be used: its package skindx_broken is "
+        "missing; install it again.",
     ):
         assert part in out, part
     assert not (site / "skindx_moles/release/rows.parquet").exists()
@@ -142,19 +143,21 @@ def refused(here: Path, skindx: Skindx, *words: object) -> str:
 def test_it_is_refused_without_licence_card_and_evaluation(
     released: Path, here: Path, skindx: Skindx
 ) -> None:
-    assert "give the name under which" in refused(here, skindx, released)
-    assert "is no name of a bundle" in refused(here, skindx, released, "--as", "My Moles")
-    assert "is no version" in refused(here, skindx, released, "--as", "a", "--version", "new")
+    assert "the name of its package is missing" in refused(here, skindx, released)
+    assert "is not valid; give at most" in refused(here, skindx, released, "--as", "My Moles")
+    assert "is not valid; give a version" in refused(
+        here, skindx, released, "--as", "a", "--version", "new"
+    )
     silent = run_folder(here / "silent", None)
     assert "no evaluation of its release" in refused(here, skindx, silent, "--as", "a")
     shutil.copytree(released.parent / "release", here / "silent/release")
-    assert "does not say what it may be used for" in refused(here, skindx, silent, "--as", "a")
+    assert "has no licence of use" in refused(here, skindx, silent, "--as", "a")
     other = run_folder(here / "other", USE.model_copy(update={"not_for": ("nails",)}))
     shutil.copytree(released.parent / "release", here / "other/release")
-    assert "the evaluation of its release is of" in refused(here, skindx, other, "--as", "a")
+    assert "belongs to the digest" in refused(here, skindx, other, "--as", "a")
     kept = run_folder(here / "kept", USE.model_copy(update={"licence": "all rights reserved"}))
     shutil.copytree(released.parent / "release", here / "kept/release")
-    assert "may not be passed on" in refused(here, skindx, kept, "--as", "a")
+    assert "does not allow publishing it" in refused(here, skindx, kept, "--as", "a")
 
 
 def test_nothing_of_another_project_is_replaced(released: Path, here: Path, skindx: Skindx) -> None:
@@ -162,7 +165,7 @@ def test_nothing_of_another_project_is_replaced(released: Path, here: Path, skin
     mine.mkdir()
     (mine / "pyproject.toml").write_text('[project]\nname = "mine"\n')
     error = refused(here, skindx, released, "--as", "mine", "--out", "mine")
-    assert "mine is another project" in error
+    assert "mine has another project" in error
     (mine / "pyproject.toml").unlink()
     assert skindx("publish", released, "--as", "mine", "--out", "mine")[0] == 0
     assert skindx("publish", released, "--as", "mine", "--out", "mine", "--version", "2.0")[0] == 0
@@ -171,9 +174,9 @@ def test_nothing_of_another_project_is_replaced(released: Path, here: Path, skin
 
 def test_options_of_the_other_kind_are_refused(released: Path, here: Path, skindx: Skindx) -> None:
     words = (released, "--as", "a", "--contact", "mail@example.org")
-    assert "of its options only --as" in refused(here, skindx, *words)
-    assert "is no bundle; --as" in refused(here, skindx, DATA, "--as", "a")
-    assert "give the folder to write: --out" in refused(here, skindx, DATA)
+    assert "only --as" in refused(here, skindx, *words)
+    assert "is not a bundle, and --as" in refused(here, skindx, DATA, "--as", "a")
+    assert "add --out" in refused(here, skindx, DATA)
 
 
 BOX = Path(__file__).parents[2] / "models/ham10000"

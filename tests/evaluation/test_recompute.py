@@ -174,5 +174,7 @@ def test_a_folder_without_a_table_or_with_a_damaged_one_is_refused(
         (tmp_path / name).write_bytes((evaluation / name).read_bytes())
     for damage in ("", "label,group\n", (tmp_path / TABLE).read_text().replace(",0.", ",x.", 1)):
         (tmp_path / TABLE).write_text(damage)
-        with pytest.raises(UserError, match=r"predictions\.csv cannot be used"):
+        with pytest.raises(
+            UserError, match=r"predictions\.csv is damaged .*; run `skindx evaluate`"
+        ):
             recompute(tmp_path)

@@ -127,25 +127,25 @@ def test_another_label_is_another_figure(copied: Path) -> None:
 def test_changed_rows_are_refused(copied: Path) -> None:
     table = pq.read_table(copied / ROWS)
     pq.write_table(with_label(table, 0, table["label"][0].as_py()), copied / ROWS)
-    with pytest.raises(UserError, match="was changed after it was measured"):
+    with pytest.raises(UserError, match="was changed after the evaluation"):
         read_release(copied)
 
 
 def test_rows_of_another_bundle_are_refused(copied: Path) -> None:
     change_rows(copied, lambda table: table, {b"skindx-bundle": b"ab" * 32})
-    with pytest.raises(UserError, match="of the bundle abababababababab"):
+    with pytest.raises(UserError, match="to the bundle abababababababab"):
         read_release(copied)
 
 
 def test_a_class_that_the_bundle_lacks_is_named(copied: Path) -> None:
     change_rows(copied, lambda table: with_label(table, 3, "Chickenpox"))
-    with pytest.raises(UserError, match="'Chickenpox', which the bundle does not know"):
+    with pytest.raises(UserError, match="'Chickenpox', which the bundle does not have"):
         read_release(copied)
 
 
 @pytest.mark.parametrize("name", ["test", "a b", "", "../x"])
 def test_an_external_dataset_has_a_name_of_its_own(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="no name of an external dataset"):
+    with pytest.raises(UserError, match="is not a valid name"):
         evaluate_release(OLDER / "whole/bundle", DATA, tmp_path / "out", also={name: DATA})
     assert not (tmp_path / "out").exists()
 
@@ -161,7 +161,7 @@ def test_copies_of_test_images_are_no_external_dataset(tmp_path: Path) -> None:
 
 
 def test_what_is_no_release_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no evaluation of a release"):
+    with pytest.raises(UserError, match="is not the evaluation of a release"):
         read_release(tmp_path)
 
 

@@ -352,7 +352,7 @@ def test_no_picture_is_shown_that_its_licence_forbids(
 
 
 def test_another_word_for_pictures_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"pictures is 'all'; it must be one of licensed, local"):
+    with pytest.raises(UserError, match="='all' is not known; choose one of licensed, local"):
         check_pictures("all")
 
 

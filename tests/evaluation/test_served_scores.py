@@ -14,13 +14,13 @@ from evaluation_fakes import CLASSES, records_of
 from rich.console import Console
 from test_report import ORIGIN
 
-from skindx.diagnosis.answer_texts import measured
+from skindx.diagnosis.advice_figures import measured
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluation_report import print_table, render_report
-from skindx.evaluation.image_table import read_image_table, recompute
+from skindx.evaluation.image_table import read_image_table, recompute, write_image_table
 from skindx.evaluation.score import Evaluation, measure, score
-from skindx.evaluation.served_scores import served_scores, spectrum_scores
-from skindx.metrics import Interval
+from skindx.evaluation.served_scores import refused_images, served_scores, spectrum_scores
+from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES, BundleSpec
 from skindx.models.bundle.model_card import model_card, not_useful_yet
 from skindx.models.conformal import ALL
@@ -73,6 +73,62 @@ def test_steps_refusals_and_abstentions_by_hand() -> None:
         assert all(rate.low < rate.high for rate in row.rates.values())
     assert whole.rates["none"].value == pytest.approx(2 / 6)
     assert served_scores(replace(given, steps=None), np.zeros(6, dtype=bool)) == ()
+
+
+ASKED = [  # label, next step, answers, site; the second is refused
+    ("melanoma", "soon", "grew=yes itches=yes", "back"),
+    ("scc", "soon", "grew=yes large=yes", ""),
+    ("melanoma", "urgent", "grew=no", ""),
+    ("melanoma", "soon", "", ""),
+    ("nevus", "routine", "grew=yes bleeds=yes", ""),
+    ("nevus", "urgent", "itches=no", ""),
+    ("nevus", "soon", "grew=yes itches=yes", "nail"),
+    ("wart", "soon", "changed=yes", ""),  # no item of the checklist
+]
+
+
+def test_both_errors_with_and_without_the_questions_by_hand(tmp_path: Path) -> None:
+    labels, steps, said, sites = (list(column) for column in zip(*ASKED, strict=True))
+    records = [
+        replace(record, answers=one, site=site, group=str(number))
+        for number, (record, one, site) in enumerate(
+            zip(records_of(labels), said, sites, strict=True)
+        )
+    ]
+    p_NC = np.array([HARMLESS] * 8)
+    predictions = [Prediction(p_C, p_C[None], other_modality=False) for p_C in p_NC]
+    predictions[1] = replace(predictions[1], other_modality=True)
+    given = replace(
+        Answers.join(records, predictions, CLASSES, ["only"]),
+        steps=tuple(steps),
+        abstained_N=np.zeros(8, dtype=bool),
+        calibration_images=COUNTS,
+    )
+    found = score(given, draws=20, predictions=predictions)
+    rows = {row.name: row for row in found.served}
+    alone, both = rows["urgent classes with answers"], rows["urgent classes by the checklist too"]
+    assert (alone.n, both.n) == (3, 3)
+    assert (alone.steps["urgent"], alone.steps["none"]) == (1, 1)
+    assert (both.steps["urgent"], both.steps["none"]) == (3, 0)  # none of 3 missed, before 2 of 3
+    others, raised = rows["other classes with answers"], rows["other classes by the checklist too"]
+    assert (others.n, raised.n) == (3, 3)
+    assert (others.steps["urgent"], raised.steps["urgent"]) == (1, 2)
+    for row in (alone, both, others, raised):
+        rate = row.rates["urgent"]
+        assert rate.value == pytest.approx(row.steps["urgent"] / 3)
+        assert rate.low <= rate.value <= rate.high
+        assert rate.low < rate.high
+    for row, called in ((alone, [0, 0, 1]), (both, [1, 1, 1]), (raised, [1, 1, 0])):
+        wanted = share_interval(np.array(called, dtype=bool), ["0", "1", "2"])
+        assert row.rates["urgent"] == wanted
+    console = Console(file=io.StringIO(), width=300)
+    print_table(found, console)
+    assert "other classes by the checklist too: 3 images" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Images with answers are those" in render_report(found, ORIGIN)
+    write_image_table(tmp_path, records, predictions, given)
+    again, _, read = read_image_table(tmp_path)
+    assert [record.answers for record in again] == said
+    assert served_scores(read, refused_images(read, predictions)) == found.served
 
 
 def test_the_majority_is_the_commonest_class() -> None:
@@ -272,15 +328,16 @@ def test_a_trained_bundle_is_judged_by_its_calibration_images(evaluation: Path) 
 
 def test_the_page_says_how_often_what_it_calls_ten_percent_was_there() -> None:
     over = {"value": 1.33, "low": 1.18, "high": 1.5}
-    band = {"said": 0.1, "n": 90, "observed": {"value": 0.2, "low": 0.15, "high": 0.25}}
+    observed = {"value": 0.2, "low": 0.15, "high": 0.25}
+    band = {"low": 0.05, "high": 0.2, "said": 0.1, "n": 90, "observed": observed}
     metrics: dict[str, Any] = {
         "ensemble": {"top1": {"value": 0.8}},
         "questions": [{"key": "urgent_risk", "observed_over_expected": over, "band": band}],
     }
     assert measured(metrics).endswith(
-        "Urgent conditions were 1.33 times as common as predicted (95 % interval 1.18 to 1.50). "
-        "The risk was 10 % on average where 20.0 % (95 % interval 15.0 to 25.0 %, 90 images) were "
-        "urgent."
+        "There were 1.33 times as many urgent conditions as the risks predict (95 % interval "
+        "1.18 to 1.50). Where the risk was 5 % to 20 %, it was 10 % on average, and 20.0 % (95 % "
+        "interval 15.0 to 25.0 %, 90 images) were urgent."
     )
     for wrong in ({}, {"value": None, "low": 0, "high": 1}, {"value": 1.0, "low": None, "high": 2}):
         metrics["questions"] = [{"key": "urgent_risk", "observed_over_expected": wrong}]

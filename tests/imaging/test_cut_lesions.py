@@ -50,6 +50,8 @@ def test_nothing_is_said_of_what_is_no_lesion() -> None:
     shadow = lesion(0.667, 0.5, 0.25)
     shadow[120:] = shadow[120:] // 2  # of the lower half: it is at three sides
     assert cut_by(shadow, SQUARE) == ""
+    corner = lesion(0.4, 0.3, 0.42)
+    assert cut_by(corner, WHOLE) == "edge", "a lesion at two sides, along a part of them"
     down, across = np.mgrid[:240, :320]
     rim = lesion(0.667, 0.5, 0.2)
     rim[np.hypot(down - 120, across - 160) > 130] = 0

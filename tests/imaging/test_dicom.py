@@ -130,8 +130,8 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "partial range": (lambda: photo(colours="YBR_PARTIAL_420"), "YBR_PARTIAL_420"),
     "too many pixels": (lambda: photo(Rows=65000, Columns=65000), "more than the cap"),
     "no rows": (lambda: photo(Rows=None), "no usable Rows"),
-    "shorter than its header": (lambda: photo(Rows=HEIGHT + 1), "pixels of this kind take"),
-    "longer than its header": (lambda: photo(Rows=HEIGHT - 1), "pixels of this kind take"),
+    "shorter than its header": (lambda: photo(Rows=HEIGHT + 1), "pixels of this kind need"),
+    "longer than its header": (lambda: photo(Rows=HEIGHT - 1), "pixels of this kind need"),
     "a length beyond the end": (lambda: with_length(photo(), 2**31), "length"),
     "an unknown length": (lambda: with_length(photo(), 2**32 - 1), "cut short"),
     "cut short": (lambda: photo()[:-100], "cut short"),
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "another size within": (
         lambda: dicom(JPEG_OF_RGB, 2 * HEIGHT, WIDTH, syntax=JPEG, colours="YBR_FULL"),
-        "frame has 64 x 48 pixels of 3 channels, and the header names 64 x 96",
+        "frame has 64 x 48 pixels of 3 channels, but the header says 64 x 96",
     ),
     "a damaged JPEG": (
         lambda: dicom(JPEG_OF_RGB[:-400], HEIGHT, WIDTH, syntax=JPEG, colours="YBR_FULL"),
@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "nested sequences": (lambda: sequence_bomb(5000), "nested too deeply"),
     "a deflate bomb": (deflate_bomb, "inflates to more than"),
     "a run-length bomb": (run_length_bomb, ""),
-    "no DICOM": (lambda: JPEG_OF_RGB, "no DICOM file"),
+    "no DICOM": (lambda: JPEG_OF_RGB, "not a DICOM file"),
     "nothing behind the preamble": (lambda: bytes(128) + b"DICM", "no transfer syntax"),
     "microscopy": (
         lambda: photo(SOPClassUID="1.2.840.10008.5.1.4.1.1.77.1.6", Modality="SM"),
@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: photo().replace(b"CS\x02\x00XC", b"CS\x12\x00XC"),
         "modality that is not known",
     ),
-    "no class": (lambda: photo(SOPClassUID=None), "names no SOP class"),
+    "no class": (lambda: photo(SOPClassUID=None), "has no SOP class"),
 }
 
 

@@ -103,7 +103,7 @@ def test_what_took_too_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
         decode_limited(chunk_bomb())
     monkeypatch.setattr(sandboxed_images, "_LastingDecoder", None)
     monkeypatch.setattr(sandboxed_images, "_idle", [])
-    with pytest.raises(DamagedImage, match="has ended its decoder before"):
+    with pytest.raises(DamagedImage, match="has already crashed its decoder"):
         decode_limited(chunk_bomb())
 
 
@@ -145,7 +145,7 @@ def test_an_evaluation_has_a_limit_of_time(
 def test_a_mask_has_a_limit_of_time(tmp_path: Path) -> None:
     (tmp_path / "slow.png").write_bytes(chunk_bomb())
     (line,) = (finding.line() for finding in read_masks(tmp_path).all_findings())
-    assert "the mask cannot be read, such as slow.png (it" in line
+    assert "the mask cannot be read, such as slow.png (the" in line
     assert "decoder" in line
 
 

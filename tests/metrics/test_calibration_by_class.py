@@ -142,7 +142,7 @@ def test_a_class_that_the_mix_lacks_is_never_chosen() -> None:
     p_NC, mix_C = np.array([[0.2, 0.1, 0.7], [0.0, 0.0, 1.0]]), np.array([2.0, 0.5, 0.0])
     np.testing.assert_allclose(balanced_rule(p_NC, mix_C), [[1 / 3, 2 / 3, 0], [0, 0, 1]])
     for wrong in (np.zeros(3), np.array([0.5, 0.5]), np.array([1.0, 1.0, -0.1])):
-        with pytest.raises(ValueError, match="share of each of 3 classes"):
+        with pytest.raises(ValueError, match="share for each of 3 classes"):
             balanced_rule(p_NC, wrong)
 
 

@@ -243,7 +243,7 @@ def test_pairing_makes_the_interval_of_a_difference_narrower() -> None:
 
 
 def test_a_pair_of_different_lengths_is_refused() -> None:
-    with pytest.raises(ValueError, match="the same images, not 5 and 6"):
+    with pytest.raises(ValueError, match="the same number of images, but there are 5 and 6"):
         Statistic.top_k(*simulate(5, 3), 1) - Statistic.top_k(*simulate(6, 3), 1)
 
 
@@ -302,7 +302,7 @@ def test_effective_size_counts_a_group_once() -> None:
 @pytest.mark.parametrize(
     ("probabilities", "truth", "said"),
     [
-        (np.zeros((0, 3)), [], "need probabilities"),
+        (np.zeros((0, 3)), [], "must have the shape"),
         (np.full((2, 2), 0.5), [0], "2 predictions"),
         (np.full((1, 2), 0.5), [2], r"0\.\.1"),
         (np.array([[0.5, np.nan]]), [0], "finite"),
@@ -313,7 +313,7 @@ def test_inputs_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         top_k_accuracy(probabilities, np.array(truth, dtype=np.intp))
-    with pytest.raises(ValueError, match="groups are"):
+    with pytest.raises(ValueError, match="groups have the shape"):
         bootstrap_interval(Statistic.top_k(*simulate(4, 3), 1), [1, 2])
 
 
@@ -408,5 +408,5 @@ def test_nothing_found_scores_zero_and_nothing_to_find_scores_none() -> None:
 def test_bad_boxes_are_refused() -> None:
     with pytest.raises(ValueError, match="needs a score"):
         mean_average_precision([[Box(0, 0, 1, 1)]], [[found(0, 1, None)]])
-    with pytest.raises(ValueError, match="1 images with truth, 2"):
+    with pytest.raises(ValueError, match="1 images have true boxes, but 2"):
         mean_average_precision([[]], [[], []])

@@ -20,9 +20,9 @@ from tiny_bundle import pack_whole
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest, write_manifest
-from skindx.models.ood.feature_extraction import OodCollector
 from skindx.models.ood.ood_check import fit_check
 from skindx.models.ood.ood_detectors import DEFAULT, DETECTORS, Mahalanobis, MahalanobisSettings
+from skindx.models.ood.stored_check import OodCollector
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
 
@@ -68,7 +68,7 @@ pack_whole(Path(sys.argv[1]), ood=settings.ensemble.ood)
 from skindx.diagnosis.predictor import Predictor
 predictor = Predictor.load(Path(sys.argv[1]))
 photo = np.random.default_rng(5).integers(0, 256, (70, 90, 3), dtype=np.uint8)
-from skindx.models.ood.feature_extraction import p_values_of
+from skindx.models.ood.ood_check import p_values_of
 ensemble = predictor.ensemble
 def p_value(photo):
     output = ensemble.predict_with_features([photo])
@@ -105,8 +105,8 @@ def test_it_is_packed_and_served_where_it_is_installed_and_refused_elsewhere(
     Image.fromarray(np.zeros((70, 90, 3), np.uint8)).save(photo)
     code, printed, err = skindx("diagnose", bundle, photo)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert "'brightness' is no OOD detector that is installed here" in err
-    assert "install the package that brings it" in err
+    assert "'brightness' is not installed" in err
+    assert "install the package that has it" in err
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -118,7 +118,7 @@ def test_a_training_with_one_that_is_missing_is_refused_and_writes_nothing(
     given = ["--config", file] if written else ["--set", "ensemble.ood=[{kind: brightness}]"]
     code, printed, err = skindx("train", small_dataset, "--out", run, *given)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert "'brightness' is no OOD detector that is installed here; Valid: image_mixture, " in err
+    assert "'brightness' is not installed; install the package that has it" in err
     assert not run.exists()
 
 
@@ -167,7 +167,7 @@ def test_whatever_it_does_wrong_is_one_sentence(
     monkeypatch.setattr(Mahalanobis, name, wrong)
     with pytest.raises(UserError, match=reported) as refused:
         fit_check([MahalanobisSettings()], learned(), features(50, 1))
-    assert "OOD detector 'mahalanobis' cannot be fitted" in str(refused.value)
+    assert "detector 'mahalanobis' cannot be fitted" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -77,7 +77,7 @@ def test_a_calibration_by_class_is_served_and_a_damaged_one_refused(tmp_path: Pa
 
     index = json.loads((bundle.path / "bundle.json").read_text())
     for damage, words in (
-        ({"biases": [0.1, 0.2, -0.3]}, "its calibration by class is of 3 classes, and the taxo"),
+        ({"biases": [0.1, 0.2, -0.3]}, "has a calibration for 3 classes, but its taxo"),
         ({"slope": 0}, "class_calibration.slope"),
         ({"slope": "NaN"}, "class_calibration.slope"),
         ({"biases": "no"}, "class_calibration.biases"),
@@ -127,8 +127,11 @@ def test_missing_and_altered_files_are_named(tmp_path: Path, name: str) -> None:
     [
         ({"files": {}}, "does not list"),
         ({"members": []}, "'members'"),
-        ({"format": 2}, "has format 2, and this version of skindx reads 1; update skindx"),
-        ({"wings": 2}, "unknown key 'wings'"),
+        (
+            {"format": 2},
+            "has format 2, but this version of skindx reads format 1; install the newest skindx",
+        ),
+        ({"wings": 2}, "there is no setting 'wings'"),
     ],
 )
 def test_a_wrong_index_is_one_sentence(
@@ -154,7 +157,8 @@ def test_an_index_cannot_reach_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "does not exist"), ("", "is no bundle"), ("{", "not valid JSON")]
+    ("content", "said"),
+    [(None, "does not exist"), ("", "is not a bundle"), ("{", "not valid JSON")],
 )
 def test_what_is_no_bundle(tmp_path: Path, content: str | None, said: str) -> None:
     folder = tmp_path / "bundle"
@@ -191,7 +195,7 @@ def test_metrics_join_the_bundle(tmp_path: Path) -> None:
 def test_an_evaluation_that_does_not_belong_to_the_bundle_is_refused(tmp_path: Path) -> None:
     bundle = _pack(tmp_path)
     foreign = measured(0.5) | {"origin": {"bundle_digest": "ab" * 32}}
-    with pytest.raises(UserError, match=f"are of a bundle with the digest {'ab' * 32}"):
+    with pytest.raises(UserError, match=f"belong to a bundle with the digest {'ab' * 32}"):
         add_metrics(bundle.path, foreign)
     assert open_bundle(bundle.path).metrics() is None
     add_metrics(bundle.path, measured(0.5) | {"origin": {"bundle_digest": bundle.digest}})
@@ -200,7 +204,7 @@ def test_an_evaluation_that_does_not_belong_to_the_bundle_is_refused(tmp_path: P
     for name, change, said in (
         ("metrics.json", lambda text: text.replace("0.25", "0.35"), "metrics.json was altered"),
         ("MODEL_CARD.md", lambda text: f"{text}\n", "MODEL_CARD.md was altered"),
-        (EVALUATED, lambda text: text.replace(bundle.digest, "ab" * 32), "is of bundle abab"),
+        (EVALUATED, lambda text: text.replace(bundle.digest, "ab" * 32), "belongs to bundle abab"),
         (EVALUATED, lambda text: text.replace("format", "formats"), "formats"),
         (EVALUATED, lambda text: "{", "not valid JSON"),
         (EVALUATED, None, "does not list|was altered"),

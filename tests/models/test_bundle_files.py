@@ -36,13 +36,13 @@ def _refused(bundle: Path, said: str, load: Callable[[Bundle], object] = lambda 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"pretrained_cfg": {"url": "http://127.0.0.1:9/w.pth"}}, "'pretrained_cfg' cannot be set"),
-        ({"pretrained_cfg": {"file": "/etc/passwd"}}, "'pretrained_cfg' cannot be set"),
-        ({"checkpoint_path": "/etc/passwd"}, "'checkpoint_path' cannot be set"),
-        ({"pretrained": True}, "'pretrained' cannot be set"),
-        ({"cache_dir": "/tmp"}, "'cache_dir' cannot be set"),
+        ({"pretrained_cfg": {"url": "http://127.0.0.1:9/w.pth"}}, "'pretrained_cfg' is not"),
+        ({"pretrained_cfg": {"file": "/etc/passwd"}}, "'pretrained_cfg' is not"),
+        ({"checkpoint_path": "/etc/passwd"}, "'checkpoint_path' is not"),
+        ({"pretrained": True}, "'pretrained' is not"),
+        ({"cache_dir": "/tmp"}, "'cache_dir' is not"),
         ({"pretrained_cfg_overlay": {"url": "http://x"}}, "'pretrained_cfg_overlay'"),
-        ({"num_classes": 10**9}, "'num_classes' cannot be set"),
+        ({"num_classes": 10**9}, "'num_classes' is not"),
         ({"drop_rate": "0.1"}, "drop_rate cannot be"),
         ({"drop_rate": 1e308}, "drop_rate cannot be"),
         ({"img_size": 10**9}, "img_size cannot be"),
@@ -82,7 +82,7 @@ def test_a_network_other_than_its_weights_is_not_built(tmp_path: Path, model: st
     """The largest takes 7 GB: it is compared with the file before it takes any."""
     bundle = copy_bundle(tmp_path)
     change_index(bundle, ("members", 0, "classifier", "model"), model)
-    _refused(bundle, "does not hold the tensors|do not fit", Bundle.ensemble)
+    _refused(bundle, "does not have the tensors|do not fit|contradict", Bundle.ensemble)
 
 
 def test_environment_variables_stay_where_they_are(
@@ -110,12 +110,12 @@ def _bomb(depth: int = 9) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (_bomb(), r"alias \(\*a0\)"),
-        (b"a: &a [*a]", r"alias \(\*a\)"),
-        (b"a: " + b"[" * 100_000, "nested more than 32 deep|not valid YAML"),
+        (_bomb(), r"alias \*a0"),
+        (b"a: &a [*a]", r"alias \*a"),
+        (b"a: " + b"[" * 100_000, "more than 32 nested levels|not valid YAML"),
         (b"a: " + b"9" * 100_000, "more than 16384 characters"),
-        (b"a: 2020-13-45", "unknown key|missing"),
-        (b"a: " + b":".join([b"9"] * 20), "unknown key|missing|not valid"),
+        (b"a: 2020-13-45", "there is no setting|missing"),
+        (b"a: " + b":".join([b"9"] * 20), "there is no setting|missing|not valid"),
         (b"- a", "key: value"),
         (b"\xff\xfe", "not valid YAML|key: value"),
         (b"a: b\n" * 300_000, "at most 1048576 are read"),
@@ -134,20 +134,20 @@ def test_a_taxonomy_of_many_wrong_lines_is_refused_at_once(tmp_path: Path) -> No
     """Errors are counted once, and keys compared once, however many there are."""
     classes = "".join(f"- {{key: a{n}, wing: 1}}\n" for n in range(20_000))
     (tmp_path / "taxonomy.yaml").write_text(f"name: n\ntitle: t\nclasses:\n{classes}")
-    with pytest.raises(UserError, match=r"more mistakes come after these|at most 10000"):
+    with pytest.raises(UserError, match=r"more mistakes|at most 10000"):
         Taxonomy.load(tmp_path / "taxonomy.yaml")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"a": ' + b"[" * 200_000, "nested too deeply"),
-        (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "nested more than 32 deep"),
-        (b'{"format": 1, "format": 2}', "'format' stands twice"),
+        (b'{"a": ' + b"[" * 200_000, "too many nested levels"),
+        (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "more than 32 nested levels"),
+        (b'{"format": 1, "format": 2}', "'format' occurs twice"),
         (b'{"temperature": NaN}', "NaN is no number"),
         (b'{"temperature": 1e999}', "1e999 is too large"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b"[]", "must hold a JSON object"),
+        (b"[]", "is not a JSON object"),
         (b"\xff", "not valid JSON"),
         (b" " * 34_000_000, "at most 33554432 are read"),
     ],
@@ -209,7 +209,7 @@ def test_weights_of_other_shapes_types_or_names_are_one_sentence(
     for name, load in ((WEIGHTS, Bundle.ensemble), ("detector/model.safetensors", Bundle.detector)):
         bundle = copy_bundle(tmp_path / name.split("/")[0])
         forge(bundle, name, save(change(load_file(bundle / name))))
-        _refused(bundle, "does not hold the tensors|does not describe|single precision", load)
+        _refused(bundle, "does not have the tensors|does not describe|only float32", load)
 
 
 def test_what_is_not_listed_is_refused(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_file_that_is_none_does_not_block(tmp_path: Path, name: str) -> None:
     bundle = copy_bundle(tmp_path)
     (bundle / name).unlink()
     os.mkfifo(bundle / name)
-    _refused(bundle, "a pipe or a device|is no bundle")
+    _refused(bundle, "a pipe or a device|is not a bundle")
     (bundle / name).unlink()
     (bundle / name).symlink_to(WHOLE / name)
     _refused(bundle, "is a link|cannot be opened")
@@ -278,9 +278,9 @@ def _table(columns: dict[str, Any], **options: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no whole table"),
-        (b"PAR1" + b"\0" * 40 + b"PAR1", "no whole table"),
-        (_table({"sha256": ["0"]}), "no whole table"),
+        (b"", "not a complete table"),
+        (b"PAR1" + b"\0" * 40 + b"PAR1", "not a complete table"),
+        (_table({"sha256": ["0"]}), "not a complete table"),
         (_table({"sha256": [1], "split": [2]}), "must have the columns"),
         (_table({"sha256": ["0"], "split": ["train"]}, compression="zstd"), "packed by another"),
         (_table({"sha256": ["0" * 9000], "split": ["train"]}), "a text of 9000 bytes"),
@@ -321,7 +321,7 @@ def test_tensors_that_do_not_fit_are_refused(
     tensors = load_file(bundle / name)
     forge(bundle, name, save({**tensors, tensor: change(tensors[tensor]).contiguous()}))
     load = Bundle.gallery if name.startswith("gallery") else Bundle.novelty
-    _refused(bundle, "do not fit each other|must hold|does not hold", load)
+    _refused(bundle, "do not fit each other|must have|does not have", load)
 
 
 def test_embeddings_of_other_networks_are_refused_where_they_are_compared(tmp_path: Path) -> None:
@@ -332,5 +332,5 @@ def test_embeddings_of_other_networks_are_refused_where_they_are_compared(tmp_pa
     forge(bundle, name, save({**tensors, "embeddings": narrow}))
     gallery = open_bundle(bundle).gallery()
     assert gallery is not None
-    with pytest.raises(UserError, match="embedding index is not of its networks"):
+    with pytest.raises(UserError, match="embedding index of the bundle has"):
         gallery.nearest(np.zeros(narrow.shape[1] + 1, np.float32), 3)

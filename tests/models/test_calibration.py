@@ -76,8 +76,8 @@ def test_ranking_never_changes_and_rows_sum_to_one(scores: list[int], temperatur
 @pytest.mark.parametrize(
     ("scores", "truth", "said"),
     [
-        (np.zeros((0, 2)), np.zeros(0, int), r"need scores"),
-        (np.zeros((2, 2)), np.zeros(3, int), r"need scores"),
+        (np.zeros((0, 2)), np.zeros(0, int), r"must have the shape"),
+        (np.zeros((2, 2)), np.zeros(3, int), r"must have the shape"),
         (np.array([[0.0, -np.inf]]), np.zeros(1, int), "log_softmax"),
     ],
 )

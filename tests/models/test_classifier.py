@@ -52,12 +52,12 @@ def test_bad_weights_are_one_sentence(tmp_path: Path, kind: str, capsys) -> None
 
 
 def test_an_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="nearest: resnet18"):
+    with pytest.raises(UserError, match=r"no model 'resnet181'.* known name, such as: resnet18"):
         build_classifier(ClassifierSettings(model="resnet181"), 3)
 
 
 def test_model_args_that_do_not_fit() -> None:
-    with pytest.raises(UserError, match="model_args of 'test_resnet' do not fit"):
+    with pytest.raises(UserError, match="model_args do not fit the model 'test_resnet'"):
         build_classifier(ClassifierSettings(model="test_resnet", model_args={"patch_size": 8}), 3)
 
 

@@ -104,12 +104,12 @@ def test_too_few_images_promise_nothing_but_all_classes() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     probabilities_NC, truth_N = simulate(9)
-    with pytest.raises(ValueError, match="need probabilities"):
+    with pytest.raises(ValueError, match="must have the shape"):
         fit_conformal(probabilities_NC, truth_N[1:])
     with pytest.raises(ValueError, match="finite"):
         fit_conformal(probabilities_NC * np.nan, truth_N)
     for raw, said in (
-        ({"thresholds": {"dark": 0.2}}, "must hold 'all'"),
+        ({"thresholds": {"dark": 0.2}}, "must have an entry 'all'"),
         ({"thresholds": {"all": 1.2}}, r"must be in 0\.\.1"),
         ({"thresholds": {"all": 0.2}, "level": 1.0}, "level"),
     ):
@@ -270,7 +270,7 @@ def test_rules_that_do_not_fit_are_refused() -> None:
     rule = Conformal(pictures=9, thresholds={"all": 0.2}, urgent={"all": 0.1}, urgent_columns=(5,))
     with pytest.raises(ValueError, match="do not fit 5 classes"):
         rule.sets(simulate(3)[0])
-    with pytest.raises(ValueError, match="1 skin types for 3"):
+    with pytest.raises(ValueError, match="1 skin types were given for 3"):
         fit_conformal(*simulate(9)).sets(simulate(3)[0], [None])
 
 

@@ -74,7 +74,7 @@ def test_attached_it_is_the_same_to_the_byte(tmp_path: Path, skindx: Any) -> Non
     }
     code, _, error = skindx("diagnose", archive, tmp_path / "photo.jpg")
     assert code == 2
-    assert "two.zip lacks its trunk; complete it with `skindx bundle attach`." in error
+    assert "two.zip has no trunk; add it with `skindx bundle attach`." in error
     code, said, _ = skindx(
         "bundle", "attach", archive, "--tower", f"local-dir:{tmp_path / 'tower'}",
         "--out", tmp_path / "again",
@@ -97,7 +97,7 @@ def test_other_weights_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     (weights,) = (tmp_path / "cache/skindx/weights").glob("tower-*.safetensors")
     changed = {name: tensor + 1e-4 for name, tensor in load_file(weights).items()}
     save_file(changed, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="are not the bundle's trunk tower"):
+    with pytest.raises(UserError, match="are not the trunk tower"):
         attach(archive, tmp_path / "again", weights=tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="--tower local-dir:FOLDER"):
         attach(archive, tmp_path / "again")
@@ -142,9 +142,9 @@ def _forged(archive: Path, out: Path, change: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("missing", "does not hold the files that it lists"),
-        ("more", "does not hold the files that it lists"),
-        ("packed", "is no file of a bundle"),
+        ("missing", "has other files than its index lists"),
+        ("more", "has other files than its index lists"),
+        ("packed", "which does not belong in a bundle"),
         ("altered", "was altered"),
     ],
 )
@@ -159,5 +159,5 @@ def test_a_forged_archive(tmp_path: Path, change: str, said: str) -> None:
 
 def test_what_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no")
-    with pytest.raises(UserError, match="is no archive of"):
+    with pytest.raises(UserError, match="is not a complete archive of"):
         attach(tmp_path / "x.zip", tmp_path / "again")

@@ -123,7 +123,7 @@ UP = [-1, 1, "nn.Upsample", [None, 4, "nearest"]]
 )
 def test_work_without_end_is_refused_before_it_begins(backbone: list[Any]) -> None:
     raw = {**TINY, "backbone": backbone, "scales": {"n": [1, 1, 4096]}}
-    with pytest.raises(UserError, match="too much memory or work"):
+    with pytest.raises(UserError, match="too much memory or computation"):
         build_detection_model(parse_config(raw, "model.yaml"), 1, "model.yaml")
 
 
@@ -137,7 +137,7 @@ def test_a_network_other_than_its_weights_is_refused(tmp_path: Path) -> None:
 def test_an_alias_is_refused(tmp_path: Path) -> None:
     bundle = copy_bundle(tmp_path)
     forge(bundle, MODEL, b"nc: &a 1\nreg_max: *a\n" + (WHOLE / MODEL).read_bytes())
-    with pytest.raises(UserError, match=r"alias \(\*a\)"):
+    with pytest.raises(UserError, match=r"alias \*a"):
         open_bundle(bundle).detector()
 
 
@@ -157,7 +157,7 @@ def test_a_model_is_never_fetched(model: str, monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("a socket was opened")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    with pytest.raises(UserError, match="no detector of ultralytics"):
+    with pytest.raises(UserError, match="neither a detector of ultralytics"):
         build_network(model, 1)
 
 

@@ -9,7 +9,7 @@ from tiny_bundle import pack_tiny
 
 from skindx.data.box import Box
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.record_assembly import bundle_version, source_of
+from skindx.diagnosis.bundle_statement import bundle_version, source_of
 from skindx.models.bundle.bundle import open_bundle, write_index
 from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.bundle.bundle_index import (

@@ -10,7 +10,7 @@ from exporting import export_image
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.diagnose import bundle_version
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics

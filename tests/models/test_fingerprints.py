@@ -111,7 +111,7 @@ def test_a_file_that_does_not_fit_is_refused(
         tensors[name] = tensors[name][1:].contiguous()
     (tmp_path / FINGERPRINTS).unlink()
     save_tensors(tensors, tmp_path / FINGERPRINTS)
-    with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
+    with pytest.raises(UserError, match="does not have the fingerprints of 12 images"):
         Fingerprints.load(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_what_unpacks_to_another_length_is_refused(
     }[change]
     tensors["codes"] = torch.frombuffer(bytearray(forged), dtype=torch.uint8)
     save_tensors(tensors, tmp_path / FINGERPRINTS)
-    with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
+    with pytest.raises(UserError, match="does not have the fingerprints of 12 images"):
         Fingerprints.load(tmp_path)
 
 

@@ -87,5 +87,5 @@ def test_an_export_of_another_kind_than_its_folder_is_refused(
     spec = json.loads((exported / "exports/onnx-fp32/export.json").read_text())
     content = json.dumps({**spec, "precision": "bf16"}).encode()
     bundle = _forged(exported, tmp_path, "exports/onnx-fp32/export.json", content)
-    with pytest.raises(UserError, match="lies elsewhere"):
+    with pytest.raises(UserError, match="which is not in its folder"):
         Predictor.load(bundle)

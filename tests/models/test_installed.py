@@ -68,7 +68,7 @@ def test_what_is_called_so_here_is_taken_only_by_its_path(site: Path, kind: str)
         planted.touch()
     else:
         planted.symlink_to("nowhere")
-    with pytest.raises(UserError, match=r"write \./toy for what is in this folder"):
+    with pytest.raises(UserError, match=r"write \./toy for the file or folder"):
         bundle_path("toy")
     assert bundle_path("./toy") == planted
 
@@ -91,7 +91,10 @@ def test_what_is_not_installed_says_how_it_is_and_what_is(site: Path) -> None:
 def test_two_distributions_of_one_name_are_refused(site: Path) -> None:
     install(site, BUNDLE)
     add_metadata(site, distribution="evil", version="9.0", package="skindx_toy")
-    with pytest.raises(UserError, match=r"evil 9\.0 and skindx-toy 1\.0; uninstall all but one"):
+    with pytest.raises(
+        UserError,
+        match=r"evil 9\.0 and skindx-toy 1\.0 both contain a bundle toy; uninstall all of them but",
+    ):
         bundle_path("toy")
 
 
@@ -111,10 +114,10 @@ def test_a_broken_one_is_a_sentence_and_the_others_work(site: Path) -> None:
     for name, reason in {
         "gone": "its package skindx_gone is missing",
         "dotted": "its package os.path is missing",
-        "empty": "it holds no bundle",
-        "changed": "DIGEST names 0000000000000000",
+        "empty": "bundle.json is missing",
+        "changed": "DIGEST has 0000000000000000",
     }.items():
-        (sentence,) = [text for text in broken if text.startswith(f"{name} of")]
+        (sentence,) = [text for text in broken if text.startswith(f"the bundle {name} of")]
         assert reason in sentence
         with pytest.raises(UserError, match=reason):
             bundle_path(name)
@@ -205,7 +208,7 @@ def test_an_installed_bundle_is_evaluated_and_stays(site: Path, skindx: Skindx) 
     assert "give --out FOLDER" in err
     code, out, err = skindx("evaluate", "toy", OLDER / "dataset", "--out", "figures")
     assert code == 0, err
-    assert "lie beside it" not in out
+    assert "has no figures" not in out
     origin = json.loads(Path("figures/metrics.json").read_text())["origin"]
     assert origin["bundle"] == "toy"
     assert origin["bundle_digest"] == open_bundle(place).digest
@@ -221,9 +224,9 @@ def test_nothing_changes_an_installed_bundle(site: Path, skindx: Skindx) -> None
     ):
         code, _, err = skindx(*words)
         assert code == 2, words
-        assert "toy is installed, and an installed bundle stays as it is" in err
+        assert "the installed bundle toy cannot be changed" in err
     for change in (lambda path: add_provenance(path, {"a": 1}), lambda path: add_metrics(path, {})):
-        with pytest.raises(UserError, match="stays as it is"):
+        with pytest.raises(UserError, match="cannot be changed"):
             change(bundle_path("toy"))
     assert hashes(site) == before
 

@@ -88,7 +88,7 @@ def test_the_bound_is_reached_and_kept() -> None:
     men, women = (HEAD.apply(even, [Facts(sex=sex)])[0, 0] for sex in ("male", "female"))
     assert abs(men - women) == pytest.approx(HEAD.largest_sex_shift, rel=0.02)
     weights = (*HEAD.weights[:2], (0.3, 0, -0.3), *HEAD.weights[3:])
-    with pytest.raises(ValidationError, match="sex alone could move"):
+    with pytest.raises(ValidationError, match="sex alone could change"):
         MetadataHead.model_validate(HEAD.model_dump() | {"weights": weights})
     with pytest.raises(ValidationError, match="do not fit each other"):
         MetadataHead.model_validate(HEAD.model_dump() | {"centre": (0.0,)})

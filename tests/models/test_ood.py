@@ -154,7 +154,7 @@ def test_features_that_no_detector_reads_are_not_missed(tmp_path: Path) -> None:
         images.save(tmp_path)
         assert len(OodImages.load(tmp_path)) == 5
     OodImages(rows, some, layers[0], (np.ones(2, np.float32),)).save(tmp_path)
-    with pytest.raises(UserError, match="copy or pack"):
+    with pytest.raises(UserError, match="copy the whole bundle"):
         OodImages.load(tmp_path)
 
 
@@ -191,5 +191,5 @@ def test_tensors_that_do_not_fit_the_index_are_refused(tmp_path: Path) -> None:
         OodSpec.model_validate({"detectors": [image, near], "images": 99}),
         OodSpec.model_validate({"detectors": [near], "images": 99}),
     ):
-        with pytest.raises(UserError, match="does not hold what the index says"):
+        with pytest.raises(UserError, match="differs from its description in the index"):
             load_check(tmp_path, wrong)

@@ -12,8 +12,7 @@ from skindx.imaging.decode import decode
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.ood.feature_extraction import features_of
-from skindx.models.ood.ood_check import fit_check
+from skindx.models.ood.ood_check import features_of, fit_check
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features, TrainingFeatures
 

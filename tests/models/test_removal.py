@@ -108,7 +108,7 @@ def test_the_keys_of_version_0_1_are_read_and_replaced(tmp_path: Path) -> None:
 
 
 def test_what_is_no_bundle_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no bundle"):
+    with pytest.raises(UserError, match="is not a bundle"):
         uses(tmp_path, ENTRIES)
 
 

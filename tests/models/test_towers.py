@@ -167,14 +167,20 @@ def _spoil(folder: Path, name: str, change: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c["model_cfg"]["vision_cfg"].update(pool_type="avg"), "pool_type='avg' is not"),
-        (lambda c: c["model_cfg"]["vision_cfg"].update(layers=[3, 4, 6, 3]), "ResNets are not"),
+        (
+            lambda c: c["model_cfg"]["vision_cfg"].update(pool_type="avg"),
+            r"vision_cfg\.pool_type='avg', which skindx does not",
+        ),
+        (
+            lambda c: c["model_cfg"]["vision_cfg"].update(layers=[3, 4, 6, 3]),
+            "ResNets of open_clip are not",
+        ),
         (lambda c: c["model_cfg"]["vision_cfg"].update(patch_size=1), "rebuilt safely"),
         (lambda c: c["model_cfg"]["vision_cfg"].update(layers=3), "missing, such as blocks.2"),
         (lambda c: c["model_cfg"]["vision_cfg"].update(image_size=10**6), "rebuilt safely"),
-        (lambda c: c["model_cfg"]["vision_cfg"].update(width=64), "is \\("),
+        (lambda c: c["model_cfg"]["vision_cfg"].update(width=64), "has the shape \\(1"),
         (lambda c: c["model_cfg"].pop("vision_cfg"), "no model_cfg with a vision_cfg"),
-        (lambda c: c.pop("preprocess_cfg"), "how its images are prepared \\(mean, std missing"),
+        (lambda c: c.pop("preprocess_cfg"), "preprocessing of images \\(mean, std missing\\)"),
     ],
 )
 def test_a_tower_of_open_clip_that_is_not_understood(
@@ -190,11 +196,11 @@ def test_a_tower_of_open_clip_that_is_not_understood(
     ("change", "said"),
     [
         (lambda c: c["pretrained_cfg"].pop("mean"), "\\(mean missing"),
-        (lambda c: c.update(model_args={"weights_url": "http://x"}), "cannot be set"),
+        (lambda c: c.update(model_args={"weights_url": "http://x"}), "is not allowed"),
         (lambda c: c.update(architecture="no_such_net"), "timm has no model 'no_such_net'"),
         (lambda c: c.update(architecture="hf-hub:a/b"), "rebuilt safely"),
         (lambda c: (c.pop("architecture"), c.update(model_type="clip")), "it is of transformers"),
-        (lambda c: c.update(model_args={"in_chans": 1}), "colour images"),
+        (lambda c: c.update(model_args={"in_chans": 1}), "not in colour"),
     ],
 )
 def test_a_folder_of_timm_that_is_not_understood(tmp_path: Path, change: Any, said: str) -> None:
@@ -219,7 +225,7 @@ def test_a_pickle_that_would_run_is_refused(tmp_path: Path) -> None:
     timm_folder(tmp_path / "tower")
     (tmp_path / "tower/model.safetensors").unlink()
     (tmp_path / "tower/pytorch_model.bin").write_bytes(pickle.dumps(_Evil()))
-    with pytest.raises(UserError, match="cannot be read as safetensors"):
+    with pytest.raises(UserError, match="are neither safetensors"):
         _resolved(tmp_path / "tower")
 
 
@@ -236,7 +242,11 @@ def test_what_is_not_there(tmp_path: Path, missing: str) -> None:
     if missing != "folder":
         timm_folder(folder)
         (folder / {"config": "config.json", "weights": "model.safetensors"}[missing]).unlink()
-    said = {"folder": "is no folder", "config": "is no tower", "weights": "holds no weights"}
+    said = {
+        "folder": "does not exist",
+        "config": "is not the folder of a tower",
+        "weights": "no file of weights",
+    }
     with pytest.raises(UserError, match=said[missing]):
         _resolved(folder)
 
@@ -248,7 +258,9 @@ def test_a_repository_that_cannot_be_fetched(
     with pytest.raises(UserError) as caught:
         resolve_tower("hf-hub:org/tower", pretrained=True, user_args={}, user_preprocess={})
     sentence, download, copy = str(caught.value).splitlines()
-    assert sentence.startswith("org/tower is not on this machine and could not be fetched (code 1)")
+    assert sentence.startswith(
+        "the Hugging Face model org/tower is not on this machine and could not be fetched (code 1)"
+    )
     assert download == "  hf download org/tower --local-dir org--tower"
     assert copy.startswith("  scp -r org--tower ")
     assert copy.endswith(f":{tmp_path}/cache/skindx/towers/")

@@ -205,7 +205,9 @@ def test_levels_are_chosen_by_their_miss_rate() -> None:
     assert rule is not None
     assert rule.default == 0.05
     assert rule.level(None) == rule.level(0.05)
-    with pytest.raises(UserError, match=r"miss rate of 0.2; it has 0.02, 0.05"):
+    with pytest.raises(
+        UserError, match=r"miss rate of 0.2; choose one of its rates: --miss-rate 0.02, 0.05"
+    ):
         rule.level(0.2)
     few = fitted(np.linspace(0, 1, 10), np.zeros(10, dtype=np.intp))
     assert few is not None
@@ -271,7 +273,7 @@ def test_the_second_question_takes_urgent_and_soon_classes_together() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         fitted(np.array([np.nan]), np.zeros(1, dtype=np.intp))
-    with pytest.raises(ValueError, match="need probabilities"):
+    with pytest.raises(ValueError, match="probabilities must be"):
         fitted(np.zeros(2), np.zeros(1, dtype=np.intp))
     good = {
         "urgent_columns": [0],
@@ -283,7 +285,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"lesions": {"all": 10}}, "too few lesions for a level of 0.05"),
         ({"lesions": {}}, "too few lesions"),
         ({"urgent_columns": [-1]}, "from 0"),
-        ({"levels": [{"miss_rate": 0.05, "thresholds": {}}]}, "must hold 'all'"),
+        ({"levels": [{"miss_rate": 0.05, "thresholds": {}}]}, "must have an entry 'all'"),
         ({"levels": [{"miss_rate": 0.05, "thresholds": {"all": 1.5}}]}, r"in 0\.\.1"),
         ({"levels": [*good["levels"]] * 2}, "ascending"),  # type: ignore[misc]
     ):

@@ -30,12 +30,39 @@ def test_the_sentence_is_made_of_its_fields() -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        ((None, None, None), ()),
+        ((18, "back", 4), ()),
+        ((17, None, None), ("children",)),
+        ((5, "nail", None), ("children", "nails")),
+        ((40, "lip", None), ("mucosa",)),
+        ((40, "genitals", 6), ("mucosa",)),
+    ],
+)
+def test_the_facts_about_a_person_may_lie_beyond_its_limits(
+    facts: tuple[int | None, str | None, int | None], found: tuple[str, ...]
+) -> None:
+    assert USE.beyond(*facts) == found
+
+
+def test_skin_types_count_where_the_bundle_speaks_of_skin() -> None:
+    light = USE.model_copy(update={"learned_from": "dermoscopic images of light skin"})
+    assert light.beyond(40, "back", 5) == ("skin types V and VI",)
+    assert light.beyond(40, "back", 4) == ()
+    assert light.beyond(5, "back", 6) == ("children", "skin types V and VI")
+    named = USE.model_copy(update={"not_for": ("brown and black skin", "palms")})
+    assert named.beyond(None, "palm", 6) == ("brown and black skin", "palms")
+    assert USE.beyond(None, None, 6) == ()
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"commercial": True}, "forbids commercial use; set commercial=false"),
-        ({"learned_from": " ".join(["skin"] * 25)}, f"at most {MOST_WORDS} are read"),
-        ({"learned_from": "two\nlines"}, "write it in one line"),
-        ({"not_for": ["\x1b[31mred"]}, "write it in one line"),
+        ({"commercial": True}, "forbids commercial use; set use.commercial=false"),
+        ({"learned_from": " ".join(["skin"] * 25)}, f"the limit is {MOST_WORDS}"),
+        ({"learned_from": "two\nlines"}, "must be one line"),
+        ({"not_for": ["\x1b[31mred"]}, "must be one line"),
         ({"licence": ""}, "licence"),
         ({"licence_url": "javascript:alert(1)"}, "licence_url"),
         ({"not-for": ["dogs"]}, "not_for"),
@@ -73,7 +100,7 @@ def test_a_bundle_keeps_it_under_its_digest_and_an_older_one_has_none(tmp_path: 
     assert "- citation: Painter A. Moles. 2018\n" in card
     change_index(path, ("use", "commercial"), False)
     change_index(path, ("use", "licence"), "CC-BY-4.0")
-    with pytest.raises(UserError, match=r"is of bundle|the digest"):
+    with pytest.raises(UserError, match=r"belongs to bundle|the digest"):
         open_bundle(path, changed.digest)
 
 

@@ -130,8 +130,8 @@ def test_weights_that_cannot_be_fetched_are_one_sentence(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert _refused("test_vit") == (
-        "timm's weights of 'test_vit' are not on this machine and could not be fetched (code 1); "
-        "connect to a network once, or set the member's `pretrained: false` and give its weights: "
+        "the weights of 'test_vit' are not on this machine and could not be downloaded (code 1); "
+        "connect to a network once, or set the member's `pretrained: false` and give a file with "
         "`skindx train --weights FILE`."
     )
 
@@ -139,7 +139,7 @@ def test_weights_that_cannot_be_fetched_are_one_sentence(
 @pytest.mark.long
 def test_a_hub_without_the_weights_is_one_sentence(hub: type[_Hub]) -> None:
     said = _refused("test_vit")
-    assert "could not be fetched (" in said
+    assert "could not be downloaded (" in said
     assert ". " not in said
     assert len(said) < 350
 
@@ -147,5 +147,5 @@ def test_a_hub_without_the_weights_is_one_sentence(hub: type[_Hub]) -> None:
 @pytest.mark.parametrize("model", ["resnet18", "no_such_model"])
 def test_a_model_without_weights(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: None)
-    with pytest.raises(UserError, match=f"timm has no weights for '{model}'"):
+    with pytest.raises(UserError, match=f"timm has no pretrained weights for '{model}'"):
         pretrained_file(ClassifierSettings(model=model))

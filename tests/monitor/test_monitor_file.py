@@ -105,7 +105,7 @@ def test_the_first_photos_are_the_reference_of_a_bundle_without_one(
     assert not monitor.read().alarms
     few = MonitorFile.create(tmp_path / "few.db", numbers_of(photos(40)), VERSION)
     assert "40 lesions" in few.read().head.no_reference
-    with pytest.raises(UserError, match="accept them later"):
+    with pytest.raises(UserError, match="then accept them"):
         few.accept()
 
 

@@ -44,7 +44,7 @@ def test_any_cost_of_bytes_will_do() -> None:
 
 @pytest.mark.parametrize("groups", [[], [1, 1], [4], [3, 0], [4, -1]])
 def test_groups_that_do_not_share_out_all_tensors_are_refused(groups: list[int]) -> None:
-    with pytest.raises(ValueError, match="do not share out the 3 tensors"):
+    with pytest.raises(ValueError, match="do not contain each of the 3 tensors"):
         simulate(TRACE, groups, COST)
 
 

@@ -13,8 +13,8 @@ def test_gradients_are_ready_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sizes_bytes": [1]}, "equally many"),
-        ({"names": ["a", "a"]}, "one tensor only"),
+        ({"sizes_bytes": [1]}, "the same length"),
+        ({"names": ["a", "a"]}, "two tensors have the same name"),
         ({"backward_s": [0.1, -0.1]}, "greater than or equal to 0"),
         ({"backward_s": [0.1, float("inf")]}, "finite number"),
         ({"names": [], "sizes_bytes": [], "backward_s": []}, "at least 1 item"),
@@ -29,5 +29,5 @@ def test_what_is_no_trace_is_refused_in_one_sentence(change: dict[str, object], 
 
 
 def test_a_trace_made_wrongly_is_a_value_error() -> None:
-    with pytest.raises(ValidationError, match="equally many"):
+    with pytest.raises(ValidationError, match="the same length"):
         trace_of([1, 2], [0.1])

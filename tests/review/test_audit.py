@@ -102,7 +102,7 @@ def test_a_torn_line_is_looked_at_again(fake: type[Fake], tmp_path: Path) -> Non
     assert read_flags(tmp_path) == flags
     assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 6
     journal.write_text("nonsense\n")
-    with pytest.raises(UserError, match=r"audit.jsonl, line 1, is no line of an audit"):
+    with pytest.raises(UserError, match=r"line 1 of .*audit.jsonl is damaged; delete"):
         run(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_an_image_that_takes_too_long_ends_an_audit_with_its_name(
     try:
         assert examiner.detect(save(tmp_path / "sound.jpg", skin(1))) is not None
         os.mkfifo(tmp_path / "slow.png")  # whoever opens it waits for a writer
-        with pytest.raises(UserError, match=r"slow.png cannot be examined .*longer than 1 s"):
+        with pytest.raises(UserError, match=r"slow.png took longer than 1 s"):
             examiner.detect(tmp_path / "slow.png")
     finally:
         examiner.process.kill()

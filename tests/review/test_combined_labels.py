@@ -50,8 +50,8 @@ def test_planted_errors_are_errors_and_leave_every_class(
 
 
 def test_an_option_of_an_older_version_says_what_to_do(tmp_path: Path, skindx: Any) -> None:
-    for option, instead in (("--combine", "leave it out"), ("--plant=0.1", "bench honesty labels")):
+    for option, instead in (("--combine", "remove it"), ("--plant=0.1", "bench honesty labels")):
         code, _, err = skindx("audit", tmp_path, "--labels", option)
         assert code == 2
-        assert err.startswith(f"error: {option.partition('=')[0]} is gone since 1.0: ")
+        assert err.startswith(f"error: {option.partition('=')[0]} was removed in skindx 1.0; ")
         assert instead in err

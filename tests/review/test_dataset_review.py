@@ -83,7 +83,7 @@ def test_what_a_build_left_out_is_shown_with_its_reason_and_asks_nothing(tmp_pat
     assert shown["why"] == [["near-duplicate", "shows the same"]]
     assert ["copy of", copy.kept_sha256] in shown["facts"]
     assert not review.asks(item)
-    with pytest.raises(UserError, match="its recipe decides that"):
+    with pytest.raises(UserError, match="change the recipe"):
         answer(review, "remove", copy.sha256)
     answer(review, "note", copy.sha256, note="seen")
     conflict = review.items[place(review, issues["conflicting-duplicate"].sha256)]
@@ -118,13 +118,13 @@ def test_what_settles_what(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verdict", "about", "message"),
     [
-        ("same", {}, "is no answer to this"),
-        ("perhaps", {}, "is no answer to this"),
-        ("undone", {}, "is no answer to this"),
+        ("same", {}, "is unknown; reload the page"),
+        ("perhaps", {}, "is unknown; reload the page"),
+        ("undone", {}, "is unknown; reload the page"),
         ("relabel", {"label": "evil"}, "'evil' is no class of this dataset"),
-        ("keep", {"by": " "}, "needs a name"),
+        ("keep", {"by": " "}, "the name of the reviewer"),
         ("keep", {"by": "recipe"}, "another name"),
-        ("box right", {"boxes": [Box(0, 0, 9, 9, "evil")]}, "label 'evil' is not known"),
+        ("box right", {"boxes": [Box(0, 0, 9, 9, "evil")]}, "no label 'evil'; choose"),
         ("box right", {"boxes": [Box(500, 0, 900, 9)]}, "empty or outside"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_wrong_answer_writes_nothing(
     by = str(about.pop("by", "me"))
     with pytest.raises(UserError, match=message):
         review.answer(0, verdict, by, 0, **about)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="no such image"):
+    with pytest.raises(UserError, match="no longer in the dataset"):
         review.answer(99, "keep", "me", 0)
     assert (tmp_path / MANIFEST).read_bytes() == before
     assert not (tmp_path / DECISIONS).exists()
@@ -155,7 +155,7 @@ def test_pairs_wait_where_the_build_was_unsure(tmp_path: Path) -> None:
     assert {pair: one.verdict for pair, one in again.log.answers("copy").items()} == {
         unsure: "different", sure: "same",
     }  # fmt: skip
-    with pytest.raises(UserError, match="is no answer to this"):
+    with pytest.raises(UserError, match="is unknown; reload the page"):
         answer(again, "keep", *sure)
 
 
@@ -233,7 +233,7 @@ def test_undoing_gives_every_box_back(proposed: tuple[Path, list[str]]) -> None:
     undo(review, "box", shas[3])
     assert boxes(folder) == before
     assert read_annotations(folder) == []
-    with pytest.raises(UserError, match="decided before the page was started"):
+    with pytest.raises(UserError, match="decided before this page was"):
         undo(review, "box", shas[3])
 
 
@@ -241,7 +241,7 @@ def test_a_build_at_work_refuses_boxes_and_nothing_else(proposed: tuple[Path, li
     folder, shas = proposed
     review = DatasetReview(folder)
     with only_writer(folder):
-        with pytest.raises(UserError, match="another review or build is at work in"):
+        with pytest.raises(UserError, match="another review or build is running in"):
             answer(review, "box right", shas[3])
         answer(review, "keep", shas[3])
     assert not (folder / ANNOTATIONS).exists()
@@ -326,5 +326,5 @@ def test_an_export_has_a_row_an_answer(tmp_path: Path) -> None:
     assert [(row["verdict"], row["by"]) for row in rows] == [("keep", "me"), ("same", "'@me")]
     assert (rows[1]["sha256"], rows[1]["sha256_b"], rows[1]["reasons"]) == (*unsure, "copy")
     for wrong in (tmp_path, tmp_path / "data" / DECISIONS):
-        with pytest.raises(UserError, match="name a CSV file elsewhere"):
+        with pytest.raises(UserError, match="a CSV file outside"):
             review_verb(tmp_path / "data", export=wrong)

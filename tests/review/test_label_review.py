@@ -60,7 +60,7 @@ def test_missing_embeddings_and_one_class_are_reported() -> None:
     with pytest.raises(UserError, match="two classes"):
         review_labels([replace(record, label="a") for record in records], embeddings)
     alone = [replace(records[0], label="z"), replace(records[1], label="z"), *records[2:]]
-    with pytest.raises(UserError, match="all its images in one group"):
+    with pytest.raises(UserError, match="all images of one class are in one group"):
         review_labels(alone, embeddings)
 
 

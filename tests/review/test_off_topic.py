@@ -90,9 +90,9 @@ def test_the_verb_flags(skindx: Skindx, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--off-topic", "--labels"), "audits of their own"),
+        (("--off-topic", "--labels"), "cannot be given together"),
         (("--threshold", "3"), "add --off-topic"),
-        (("--embeddings", "e.parquet"), "add --labels or --off-topic"),
+        (("--embeddings", "e.parquet"), "works only with --labels or --off-topic"),
         (("--off-topic", "--threshold", "0"), "must be above 0"),
         (("--off-topic",), "does not exist"),
     ],
@@ -112,5 +112,5 @@ def test_too_few_or_too_equal_images_say_so(tmp_path: Path) -> None:
     few = Embeddings(shas, np.eye(4, dtype=np.float32), "m")
     with pytest.raises(UserError, match="4 of the 4 images"):
         off_topic(tmp_path, few, 5)
-    with pytest.raises(UserError, match="do not differ"):
+    with pytest.raises(UserError, match="have the same embedding"):
         unusual_scores(np.ones((100, 8), np.float32))

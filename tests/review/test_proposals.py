@@ -161,6 +161,6 @@ def test_a_bundle_that_cannot_propose_is_one_sentence(
     whole_ensemble = bare.ensemble()
     vit = dataclasses.replace(whole_ensemble, members=whole_ensemble.members[1:])
     monkeypatch.setattr(Bundle, "ensemble", lambda self: vit)
-    with pytest.raises(UserError, match="neither a usable detector"):
+    with pytest.raises(UserError, match="no usable detector"):
         propose(dataset, bare.path)
     assert not (dataset / PROPOSALS).exists()

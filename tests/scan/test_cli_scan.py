@@ -30,12 +30,12 @@ def photo(tmp_path: Path) -> Path:
 def test_mistakes_end_in_a_sentence(skindx: Skindx, tmp_path: Path, photo: Path) -> None:
     out = tmp_path / "out"
     for words, sentence in (
-        (("run", str(photo), "--bundle", str(tmp_path), "--out", str(out)), "is no bundle"),
-        (("worker", "--queue", str(tmp_path)), "no scan at work"),
-        (("worker", "--queue", "mystery://host/name"), "no database that can be opened"),
+        (("run", str(photo), "--bundle", str(tmp_path), "--out", str(out)), "is not a bundle"),
+        (("worker", "--queue", str(tmp_path)), "has no running scan"),
+        (("worker", "--queue", "mystery://host/name"), "not a database that can be opened"),
         (
             ("run", str(photo), "-b", str(tmp_path), "-o", str(out), "--set", "tiles=3"),
-            "unknown key 'tiles'",
+            "there is no setting 'tiles'",
         ),
     ):
         code, _, errors = skindx("scan", *words)
@@ -50,7 +50,7 @@ def test_a_queue_of_another_version_is_refused(tmp_path: Path) -> None:
     with LeaseQueue(where, queue_name("token", "1-tiles")) as queue:
         facts = {"folder": str(tmp_path), "lease_s": 60}
         queue.put([], fingerprint="f", version="0.0", facts=facts)
-        with pytest.raises(UserError, match=r"the queue is of skindx 0\.0"):
+        with pytest.raises(UserError, match=r"started with skindx 0\.0"):
             work(where, patience_s=0)
         with queue.engine.begin() as connection:
             connection.execute(update(QUEUES).values(queue="another program's"))

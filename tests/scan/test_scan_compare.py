@@ -57,7 +57,7 @@ def test_lesions_are_found_again(body: Body, scale: float) -> None:
 
 def test_another_body_is_refused(body: Body) -> None:
     other = paint_body(np.random.default_rng(99), 40, SIZE)
-    with pytest.raises(UserError, match="cannot be laid on each other"):
+    with pytest.raises(UserError, match="so they cannot be compared"):
         register(*views(body, other))
 
 
@@ -70,7 +70,7 @@ def test_a_ruler_on_both_photos_does_not_make_two_people_one(body: Body) -> None
         pixels = one.pixels_HW3.copy()
         pixels[160:380, 190:530] = sheet
         both.append(replace(one, pixels_HW3=pixels))
-    with pytest.raises(UserError, match="cannot be laid on each other"):
+    with pytest.raises(UserError, match="so they cannot be compared"):
         register(*views(*both))
 
 
@@ -95,7 +95,7 @@ def test_skin_on_which_most_lesions_are_out_of_place_is_refused(body: Body) -> N
     shift_14 = np.array([6.0, 0.0, 6.0, 0.0]) * after.sizes.max()
     moved_L4 = after.boxes_L4.copy()
     moved_L4[stay:] = np.roll(moved_L4[stay:], 1, axis=0) + shift_14  # their sizes go along
-    with pytest.raises(UserError, match=r"only \d+ of the \d+ lesions .* posture"):
+    with pytest.raises(UserError, match=r"only \d+ of \d+ lesions .* posture"):
         match(before, replace(after, boxes_L4=moved_L4), registration)
 
 

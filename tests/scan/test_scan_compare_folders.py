@@ -117,19 +117,19 @@ def test_the_verb_writes_a_page_and_refuses_in_one_sentence(tmp_path: Path) -> N
 
 
 def test_what_is_no_scan_is_refused(scans: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no scan"):
+    with pytest.raises(UserError, match="is not the folder of a scan"):
         compare(scans[0], tmp_path)
     broken = tmp_path / "broken"
     shutil.copytree(scans[1], broken)
     (broken / "overviews/01.jpg").write_bytes(b"no image")
-    with pytest.raises(UserError, match="not complete"):
+    with pytest.raises(UserError, match="is damaged"):
         compare(scans[0], broken)
     (broken / "lesions.parquet").unlink()
-    with pytest.raises(UserError, match="not complete"):
+    with pytest.raises(UserError, match="is damaged"):
         compare(scans[0], broken)
     summary = (broken / "scan.json").read_text()
     (broken / "scan.json").write_text(summary.replace("overviews/01.jpg", "../../../etc/passwd"))
-    with pytest.raises(UserError, match="not complete"):
+    with pytest.raises(UserError, match="is damaged"):
         compare(scans[0], broken)
 
 

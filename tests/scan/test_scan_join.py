@@ -72,6 +72,34 @@ def test_faint_boxes_inside_a_sure_lesion_are_its_parts() -> None:
     assert joined(whole, *[row(box, 0.3, 2) for box in parts]) == [[0, 0, 200, 200]]
 
 
+def test_parts_of_a_lesion_that_are_much_fainter_do_not_replace_it() -> None:
+    """By hand, from lesions of 154 and 88 pixels that showed at a high threshold alone."""
+    coarse = row((0, 0, 140, 160), 0.79, 1)
+    assert joined(coarse, row((70, 95, 126, 150), 0.67, 2), row((85, 18, 130, 65), 0.41, 2)) == [
+        [0, 0, 140, 160]
+    ]
+    whole, left, right = (0, 6, 93, 58), (4, 6, 47, 52), (54, 16, 85, 46)
+    assert joined(*(row(b, s, 3) for b, s in ((whole, 0.6), (left, 0.42), (right, 0.59)))) == [
+        list(whole)
+    ]
+    # As sure as the whole, or seen in another tile, they are lesions.
+    assert len(joined(row(whole, 0.6, 3), row(left, 0.5, 3), row(right, 0.5, 3))) == 2
+    assert len(joined(row(whole, 0.6, 3), row(left, 0.4, 4), row(right, 0.4, 4))) == 2
+
+
+_INNER = st.builds(
+    lambda x, y, side, score, tile: row((x, y, x + side, y + side), score, tile),
+    *(st.floats(0, 140), st.floats(0, 140), st.floats(5, 60), st.floats(0.05, 0.53)),
+    st.integers(1, 3),
+)
+
+
+@given(st.lists(_INNER, max_size=8))
+def test_no_faint_boxes_take_a_sure_lesion_away(faint: list[list[float]]) -> None:
+    """Whatever a lower threshold adds inside it."""
+    assert joined(row((0, 0, 200, 200), 0.9, 1), *faint) == [[0, 0, 200, 200]]
+
+
 def test_of_two_boxes_of_which_one_holds_the_other_the_better_stays() -> None:
     for outer, inner in ((0.9, 0.7), (0.7, 0.9)):
         boxes = joined(row((0, 0, 200, 200), outer, 1), row((50, 50, 90, 90), inner, 2))

@@ -280,7 +280,7 @@ def test_what_is_no_scan_stays(tmp_path: Path, reads: list[ArrayPhoto]) -> None:
     with pytest.raises(UserError, match="no folder"):
         write_scan(tmp_path / "thesis.tex", small, reads[:1])
     (tmp_path / "crops/holiday.jpg").write_bytes(b"")
-    with pytest.raises(UserError, match=r"holiday\.jpg is of no scan"):
+    with pytest.raises(UserError, match=r"holiday\.jpg belongs to no scan"):
         write_scan(tmp_path, small, reads[:1])
     assert (tmp_path / "crops/0001.jpg").is_file()
 
@@ -305,7 +305,7 @@ def test_a_kill_leaves_no_half_scan(tmp_path: Path, reads: list[ArrayPhoto]) -> 
     (tmp_path / "new").rename(tmp_path / ".results-new")
     killed = forked(lambda: move_and_die(tmp_path / ".results-new", tmp_path))
     assert killed == [-signal.SIGKILL]
-    with pytest.raises(UserError, match="holds no scan"):
+    with pytest.raises(UserError, match="is not the folder of a scan"):
         read_summary(tmp_path)
     write_scan(tmp_path, small, reads[:1])  # the same command goes on
     assert read_summary(tmp_path).lesions == 1
@@ -314,7 +314,7 @@ def test_a_kill_leaves_no_half_scan(tmp_path: Path, reads: list[ArrayPhoto]) -> 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "holds no scan"), ("[]", "format None"), ('{"format": 9}', "format 9"),
+    [("", "is not the folder of a scan"), ("[]", "format None"), ('{"format": 9}', "format 9"),
      ('{"format": 1}', "damaged")],
 )  # fmt: skip
 def test_a_damaged_scan_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:

@@ -133,11 +133,11 @@ def test_scans_that_cannot_be_are_refused_and_leave_nothing(
         assert not out.exists()
     with pytest.raises(UserError, match="--queue URL"):
         run_scan([photo], tiny_bundle, out, ScanSettings(), workers=0)
-    with pytest.raises(UserError, match="no scan at work"):
+    with pytest.raises(UserError, match="no running scan"):
         run_worker(str(tmp_path), "", 0, "cpu")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(UserError, match="not empty"):
+    with pytest.raises(UserError, match="has other files"):
         scan(photo, tiny_bundle, tmp_path / "full")
 
 
@@ -179,7 +179,7 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
         run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_workers=here())
     with monkeypatch.context() as patch:
         patch.setattr(worker_processes, "__version__", "9.9")
-        with pytest.raises(UserError, match=r"begun by skindx"):
+        with pytest.raises(UserError, match="started with skindx"):
             scan(photo, tiny_bundle, out)
     again: list[str] = []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from skindx.data.box import Box
-from skindx.diagnosis.photo_checks import WideRule
+from skindx.diagnosis.network_gates import WideRule
 
 
 def square(side: float, x: float = 10) -> Box:

@@ -65,7 +65,7 @@ def look_alikes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping
 
 def gathered_of(folder: Path, dataset: Path) -> tuple[str, list[Any]]:
     """Return the layout's name, and the rows of the recipe that is proposed."""
-    contents = FolderContents.of(folder)
+    contents = FolderContents.listed(folder)
     proposal = propose(contents)
     look_at_sources(proposal.raw, folder.name, contents)
     settings = BuildSettings.parse({"name": folder.name, **proposal.raw})

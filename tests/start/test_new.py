@@ -109,12 +109,16 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "absent": (lambda top: top.rmdir(), (), "does not exist"),
     "a file": (lambda top: (top.rmdir(), top.write_text("x")), (), "is a file"),
     "empty": (lambda top: None, (), "is empty"),
-    "one class": (_one_class, (), "one class only"),
+    "one class": (_one_class, (), "only one class"),
     "no class folders": (lambda top: (top / "a.jpg").write_bytes(b"\xff\xd8\xff"), (), "no class"),
-    "urgency of nothing": (_two_classes, ("--urgency", "acme=urgent"), "no class here"),
-    "a wrong tier": (_two_classes, ("--urgency", "acne=now"), "is not CLASS=urgent"),
+    "urgency of nothing": (_two_classes, ("--urgency", "acme=urgent"), "not a class of these"),
+    "a wrong tier": (
+        _two_classes,
+        ("--urgency", "acne=now"),
+        "has the wrong form; write CLASS=urgent",
+    ),
     "another list": (_two_classes, ("--taxonomy", "skin11"), "did you mean"),
-    "a list of others": (_two_classes, ("--taxonomy", "ham10000", "--yes"), "does not know"),
+    "a list of others": (_two_classes, ("--taxonomy", "ham10000", "--yes"), "does not have"),
     "a wrong pattern": (_two_classes, ("--group-pattern", "(["), "regular expression"),
     "another list, before the look": (lambda top: None, ("--taxonomy", "skin11"), "did you mean"),
     "a pattern without a group": (_two_classes, ("--group-pattern", "P"), "pair of brackets"),
@@ -167,7 +171,7 @@ def test_a_folder_that_may_not_be_listed_is_one_sentence(
     monkeypatch.setattr(Path, "iterdir", refused)  # root may list everything
     code, _, err = skindx("new", images, "--out", tmp_path / "run")
     assert (code, err.count("\n")) == (2, 1)
-    assert "nevus cannot be listed (Permission denied)" in err
+    assert "nevus cannot be read (Permission denied)" in err
 
 
 def test_a_class_of_which_nothing_can_be_read_is_named(
@@ -179,7 +183,7 @@ def test_a_class_of_which_nothing_can_be_read_is_named(
         return look_at(path, label, bounds)
 
     monkeypatch.setattr(folder_source, "look_at", refused)
-    with pytest.raises(UserError, match=r"no image of the class 'nevus' in .* check its perm"):
+    with pytest.raises(UserError, match=r"no image of the class 'nevus' in .* allow your user"):
         look(images)
 
 
@@ -215,7 +219,7 @@ def test_a_question_is_asked_again_until_the_answer_is_one(
     answers = iter(["(", "P", r"^(P\d+)_"])
     assert _Questions(True).ask("--group-pattern", "Patient", "none") == r"^(P\d+)_"
     said = capsys.readouterr().out
-    assert "'(': not a regular expression" in said
+    assert "'(': this is not a valid regular expression" in said
     assert "pair of brackets" in said
 
 
@@ -326,7 +330,7 @@ def test_weights_that_training_fetches_are_named_and_none_is_a_sentence(
     _, member, *rest, no_hub = first_estimate._timed("test_resnet", 64, 8, 2, True, 0.1)
     assert (member["model"], member["pretrained"], *rest) == ("test_resnet", True, True)
     assert "http://127.0.0.1:1 does not answer" in no_hub
-    with pytest.raises(UserError, match="timm has no weights for 'resnet9'"):
+    with pytest.raises(UserError, match="timm has no pretrained weights for 'resnet9'"):
         first_estimate._timed("resnet9", 64, 8, 2, True, 0.1)
 
 
@@ -394,7 +398,7 @@ def test_the_parts_of_ham10000_without_its_table_are_no_classes(
     for verb in ("new", "build"):
         code, _, err = skindx(verb, top, "--out", tmp_path / "out")
         assert (code, err.count("\n")) == (2, 1)
-        assert "are named as parts of a dataset, not as classes" in err
+        assert "have names of dataset parts, not of classes" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -403,5 +407,5 @@ def test_archives_without_images_are_named(skindx: Skindx, ham: Path, tmp_path: 
     (tmp_path / "HAM10000_images_part_1.zip").touch()
     code, _, err = skindx("new", tmp_path, "--out", tmp_path.parent / "zipped")
     assert (code, err.count("\n")) == (2, 1)
-    assert "names 25 images of HAM10000, and none of them is in" in err
-    assert "or in HAM10000_images_part_1.zip; put them there" in err
+    assert "names 25 images of HAM10000" in err
+    assert "or in HAM10000_images_part_1.zip; put the images there" in err

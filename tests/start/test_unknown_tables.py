@@ -27,7 +27,7 @@ def table(top: Path, name: str, header: str, rows: Sequence[str]) -> None:
 
 
 def proposed(top: Path, wishes: Wishes | None = None) -> Proposal:
-    proposal = propose(FolderContents.of(top), wishes or Wishes())
+    proposal = propose(FolderContents.listed(top), wishes or Wishes())
     BuildSettings.parse({"name": "mine", **proposal.raw})
     return proposal
 
@@ -92,7 +92,7 @@ def test_numbers_of_another_program_name_no_program(tmp_path: Path) -> None:
 
 def test_what_0_and_1_mean_is_asked(tmp_path: Path) -> None:
     binary(tmp_path)
-    with pytest.raises(UserError, match=r"holds '0' and '1', which name no class.*--class 0=NAME"):
+    with pytest.raises(UserError, match=r"values '0' and '1', which are not names of classes"):
         proposed(tmp_path)
     meant = proposed(tmp_path, Wishes(classes={"1": "melanoma", "0": "nevus"}))
     assert sorted(set(labels_of(tmp_path, meant))) == ["melanoma", "nevus"]
@@ -183,12 +183,12 @@ def copies(top: Path) -> None:
 
 
 ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "parts": (parts, "are named as parts of a dataset, not as classes"),
-    "folds": (folds, "are named as parts of a dataset, not as classes"),
+    "parts": (parts, "have names of dataset parts, not of classes"),
+    "folds": (folds, "have names of dataset parts, not of classes"),
     "people": (people, "are numbered, as people, lesions or parts"),
-    "two labels": (two_labels, "say it with --column label=NAME"),
-    "no header": (headless, "looks like data and not like names of columns"),
-    "two tables": (copies, "have the same columns and name the same images"),
+    "two labels": (two_labels, "add --column label=NAME"),
+    "no header": (headless, "looks like data, not like column names"),
+    "two tables": (copies, "have the same columns and images"),
     "none of the classes": (rest, "--class none=NAME"),
     "zero and one": (binary, "--class 1=NAME"),
 }
@@ -216,10 +216,13 @@ def test_folders_are_classes_if_one_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("--dataset", "isic9000"), "is no known dataset"),
-        (("--dataset", "ddi"), "does not look like ddi"),
+        (("--dataset", "isic9000"), "is not a dataset that skindx knows"),
+        (("--dataset", "ddi"), "does not have"),
         (("--column", "label=nothing"), "has a column 'nothing'"),
-        (("--column", "colour=Bild"), "is none of label, image"),
+        (
+            ("--column", "colour=Bild"),
+            "error: --column colour=… is not possible; use one of label, image",
+        ),
         (("--class", "melanoma"), "is not NAME=VALUE"),
     ],
 )

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from painted_answers import jpeg, rich
 
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.record import CaseAnswer, Diagnosis, UrgentRisk
+from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.models.conformal import Share
 
 WHEN = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)

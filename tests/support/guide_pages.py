@@ -13,7 +13,8 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("app", "data", "train")),
     *sorted(file for file in (ROOT / "docs").rglob("*.md") if "generated" not in file.parts),
 ]
-"""Generated pages are left out: they are made from the code when the guide is built."""
+GENERATED = sorted((ROOT / "docs/reference/generated").glob("*.md"))
+"""Pages that docs/render.py makes from the code; their sentences are checked there."""
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 

@@ -1,6 +1,7 @@
 """Answers to keep, made without any network."""
 
 import io
+from hashlib import sha256
 
 import numpy as np
 from PIL import Image
@@ -43,7 +44,9 @@ def answer(*seeds: int, patient: Patient | None = None) -> CaseAnswer:
                 ),
             ),
             votes=(Vote(member="one", key="Nevus", probability=0.8),),
-            photos=tuple(Photo(width=320, height=240, sha256="0" * 64) for _ in views),
+            photos=tuple(
+                Photo(width=320, height=240, sha256=sha256(view.jpeg).hexdigest()) for view in views
+            ),
             patient=patient or Patient(),
             source=Source(
                 name="b", created="2026", version="0", calibrated=True, taxonomy="t", review="r"

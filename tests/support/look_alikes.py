@@ -74,7 +74,7 @@ def gathered(settings: BuildSettings, dataset: Path) -> list[LedgerRow]:
     if not settings.groups.tables:
         return rows
     keys = GroupKeys(settings.groups)
-    return [replace(row, group="\n".join(keys.of(row))) for row in rows]
+    return [replace(row, group="\n".join(keys.group_keys(row))) for row in rows]
 
 
 def differences(rows: Sequence[LedgerRow], expected: Mapping[str, Any]) -> list[str]:

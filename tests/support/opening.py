@@ -65,7 +65,8 @@ def _bundle(path: Path, backend: str = "auto") -> None:
     from skindx.core.errors import UserError
     from skindx.diagnosis.answer_report import report_pdf
     from skindx.diagnosis.case import Case, Patient
-    from skindx.diagnosis.diagnose import answer_many, read_photo
+    from skindx.diagnosis.diagnose import answer_many
+    from skindx.diagnosis.photo_checks import read_photo
     from skindx.diagnosis.predictor import Predictor
 
     predictor = Predictor.load(path, backend=backend)  # type: ignore[arg-type]

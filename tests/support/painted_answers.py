@@ -1,6 +1,7 @@
 """Answers made up for the page's tests: everything that one can hold, and as little as it may."""
 
 import asyncio
+import hashlib
 import io
 from dataclasses import replace
 
@@ -18,11 +19,11 @@ from skindx.diagnosis.record import (
     NextStep,
     Photo,
     PhotoView,
-    Promise,
     Similar,
     Source,
     Vote,
 )
+from skindx.diagnosis.record_figures import Promise
 from skindx.diagnosis.scope import known_names
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
@@ -53,7 +54,7 @@ class Painter:
             if width in _REFUSED
         ]
         if refusals:
-            raise Refused.of(refusals, len(widths))
+            raise Refused.from_photos(refusals, len(widths))
         if BUSY in widths:
             raise UserError("too many people ask at the moment; try again in a minute.")
         if BROKEN in widths:
@@ -65,8 +66,14 @@ class Painter:
         if FAR in widths:
             message = "the photo is unlike the training images; take it again, near and sharp."
             (seen,) = wide(case).diagnosis.photos
-            raise Refused.of([Refusal(0, "unfamiliar", message, seen=seen)], 1)
-        return rich(case, URGENCIES.get(widths[0], "soon"))
+            raise Refused.from_photos([Refusal(0, "unfamiliar", message, seen=seen)], 1)
+        painted = rich(case, URGENCIES.get(widths[0], "soon"))
+        files = zip(painted.diagnosis.photos, case.photos, strict=True)
+        photos = tuple(
+            one.model_copy(update={"sha256": hashlib.sha256(file).hexdigest()})
+            for one, file in files
+        )
+        return replace(painted, diagnosis=painted.diagnosis.model_copy(update={"photos": photos}))
 
 
 def rich(case: Case, urgency: Urgency = "soon") -> CaseAnswer:
@@ -221,7 +228,7 @@ def _photo(view: PhotoView, *, boxes: bool = True, remarks: tuple[str, ...] = ()
 def _step(urgency: Urgency, name: str) -> NextStep:
     classes = {skin_class.urgency: skin_class for skin_class in load_taxonomy("isic9").classes}
     advice = classes[urgency].advice if urgency in classes else "See a clinician."
-    because = f"{name} ({urgency}) is the most urgent of the 3 conditions in the set."
+    because = f"{name} ({urgency}) is the most urgent of the 3 conditions named."
     return NextStep(urgency=urgency, advice=advice, because=because)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from skindx.models.detector import CELL, DetectorSpec, TileBoxes
-from skindx.scan.tile_search import ScanSettings
+from skindx.scan.work.scan_worker import ScanPlan
 
 DARK = 120
 """Brightness below which a pixel is of a spot."""
@@ -69,9 +69,10 @@ def _boxes(dark_SS: NDArray[np.bool_]) -> TileBoxes:
 
 
 @lru_cache(maxsize=1)
-def load(bundle: Path, digest: str, device: str, settings: ScanSettings):  # type: ignore[no-untyped-def]
+def load(plan: ScanPlan, device: str):  # type: ignore[no-untyped-def]
     """Return the bundle's predictor, with a detector that finds spots."""
     from skindx.diagnosis.predictor import Predictor
 
-    predictor = Predictor.load(bundle, device, expect=digest, miss_rate=settings.miss_rate)
+    miss_rate = plan.settings.miss_rate
+    predictor = Predictor.load(plan.bundle, device, expect=plan.digest, miss_rate=miss_rate)
     return predictor, SpotDetector()

@@ -9,7 +9,7 @@ import torch
 
 from skindx.core.machine import go_offline
 from skindx.data.manifest import Record
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.bundle.use_limits import UseLimits
@@ -19,7 +19,7 @@ from skindx.models.conformal import Conformal, fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.fingerprints import Fingerprints
-from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_check import features_of
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features, OodDetectorSettings
 from skindx.models.ood.stored_check import OodImages, OodPart, OodRow

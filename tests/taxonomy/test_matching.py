@@ -122,9 +122,9 @@ def test_a_taxonomy_of_a_users_hand_is_asked_for_its_urgencies() -> None:
     decided = with_urgencies(mine, {"dark spot": "urgent", "RASH": "soon"})
     check_urgencies(decided)
     assert [each.urgency for each in decided.classes] == ["unknown", "urgent", "soon"]
-    with pytest.raises(UserError, match=r"'wart', which is no class .* a, b, c"):
+    with pytest.raises(UserError, match=r"'wart', which is not a class .* a, b, c"):
         with_urgencies(mine, {"wart": "soon"})
-    with pytest.raises(UserError, match="two urgencies"):
+    with pytest.raises(UserError, match="remove one of the two"):
         with_urgencies(mine, {"rash": "soon", "c": "urgent"})
 
 

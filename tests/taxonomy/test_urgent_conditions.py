@@ -30,7 +30,7 @@ def test_the_list_holds_every_urgent_class_of_our_own_taxonomies(name: str) -> N
 def test_our_taxonomies_by_hand() -> None:
     isic9 = {condition.name for condition in unknown_urgent(load_taxonomy("isic9"))}
     assert "melanoma" not in isic9
-    assert "squamous cell carcinoma" not in isic9
+    assert "invasive squamous cell carcinoma" not in isic9
     assert {"Merkel cell carcinoma", "shingles (herpes zoster)", "syphilis"} <= isic9
     skin10 = [
         condition for condition in unknown_urgent(load_taxonomy("skin10")) if condition.decides
@@ -44,8 +44,11 @@ def test_our_taxonomies_by_hand() -> None:
     [
         (SkinClass(key="mel", name="Melanom", icd10="C43.9"), {"melanoma"}),
         (SkinClass(key="x", name="Dark cancer", synonyms=("Malignant_Melanoma",)), {"melanoma"}),
-        (SkinClass(key="scc", name="Spinaliom"), {"squamous cell carcinoma"}),
-        (SkinClass(key="s", name="Spinaliom", icd10="C44.329"), {"squamous cell carcinoma"}),
+        (SkinClass(key="scc", name="Spinaliom"), {"invasive squamous cell carcinoma"}),
+        (
+            SkinClass(key="s", name="Spinaliom", icd10="C44.329"),
+            {"invasive squamous cell carcinoma"},
+        ),
         (SkinClass(key="e", name="Ekzem", icd10="B00.0"), {"eczema herpeticum"}),
         (SkinClass(key="p", name="Purpura fulminans"), {"meningococcal purpura"}),
         (SkinClass(key="q", name="Swelling", icd10="T78.3XXA"), {"angioedema"}),
@@ -56,7 +59,7 @@ def test_our_taxonomies_by_hand() -> None:
         (SkinClass(key="nevus", name="Nevus, no melanoma"), set()),
         (
             SkinClass(key="malignant", name="Malignant"),
-            {"melanoma", "squamous cell carcinoma", "Merkel cell carcinoma"}
+            {"melanoma", "invasive squamous cell carcinoma", "Merkel cell carcinoma"}
             | {"metastasis of another cancer"},
         ),
     ],

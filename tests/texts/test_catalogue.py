@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from skindx.core.seven_points import ITEMS, QUESTIONS, Answer
 from skindx.models.conformal import Share
 from skindx.texts import catalogue
 from skindx.texts.catalogue import (
@@ -33,6 +34,7 @@ VALUES: dict[str, Any] = {
     "of100": 0.103, "risk": Digits(0.0795, 1), "share": SHARE, "name": "Melanoma", "cell": 0.46,
     "names": ["a", "b", "c"], "either": ["a", "b"], "shares": [("Nevus", 0.67), ("Wart", 0.33)],
     "date": datetime(2026, 3, 4, tzinfo=UTC), "time": datetime(2026, 3, 4, 5, 6, tzinfo=UTC),
+    "seconds": datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC), "day": datetime(2026, 3, 4, tzinfo=UTC),
 }  # fmt: skip
 WORDS = {
     "painting": "synthetic image", "picture": "image", "novelty": "out-of-distribution",
@@ -71,7 +73,8 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
         "of100": "10", "risk": "8.0 %", "name": "Melanoma", "names": "a, b and c",
         "share": "3.1 % (95 % interval 0.8 to 7.9 %, 64 images)", "cell": "46 %",
         "either": "a or b", "shares": "Nevus 67 % and Wart 33 %", "date": "04 March 2026",
-        "time": "04 March 2026, 05:06 UTC",
+        "time": "04 March 2026, 05:06 UTC", "day": "04 Mar 2026",
+        "seconds": "04 March 2026, 05:06:07 UTC",
     }  # fmt: skip
     assert [percent(share) for share in (1.0, 0.991, 0.99, 0)] == [
         "> 99 %",
@@ -83,7 +86,7 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
     of_100 = {0.0: "0", 0.001: "fewer than 1", 0.106: "11", 0.999: "more than 99", 1.0: "100"}
     for share, words in of_100.items():
         assert (
-            text("errors_raised", raised=share) == f"It called {words} of 100 other lesions urgent."
+            text("errors_raised", raised=share) == f"It called {words} of 100 other images urgent."
         )
     one = SHARE.model_copy(update={"pictures": 1})
     assert share_text(one).endswith("1 image)")
@@ -91,6 +94,11 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
     assert text("because_below", risk=close[0], least=close[1]).count(
         "29.990 %, below the 30.000 %"
     )
+    plain = told_apart(0.1648, 0.043)
+    assert text("because_below", risk=plain[0], least=plain[1]).count("16 %, below the 4 %")
+    assert told_apart(0.044, 0.041)[1].digits == 1
+    assert told_apart(0.3, 0.0015)[1].digits == 1  # a threshold is never "less than 1 %"
+    assert percent(0.125) == "13 %", "halves round up"
     shares = [(name, 0.15) for name in "abcdefg"]
     assert "e 15 % and 2 more 30 %" in text("mix_calibration", shares=shares)
     assert joined("A.", "", None, "B.") == "A. B."
@@ -145,7 +153,25 @@ def modules() -> Iterator[tuple[Path, ast.Module]]:
             yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
+SCRIPTS = [*(WHEEL / "ui/page/assets").glob("*.js"), WHEEL / "ui/templates/answers.js"]
+
+
+def keys_in_scripts() -> Iterator[str]:
+    for path in SCRIPTS:
+        for key in re.findall(r"[\"`](js_[a-z_${}.]+)[\"`]", path.read_text(encoding="utf-8")):
+            start, computed, end = re.match(r"(\w*)(\$\{[\w.]+\})?(\w*)", key).groups()
+            yield from (
+                (one for one in sentences() if one.startswith(start) and one.endswith(end))
+                if computed
+                else (key,)
+            )
+
+
 def keys_in_templates() -> Iterator[str]:
+    yield from (f"skin_{part}_{number}" for part in ("sun", "looks") for number in range(1, 7))
+    yield from (f"ask_{question}" for question in QUESTIONS)
+    yield from (f"item_{item}" for item in ITEMS)
+    yield from (f"answer_{value}" for value in get_args(Answer))
     for path in WHEEL.rglob("*.jinja"):
         for call in re.findall(r"text\(([^)]*)", path.read_text(encoding="utf-8")):
             yield from re.findall(r'"([a-z0-9_]+)"', call)
@@ -156,6 +182,8 @@ def keys_in_templates() -> Iterator[str]:
 
 def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
     known, called, named = set(sentences()), set(), set(keys_in_templates())
+    called |= (said := set(keys_in_scripts()))
+    named |= said
     for path, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -170,6 +198,7 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
                     if isinstance(one, ast.Constant) and isinstance(one.value, str)
                 }
     named |= {f"{key}_group" for key in ("threshold_fitted", "threshold_soon")}  # by one suffix
+    named |= {f"{key}_alone" for key in ("errors_missed", "errors_missed_few")}
     assert called - known == set()
     assert known - named == set()
 
@@ -197,8 +226,6 @@ def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 KEPT = {
     "intake.py",  # the questions of the form
-    "casebook_page.py",  # the case book
-    "diagnosis_page.py",  # limits of files and words of skin types, beside the form
     "photo_list.py",  # tables and submissions
     "answer_figure.py",  # the legend of a plot
 }
@@ -216,8 +243,44 @@ def test_no_sentence_of_an_answer_stands_outside_the_catalogue() -> None:
         if _PROSE.search(said) and said not in NO_ANSWERS
     ]
     assert outside == []
-    for name in ("result", "macros"):
-        template = (WHEEL / f"ui/templates/{name}.html.jinja").read_text(encoding="utf-8")
-        prose = re.sub(r"\{[{%#].*?[}%#]\}|<[^>]*>|<svg.*?</svg>", " ", template, flags=re.S)
-        found = [line.strip() for line in prose.splitlines() if _PROSE.search(line)]
-        assert found in ([], [line for line in found if "opens another site" in line])
+
+
+_WORDS = re.compile(r"[A-Za-z’']{2,} [A-Za-z’']+ [A-Za-z’']+|[A-Z][a-z]+ [a-z]+")
+"""Three words of a template, or two of which the first begins a sentence."""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [*(WHEEL / "ui/templates").glob("*.jinja")],
+    ids=lambda one: one.name.partition(".")[0],
+)
+def test_no_words_of_a_page_stand_in_a_template(template: Path) -> None:
+    code = template.read_text(encoding="utf-8")
+    code = re.sub(r"<style>.*?</style>|<svg.*?</svg>|<pre.*?</pre>", " ", code, flags=re.S)
+    code = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}", "\n", code, flags=re.S)
+    read_aloud = re.findall(r'(?:aria-label|alt|placeholder|title)="([^"]*)', code)
+    outside = re.sub(r"<[^>]*>", "\n", code)
+    found = [line.strip() for line in (*outside.splitlines(), *read_aloud) if _WORDS.search(line)]
+    assert found == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda one: one.name)
+def test_no_words_of_a_page_stand_in_a_script(script: Path) -> None:
+    code = re.sub(
+        r"^\s*//.*|\s// .*|/\* .*?\*/", "", script.read_text(encoding="utf-8"), flags=re.M
+    )
+    strings = re.findall(r"\"([^\"\n]*)\"|`([^`]*)`", code)
+    whole = [one for pair in strings for one in pair if not one.startswith(".")]  # a selector
+    words = re.compile(r"[A-Za-z]{2,} [a-z]{2,} [a-z]|^[A-Z][a-z]+( [a-z]+)+[.?…]?$")
+    assert [one for one in whole if words.search(one)] == []
+
+
+def test_a_script_gets_each_sentence_as_the_page_would_write_it() -> None:
+    said = catalogue.script_sentences()
+    assert said["sentences"]["js_photos"] == {"one": "{n} photo", "other": "{n} photos"}
+    kinds = {
+        kind
+        for key in said["sentences"]
+        for kind in re.findall(r":([a-z0-9]+)\}", sentences()[key].one + sentences()[key].other)
+    }
+    assert kinds <= {"count", "name", "names"}, "say.js writes no other kind"

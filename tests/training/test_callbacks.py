@@ -213,7 +213,7 @@ def test_monitors_by_name_or_with_settings() -> None:
     assert TrainSettings.parse(settings.model_dump(mode="json")) == settings
     with pytest.raises(UserError, match=r"'tensorboard'\? Valid: tensorboard, wandb, mlflow"):
         TrainSettings.parse({"monitors": ["tensorbord"]})
-    with pytest.raises(UserError, match="monitors has mlflow twice"):
+    with pytest.raises(UserError, match="`monitors` has mlflow twice"):
         check_monitors(TrainSettings.parse({"monitors": ["mlflow", "mlflow"]}).monitors)
 
 

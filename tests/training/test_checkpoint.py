@@ -268,7 +268,7 @@ def test_weights_that_are_not_finite_replace_nothing(tmp_path: Path) -> None:
     with torch.no_grad():
         plain.module[0].weight[0, 0] = float("nan")
     assert not _keeper(tmp_path, plain, said).save(At(0, 2))
-    assert "plain/weights/0.weight is not finite" in said[0]
+    assert "plain/weights/0.weight has invalid values" in said[0]
     assert store.saved_in(tmp_path) == [At(0, 1)]
 
 
@@ -293,7 +293,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     _saved(tmp_path)
     refuse_mismatch(tmp_path, "m")
     refuse_mismatch(tmp_path / "nothing", "other")
-    with pytest.raises(UserError, match=r"other settings or data \(.*\); give another --out"):
+    with pytest.raises(UserError, match=r"other settings or other data \(.*\); give another --out"):
         refuse_mismatch(tmp_path, "other")
     # A damaged index says nothing of its settings.
     _truncate_index(store.path_of(tmp_path, At(0, 3)))
@@ -387,12 +387,12 @@ class _OtherForm:
         return {"step": 3}
 
     def load_state_dict(self, states: Any) -> None:
-        raise UnfitStateError("exchange/residual is float32 (4) and must be float32 (3)")
+        raise UnfitStateError("exchange/residual is float32 (4), but must be float32 (3)")
 
 
 def test_what_an_exchange_remembers_stays_under_its_form() -> None:
     remembered = Remembered(_OtherForm())
     assert remembered.state_dict() == {"step": 3}
-    said = r"must be float32 \(3\); what an exchange remembers stays under the engine.parallel.kind"
+    said = r"must be float32 \(3\); engine.parallel.kind and exchange.kind must be those of the"
     with pytest.raises(UnfitStateError, match=said):
         remembered.load_state_dict([])

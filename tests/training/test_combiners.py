@@ -131,7 +131,7 @@ def test_a_class_of_nine_images_is_named() -> None:
 
 @pytest.mark.parametrize("kind", ["weighted", "greedy"])
 def test_a_retired_combiner_is_refused_in_a_sentence(kind: str) -> None:
-    with pytest.raises(UserError, match=f"combine={kind} is gone .*take kind mean or vote"):
+    with pytest.raises(UserError, match=f"combine={kind} was removed .*use mean or vote"):
         EnsembleSettings.parse({"combine": {"kind": kind, "space": "logit"}})
 
 

@@ -27,7 +27,7 @@ def test_without_weights_nothing_is_trained(
 ) -> None:
     code, _, err = skindx("train", small_dataset, "--out", tmp_path / "run")
     assert code == 2
-    assert "none are at hand" in err
+    assert "needs pretrained weights, but" in err
     assert "--random-weights" in err
     assert not (tmp_path / "run").exists()
 
@@ -64,7 +64,7 @@ def test_other_settings_are_kept_and_members_that_are_named_stay(empty_home: Pat
         patch.setenv("SKINDX_WEIGHTS", str(empty_home))
         assert with_default_network(random, random_weights=False).recipe.epochs == 3
         patch.setenv("SKINDX_WEIGHTS", str(empty_home / "none"))
-        with pytest.raises(UserError, match="none is no folder"):
+        with pytest.raises(UserError, match="is not a folder"):
             with_default_network(random, random_weights=False)
 
 
@@ -84,4 +84,4 @@ def test_random_weights_are_for_a_training_that_names_no_network(
         "train", small_dataset, "--out", tmp_path / "run", "--random-weights", *more
     )
     assert code == 2
-    assert "--random-weights is for a training without" in err
+    assert "--random-weights works only without" in err

@@ -294,9 +294,9 @@ def test_the_average_forgets_its_random_start() -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("yolo99q.yaml", "is no detector of ultralytics"),
-        ("yolov8n-seg.yaml", "not trained by the v8 loss"),
-        ("yolov10n.yaml", "not trained by the v8 loss"),
+        ("yolo99q.yaml", "is neither a detector of ultralytics"),
+        ("yolov8n-seg.yaml", "no head for the v8 loss"),
+        ("yolov10n.yaml", "no head for the v8 loss"),
     ],
 )
 def test_other_networks_are_refused(model: str, said: str) -> None:
@@ -307,17 +307,17 @@ def test_other_networks_are_refused(model: str, said: str) -> None:
 def test_what_cannot_train_is_reported_before(small_dataset: Path, tmp_path: Path) -> None:
     records = read_manifest(small_dataset)
     cases = {
-        "must give each of the 3 ranks": {"detector": {"batch": 2}, "engine": {"ranks": 3}},
-        "no finished detector": {"detector": {"from": str(tmp_path)}},
+        "some of the 3 ranks get no image": {"detector": {"batch": 2}, "engine": {"ranks": 3}},
+        "has no trained detector": {"detector": {"from": str(tmp_path)}},
     }
     for said, raw in cases.items():
         with pytest.raises(UserError, match=said):
             check_detector(TrainSettings.parse(raw), records, ranks=3)
     with pytest.raises(UserError, match="size would have no effect"):
         TrainSettings.parse({"detector": {"from": "runs/boxes", "size": 64}})
-    with pytest.raises(UserError, match="fusion looks at the box of a detector"):
+    with pytest.raises(UserError, match="fusion needs a detector"):
         TrainSettings.parse({"fusion": {}})
-    with pytest.raises(UserError, match="train one first"):
+    with pytest.raises(UserError, match="has no trained detector"):
         load_parts(tmp_path)
 
 

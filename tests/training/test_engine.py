@@ -99,7 +99,7 @@ def test_a_failing_rank_brings_its_traceback() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="torch sees no usable GPU"):
+    with pytest.raises(UserError, match="torch finds no usable GPU"):
         resolve_accelerator("cuda")
     assert resolve_accelerator("auto") == "cpu"
 
@@ -107,5 +107,5 @@ def test_a_missing_gpu_is_one_sentence() -> None:
 def test_ranks() -> None:
     assert resolve_ranks(EngineSettings(accelerator="cpu")) == 1
     assert resolve_ranks(EngineSettings(accelerator="cpu", ranks=3)) == 3
-    with pytest.raises(UserError, match="ranks=0 must be at least 1"):
+    with pytest.raises(UserError, match=r"engine\.ranks is 0, but must be at least 1"):
         resolve_ranks(EngineSettings(accelerator="cpu", ranks=0))

@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_finite_is_skipped_on_all_ranks(
     settings = _settings(checkpoint={"every_steps": 1, "bad_steps": 2})
     ranks = faults.start(2, run, small_dataset, settings, Accident("always nan", 1))
     assert faults.wait(ranks) == [2, 2]
-    said = "a diverged: the loss was not finite in 3 steps in a row, up to epoch 1, step 3, at a "
+    said = "a diverged: the loss was not finite in 3 consecutive steps up to epoch 1, step 3, at a "
     assert said in faults.printed(run, 0)
     assert _checkpoints(run)[-1] == "epoch-0001-step-000002"
 

@@ -77,7 +77,7 @@ def test_whatever_does_not_fit_is_one_sentence(half_way: Path, small_dataset: Pa
     assert len(said) > 25
     assert [forged for forged, sentence in said.items() if sentence == "opened"] == []
     for forged, sentence in said.items():
-        assert "is not of this training" in sentence, (forged, sentence)
+        assert "does not fit this training" in sentence, (forged, sentence)
         assert "\n" not in sentence, (forged, sentence)
 
 
@@ -92,7 +92,7 @@ def test_a_training_with_it_ends_with_code_two(
     ranks = faults.start(1, run, small_dataset, TrainSettings.parse(SETTINGS))
     assert faults.wait(ranks) == [2]
     (said,) = [line for line in faults.printed(run, 0).splitlines() if line.startswith("error")]
-    assert "is not of this training (average lacks " in said
+    assert "does not fit this training (average lacks " in said
     assert "Traceback" not in faults.printed(run, 0)
 
 

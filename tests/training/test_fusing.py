@@ -102,7 +102,7 @@ def test_kinds_are_checked_and_saved() -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="density"):
         TrainSettings.parse({"exchange": {"kind": "topk", "density": 0}}, origin="here")
-    with pytest.raises(UserError, match=r"set engine.zero=0, or exchange.kind=dense"):
+    with pytest.raises(UserError, match=r"set engine.zero=0, or keep engine.zero"):
         TrainSettings.parse({"engine": {"zero": 1}, **raw}, origin="here")
 
 
@@ -113,5 +113,5 @@ def test_momentum_is_applied_once() -> None:
     for recipe in ({}, {"recipe": {"optimizer": "sgd"}}):
         with pytest.raises(UserError, match=r"recipe.momentum=0 with recipe.optimizer=sgd"):
             TrainSettings.parse({**corrected, **recipe}, origin="here")
-    with pytest.raises(UserError, match="train the detector in a run of its own"):
+    with pytest.raises(UserError, match="train the detector in a separate run"):
         TrainSettings.parse({**corrected, **sgd, "detector": {}}, origin="here")

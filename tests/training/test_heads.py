@@ -165,7 +165,7 @@ def test_a_head_of_another_trunk_is_refused(run: Path, small_dataset: Path, tmp_
     builder = EnsembleBuilder(
         run, small_dataset, settings, taxonomy, read_manifest(small_dataset), "cpu"
     )
-    with pytest.raises(UserError, match="made on the features of trunk"):
+    with pytest.raises(UserError, match="trained on the trunk"):
         builder.parts([member.name])
 
 
@@ -321,10 +321,10 @@ def test_neighbours_vote_by_hand() -> None:
     ("change", "said"),
     [
         ({"head": "knn", "trunk": "trained"}, "set trunk=frozen"),
-        ({"head": "nearest"}, "is no kind"),
-        ({"recipe": {"resize": {"start": 32}}}, "needs images"),
+        ({"head": "nearest"}, "is not a valid kind"),
+        ({"recipe": {"resize": {"start": 32}}}, "no use with a frozen trunk"),
         ({"recipe": {"layer_decay": 0.8}}, "no layers"),
-        ({"recipe": {"mix": {"mixup": 0}}}, "blended and not cut"),
+        ({"recipe": {"mix": {"mixup": 0}}}, "mixup but not with cutmix"),
     ],
 )
 def test_settings_that_do_not_go_with_a_frozen_trunk(change: dict[str, Any], said: str) -> None:

@@ -1,6 +1,7 @@
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -269,10 +270,15 @@ def test_the_seed_alone_decides_a_change() -> None:
     assert (still(square, 7) == square).all()
 
 
-@pytest.mark.parametrize("kind", ["rotate", "white", "blur", "sharpen", "holes"])
+GAMMA: dict[str, Any] = {
+    "transform": {"__class_fullname__": "RandomGamma", "p": 1.0, "gamma_limit": (80, 120)}
+}
+
+
+@pytest.mark.parametrize("kind", ["rotate", "white", "blur", "sharpen", "holes", "pipeline"])
 def test_each_change_is_seeded_and_does_something(kind: str) -> None:
     square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    strength = {"rotate": 30, "white": 0.5}.get(kind, 1)
+    strength = {"rotate": 30, "white": 0.5, "pipeline": GAMMA}.get(kind, 1)
     augment = Augment.parse({"flip": False, "colour": 0, kind: strength})
     first, second = changer(augment), changer(augment)
     for seed in range(5):
@@ -285,6 +291,23 @@ def test_each_change_is_seeded_and_does_something(kind: str) -> None:
         assert (squares_TSS3[0] == changed).all()
         if kind == "holes":
             assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
+
+
+def test_a_pipeline_is_kept_as_a_file_keeps_it_and_what_it_cannot_be_is_one_sentence() -> None:
+    augment = Augment.parse({"pipeline": GAMMA})
+    assert augment == Augment.model_validate_json(augment.model_dump_json())
+    assert "pipeline" not in Augment().model_dump()  # fingerprints of older runs stay
+    for wrong, words in {
+        "os.system": "albumentations cannot create this pipeline",
+        "ToFloat": "of float32; remove the steps that resize, normalise or make tensors",
+        "Transpose": "",
+    }.items():
+        given: dict[str, Any] = {"transform": {"__class_fullname__": wrong, "p": 1.0}}
+        if words:
+            with pytest.raises(UserError, match=words):
+                Augment.parse({"pipeline": given})
+        else:
+            Augment.parse({"pipeline": given})
 
 
 @given(threads=st.integers(1, 4), order=st.permutations(range(9)))

@@ -161,8 +161,14 @@ def test_a_members_own_recipe_counts_alike(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"optimizer": "adamw", "momentum": 0.5}, "momentum is a setting of sgd and lars; .*adamw"),
-        ({"optimizer": "sgd", "trust_coefficient": 0.1}, "trust_coefficient is a setting of lars;"),
+        (
+            {"optimizer": "adamw", "momentum": 0.5},
+            "momentum applies only to the optimizers sgd and lars; .*adamw",
+        ),
+        (
+            {"optimizer": "sgd", "trust_coefficient": 0.1},
+            "trust_coefficient applies only to the optimizers lars;",
+        ),
         ({"optimizer": "sgd", "momentum": 1}, "momentum"),
         ({"base_batch": 0}, "base_batch"),
     ],

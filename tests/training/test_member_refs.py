@@ -84,35 +84,35 @@ def test_what_no_unit_trained_on() -> None:
 def test_members_without_a_common_held_out_image_are_refused() -> None:
     folds = [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "model": "test_vit", "fold": 1}]
     settings = _settings(folds)
-    with pytest.raises(UserError, match="no image that none of m, n trained on"):
+    with pytest.raises(UserError, match="temperature of the members m, n can be fitted"):
         units(member_refs(Path("run"), settings), RECORDS)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"members": []}, "an ensemble needs a member"),
+        ({"members": []}, "an ensemble needs at least one member"),
         (
             {"members": [MEMBER], "soups": [{"name": "s", "of": ["m"]}]},
-            "soups is gone since 1.0: no figure showed a gain of it; keep the members themselves",
+            "soups was removed in skindx 1.0; keep the members themselves",
         ),
         (
             {"members": [MEMBER], "distil": {"student": MEMBER}},
-            "distil is gone since 1.0: no fi",
+            "distil was removed in skindx 1.0; train",
         ),
         (
             {"members": [{**MEMBER, "snapshots": 2}]},
-            "snapshots is gone .* leave it out",
+            "snapshots was removed .* remove it",
         ),
         (
             {"members": [{**MEMBER, "trunk": "lora"}]},
-            "trunk=lora is gone since 1.0: .* take trained, or",
+            "trunk=lora was removed in skindx 1.0; use trained or",
         ),
         (
             {"members": [MEMBER], "reused": [{"run": "r", "member": "m"}]},
-            "every member needs a name of its own",
+            "give each member its own name",
         ),
-        ({"members": [{**MEMBER, "fold": 5}]}, "has fold 5, but of 5 folds the last is 4"),
+        ({"members": [{**MEMBER, "fold": 5}]}, "has fold=5, but folds=5 allows only 0 to 4"),
         ({"members": [MEMBER], "ensemble": {"combine": {"kind": "median"}}}, "'median'"),
         ({"members": [{**MEMBER, "views": 3}]}, "views"),
     ],
@@ -126,7 +126,7 @@ def test_mistakes_are_one_sentence(settings: dict[str, object], said: str) -> No
 def test_a_run_that_is_not_there_is_reported(tmp_path: Path) -> None:
     settings = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "m"}]})
     assert settings.members == ()
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         member_refs(Path("run"), settings)
     config = tmp_path / "config.yaml"
     _settings([{**MEMBER, "seed": 7}]).save(config)
@@ -137,7 +137,7 @@ def test_a_run_that_is_not_there_is_reported(tmp_path: Path) -> None:
     _settings([MEMBER]).save(tmp_path / "train.yaml")
     assert member_refs(Path("run"), settings)["m"].member.name == "m"
     other = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "x"}]})
-    with pytest.raises(UserError, match="trains no member 'x'; it has m"):
+    with pytest.raises(UserError, match=r"has no member 'x'; set reused.member to one of m"):
         member_refs(Path("run"), other)
 
 

@@ -159,5 +159,5 @@ def test_seeds_decide() -> None:
 
 
 def test_mixing_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="mixup or cutmix must be above 0"):
+    with pytest.raises(UserError, match=r"mix\.mixup or mix\.cutmix must be above 0"):
         Recipe.parse({"mix": {"mixup": 0, "cutmix": 0}})

@@ -19,9 +19,9 @@ class Halves(ParallelSettings):
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        ({"zero": 1}, "which ZeRO would split once more; set zero=0"),
-        ({"precision": "fp16"}, "set precision=bf16"),
-        ({"compile": True}, "set compile=false"),
+        ({"zero": 1}, "which does not work with ZeRO; set engine.zero=0"),
+        ({"precision": "fp16"}, "set engine.precision=bf16"),
+        ({"compile": True}, "set engine.compile=false"),
     ],
 )
 def test_engines_that_need_whole_layers_are_refused(change: dict[str, Any], reported: str) -> None:
@@ -44,5 +44,5 @@ def test_optimizers_that_need_whole_layers_are_refused(optimizer: str, reported:
 
 def test_what_works_on_whole_layers_is_refused() -> None:
     recipe = SimpleNamespace(preconditioner=SimpleNamespace(kind="whitening"))
-    with pytest.raises(ValueError, match=r"preconditioner\.kind=whitening works on whole layers"):
+    with pytest.raises(ValueError, match=r"preconditioner\.kind=whitening needs whole layers"):
         Halves().check_member("a", recipe)

@@ -18,7 +18,7 @@ from skindx.models.combination import FusionSpec
 from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_records
 from skindx.models.metadata_head import Facts, MetadataHead, MetadataSpec
-from skindx.models.ood.feature_extraction import OodCollector
+from skindx.models.ood.stored_check import OodCollector
 from skindx.models.urgent_risk import fit_risk_on_records
 from skindx.training.ensembles import pack
 from skindx.training.ensembles.ready_ensemble import fit_on_calibration
@@ -175,5 +175,6 @@ def test_answers_with_crops_have_rules_with_fields_too(
     assert rules.whole_conformal is not None
     assert rules.conformal.pictures == rules.whole_conformal.pictures == len(calibrating(dataset))
     without = replace(Predictor.load(bundle), detector=None)
-    ruled, _ = without.knowing(Facts(50), np.full((1, len(column)), 1 / len(column)))
-    assert ruled.conformal == rules.whole_conformal
+    served = without.metadata
+    assert served is not None
+    assert without._served_rules(served.served(Facts(50))).conformal == rules.whole_conformal

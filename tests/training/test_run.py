@@ -157,7 +157,9 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
         "exchange.kind was dense and is topk, .*": _settings(exchange={"kind": "topk"}),
     }
     for said, other in others.items():
-        with pytest.raises(UserError, match=rf"other settings or data \({said}\); give another"):
+        with pytest.raises(
+            UserError, match=rf"other settings or other data \({said}\); give another"
+        ):
             train(small_dataset, other, run)
         assert (run / "train.yaml").read_text() == kept
 
@@ -300,15 +302,19 @@ def test_what_cannot_work_is_reported_before_anything_is_written(
     small_dataset: Path, tmp_path: Path
 ) -> None:
     cases = {
-        "recipe.batch=200 must be at least 4": _settings(recipe={"batch": 200}),
+        "recipe.batch=200 does not fit the dataset; set it from 4": _settings(
+            recipe={"batch": 200}
+        ),
         "timm has no model 'tset_resnet'": _settings(
             members=[{"name": "a", "model": "tset_resnet"}]
         ),
-        "weights nowhere.pth do not exist": _settings(
+        "file of weights nowhere.pth": _settings(
             members=[{"name": "a", "model": "test_resnet", "weights": "nowhere.pth"}]
         ),
-        "hostfile nowhere does not exist": _settings(engine={"hostfile": "nowhere"}),
-        "goes by the norm of each layer, and engine.zero=1 mixes layers": _settings(
+        "the file nowhere does not exist; correct engine.hostfile": _settings(
+            engine={"hostfile": "nowhere"}
+        ),
+        "needs the norm of each layer, but engine.zero=1 mixes layers": _settings(
             recipe={"optimizer": "lars"}, engine={"zero": 1}
         ),
     }
@@ -331,5 +337,5 @@ def test_a_detector_needs_boxes(small_dataset: Path) -> None:
 
 def test_two_members_of_one_name_are_refused() -> None:
     twice = [{"name": "a", "model": "test_resnet"}] * 2
-    with pytest.raises(UserError, match="every member needs a name of its own"):
+    with pytest.raises(UserError, match="give each member its own name"):
         _settings(members=twice)

@@ -18,7 +18,7 @@ from skindx.models.bundle.bundle_changes import Forgotten, forget, would_forget
 from skindx.models.classifier.classifier import build_classifier
 from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_members, predict_records
-from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_check import features_of
 from skindx.monitor.photo_numbers import PhotoNumbers
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint

@@ -161,7 +161,7 @@ def test_a_node_that_is_off(ssh: Ssh, small_dataset: Path) -> None:
         ssh.serve(node)
     assert line.startswith(f"error: node sk-d of {ssh.folder}/hostfile cannot start a rank (ssh: ")
     assert "sk-d port 22: Connection refused" in line
-    assert "take the node out of the hostfile" in line
+    assert "remove its line from that file" in line
 
 
 def test_a_node_behind_a_broken_cable(ssh: Ssh, small_dataset: Path) -> None:
@@ -219,4 +219,4 @@ def test_a_node_without_the_dataset(ssh: Ssh, small_dataset: Path) -> None:
         line = ssh.refused(small_dataset, "data")
     finally:
         ssh.nodes[1].run("umount", small_dataset)
-    assert f"node sk-d of {ssh.folder}/hostfile does not see {small_dataset}" in line
+    assert f"node sk-d of {ssh.folder}/hostfile cannot see {small_dataset}" in line

@@ -78,5 +78,7 @@ def test_the_main_rank_alone_says_that_a_checkpoint_is_due(rank: int) -> None:
 
 def test_one_bad_step_more_than_may_be_ends_a_training() -> None:
     _counted([1.0, None, None])
-    with pytest.raises(UserError, match=r"^a diverged: .* not finite in 3 steps in a row, .*0\.1;"):
+    with pytest.raises(
+        UserError, match=r"^a diverged: .* not finite in 3 consecutive steps .*0\.1;"
+    ):
         _counted([1.0, None, None, None])

@@ -108,7 +108,7 @@ def test_a_killed_rank_is_named_and_the_others_do_not_stay(tmp_path: Path) -> No
         os.kill(pids[1], signal.SIGKILL)
 
     _when_at_work(notes, kill)
-    with pytest.raises(JobError, match=r"^rank 1 \(process \d+ on .*\) was killed .* again to go"):
+    with pytest.raises(JobError, match=r"^rank 1 \(process \d+ on .*\) was killed .* to continue"):
         _supervise(notes, "time.sleep(2); write_note(notes, 'left'); sys.exit(1)")
     assert not any(map(_alive, seen))
 
@@ -176,7 +176,7 @@ sys.exit(1)
 """
     notes = tmp_path / "notes"
     command = [sys.executable, "-c", LAUNCHER, rank, str(notes)]
-    with pytest.raises(JobError, match=r"^rank 1 ended before it began to train"):
+    with pytest.raises(JobError, match=r"^rank 1 stopped before training began"):
         supervise(command, dict(os.environ), notes, 5, local=True, ranks=2)
 
 

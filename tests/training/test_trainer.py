@@ -199,7 +199,7 @@ def test_weights_of_a_diverged_training_are_refused(
     with pytest.raises(UserError, match=rf"diverged .it/{name} .*not finite"):
         begun(settings_of().starting_from(file), small_dataset)
     save_file(tensors, tmp_path / "bad.safetensors")
-    with pytest.raises(UserError, match=f"it/{name} holds numbers that are not finite"):
+    with pytest.raises(UserError, match=f"it/{name} is damaged: some of its numbers"):
         load_classifier(settings_of().members[0].network(), 3, tmp_path / "bad.safetensors")
 
 

@@ -90,7 +90,7 @@ def test_a_run_that_stays_inside_is_finished_first(small_dataset: Path, tmp_path
 def test_a_pipe_as_weights_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     run = _run(tmp_path / "theirs", members=[{**MEMBER, "weights": str(tmp_path / "pipe")}])
-    with pytest.raises(UserError, match="is no plain file"):
+    with pytest.raises(UserError, match="is not a plain file"):
         member_refs(tmp_path / "ours", _ours(run))
 
 

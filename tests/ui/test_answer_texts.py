@@ -20,13 +20,14 @@ from skindx.diagnosis.answer_texts import set_sentence
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer, LesionBox, MeasuredSets
+from skindx.diagnosis.record import CaseAnswer, LesionBox
+from skindx.diagnosis.record_figures import MeasuredSets
 from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
 from skindx.texts import catalogue
 from skindx.texts.catalogue import share_text
 from skindx.ui.page.answer_html import problem_html, result_html, scope_html, waiting_html
-from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page.form_html import intake_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -69,8 +70,8 @@ def test_a_set_that_holds_a_rarer_condition_than_it_leaves_out_says_why() -> Non
         "promise": promise,
     }
     swapped = " ".join(answer_texts.decided(diagnosis.model_copy(update=update)))
-    assert "one may be in the set although a likelier condition is not" in swapped
-    assert "95 of 100 for urgent conditions" in swapped
+    assert "one may be named although a likelier condition is not" in swapped
+    assert "a true urgent condition in about 95 of 100 photos" in swapped
     assert "232 calibration images of skin type 5" in swapped
     assert "likelier" not in " ".join(answer_texts.decided(diagnosis))
 
@@ -104,21 +105,20 @@ def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch
         assert "What it may be" not in text
     assert "█" not in terminal
     assert "●" not in terminal
-    assert "in the set" not in paper.replace("conditions in the set", "")
     assert "heat map" not in paper
 
 
 def test_without_sets_the_paper_has_no_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(101)
-    column, diagnosis = "in the set", answer.diagnosis
-    assert column in on_paper(answer, monkeypatch).replace("conditions in the set", "")
+    column, diagnosis = "What it may be Condition", answer.diagnosis
+    assert column in on_paper(answer, monkeypatch)
     candidates = tuple(
         candidate.model_copy(update={"in_set": False}) for candidate in diagnosis.candidates
     )
     fewer = diagnosis.model_copy(update={"candidates": candidates})
     without = replace(answer, diagnosis=fewer)
     paper = on_paper(without, monkeypatch)
-    assert column not in paper.replace("conditions in the set", "")
+    assert column not in paper
     assert all(candidate.name in paper for candidate in candidates)
 
 
@@ -162,9 +162,9 @@ def test_no_chip_says_routine_where_nothing_may_be_said_to_wait(
     ):
         doubtful = replace(answer, diagnosis=known.model_copy(update=change))
         assert "sx-chip sx-routine" not in result_html(doubtful, None)
-        rows = in_terminal(doubtful).split("probability")[1].split("\n")[1 : len(routine) + 1]
+        rows = in_terminal(doubtful).split("  urgency")[1].split("\n")[1 : len(routine) + 1]
         assert not any("routine" in row for row in rows)
-        table = on_paper(doubtful, monkeypatch).split("Probability")[1]
+        table = on_paper(doubtful, monkeypatch).split("Urgency")[1]
         assert "routine" not in table.split("A dash in the column")[0]
 
 
@@ -181,8 +181,8 @@ def test_a_detectors_score_is_no_probability_of_a_disease() -> None:
 
 def test_tips_intake_and_answers_follow_the_modality(monkeypatch: pytest.MonkeyPatch) -> None:
     dermoscopic, clinical = ImageOrigin(modality="dermoscopic"), ImageOrigin(modality="clinical")
-    assert "Through the dermatoscope" in waiting_html(dermoscopic)
-    assert "Through the dermatoscope" not in waiting_html(clinical)
+    assert "through the dermatoscope" in waiting_html(dermoscopic)
+    assert "through the dermatoscope" not in waiting_html(clinical)
     for images in (dermoscopic, clinical, ImageOrigin(modality="mixed")):
         assert images.expects in intake_html(64, images)  # once, beside the tips
         assert images.expects not in waiting_html(images) + problem_html("no", images)

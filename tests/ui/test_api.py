@@ -15,8 +15,8 @@ from painted_answers import WIDE, Painter, jpeg, wide
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.photo_checks import Refusal, Refused, WideRule
+from skindx.diagnosis.network_gates import WideRule
+from skindx.diagnosis.photo_checks import MAX_BYTES, Refusal, Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import not_judged
 from skindx.ui.diagnosis_pool import Busy, Unanswered
@@ -106,6 +106,12 @@ def test_a_form_becomes_a_case(painted: CaseAnswer, monkeypatch: pytest.MonkeyPa
     assert [base64.b64decode(view) for view in said["views"]] == [v.jpeg for v in painted.views]
     pdf = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"include": "pdf"})
     assert base64.b64decode(pdf.json()["pdf"]).startswith(b"%PDF-")
+    data = {"include": "pdf", "patient_id": "P-017"}
+    named = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data=data)
+    assert named.json().keys() == {"diagnosis", "pdf"}
+    data["patient_id"] = "Maria Schneider"
+    named = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data=data)
+    assert "looks like the name of a person" in named.json()["patient_doubt"]
     alone = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
     assert alone.json().keys() == {"diagnosis"}
 
@@ -113,8 +119,8 @@ def test_a_form_becomes_a_case(painted: CaseAnswer, monkeypatch: pytest.MonkeyPa
 def test_wide_photos_are_named_and_only_where_there_are_scans() -> None:
     answer = wide(Case((jpeg(WIDE, 500),)))
     (seen,) = answer.diagnosis.photos
-    refused = Refused.of([Refusal(0, "unfamiliar", "it is unlike others.", seen=seen)], 1)
-    close = Refused.of([Refusal(0, "unfamiliar", "it is unlike others.")], 1)
+    refused = Refused.from_photos([Refusal(0, "unfamiliar", "it is unlike others.", seen=seen)], 1)
+    close = Refused.from_photos([Refusal(0, "unfamiliar", "it is unlike others.")], 1)
     for fake, status, rule, named in (
         (answer, 200, WideRule(), [0]),
         (answer, 200, None, None),
@@ -138,7 +144,7 @@ def test_wide_photos_are_named_and_only_where_there_are_scans() -> None:
         ({"files": {"photo": b"x"}, "data": {"age": "old"}}, "age 'old'"),
         ({"files": {"photo": b"x"}, "data": {"age": "400"}}, "120"),
         ({"files": {"photo": b"x"}, "data": {"site": "nowhere"}}, "site"),
-        ({"files": {"photo": b"x"}, "data": {"name": "Eve"}}, "no field 'name'"),
+        ({"files": {"photo": b"x"}, "data": {"name": "Eve"}}, "unknown field 'name'"),
         ({"files": {"photo": b"x"}, "data": {"include": "all"}}, "'all' cannot be included"),
         ({"files": {"photo": b"x"}, "data": {"age": "x" * 5000}}, "exceeded"),
         ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, "boundary"),
@@ -181,8 +187,10 @@ def test_errors_are_reported_and_counted(
 
 def test_every_refused_photo_is_reported_and_counted() -> None:
     two = (Refusal(0, "blur", "it is blurred."), Refusal(2, "light", "it is dark."))
-    app, metrics = served(Fake(Refused.of(two, 3)))
-    said = ask(app, "POST", "/v1/diagnose", files=[("photo", b"x")] * 3).json()
+    app, metrics = served(Fake(Refused.from_photos(two, 3)))
+    said = ask(
+        app, "POST", "/v1/diagnose", files=[("photo", one) for one in (b"x", b"y", b"z")]
+    ).json()
     assert said == {
         "error": f"Photo 1: it is blurred. Photo 3: it is dark. {not_judged()}",
         "gate": "blur",

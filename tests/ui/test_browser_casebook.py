@@ -13,7 +13,7 @@ from windows import Painted, Seen, reported
 from skindx.casebook.casebook import Casebook
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.browser
 Opened = Callable[..., Seen]
@@ -40,6 +40,12 @@ def keep(page: "Page", photo: Path, lesion: str = "left arm", *, consent: bool =
     page.click(".sx-keep-form .sx-primary")
 
 
+def _unsaved(page: "Page") -> bool:
+    """Whether a note differs from what the server wrote."""
+    notes = page.locator(".sx-seen [name=note]")
+    return bool(notes.evaluate_all("all => all.some((one) => one.value !== one.defaultValue)"))
+
+
 def open_book(page: "Page") -> None:
     page.click("button[role=tab]:has-text('Case book')")
     page.wait_for_selector(".sx-book")
@@ -57,7 +63,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     page.check("[name=consent]")
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
-    page.click("[data-again]")
+    page.click(".sx-again")  # it is kept, so nothing is asked
     page.wait_for_selector(".sx-waiting")
     keep(page, photos["urgent"])
     page.wait_for_selector("text=Kept in the case book")
@@ -66,7 +72,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     page.wait_for_selector(".sx-seen")
     assert page.locator(".sx-seen").count() == 2
     assert page.locator(".sx-seen img").count() == 2
-    assert "kept 2 times" in page.locator(".sx-lesion").inner_text()
+    assert "2 cases, last kept" in page.locator(".sx-lesion").inner_text()
     # What makes a case urgent is named, however small its probability.
     for shown, case in zip(
         page.locator(".sx-seen").all(), Casebook.open(painted.book).all_cases("ann"), strict=True
@@ -81,16 +87,71 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[name=label]").select_option("Melanoma")
     last.locator("[name=note]").fill("histology <b>done</b>")
     last.locator("button[value=confirm]").click()
-    page.wait_for_selector("text=note are saved")
+    page.wait_for_selector("text=The note is saved")
     kept = Casebook.open(painted.book).all_cases("ann")
     assert [kept_case.confirmed for kept_case in kept] == ["", "Melanoma"]
     assert "<b>done" not in page.locator(".sx-book").inner_html()
 
+    # What has not changed is no lost answer.
+    page.click("button:has-text('Show side by side')")
+    page.wait_for_timeout(3000)
+    assert page.locator(".sx-lost").count() == 0
+    # Both notes are saved, although the reply to the first writes the form of the second anew.
+    for number in (0, 1):
+        page.locator(".sx-seen").nth(number).locator("[name=note]").fill(f"note {number}")
+    answer = page.get_attribute("[data-answer]", "data-answer")
+    page.click(".sx-lesion")
+    page.click("[data-save]")
+    page.wait_for_selector(f"[data-answer]:not([data-answer='{answer}'])", state="attached")
+    while page.locator("dialog.sx-leaving[open]").count() or _unsaved(page):
+        page.wait_for_timeout(20)
+    notes = [kept_case.note for kept_case in Casebook.open(painted.book).all_cases("ann")]
+    assert notes == ["note 0", "note 1"]
     last = page.locator(".sx-seen").nth(1)
+    last.locator("[name=confirmed_by]").select_option("histopathology")
+    last.locator("button[value=confirm]").click()
+    page.wait_for_selector("text=Give the name of the clinician")
+    page.locator(".sx-seen").nth(1).locator("[name=clinician]").fill("Dr A. Keller")
+    page.locator(".sx-seen").nth(1).locator("button[value=confirm]").click()
+    page.wait_for_selector("text=It is confirmed by histopathology.")
+    last = page.locator(".sx-seen").nth(1)
+    last.locator("[name=label]").select_option("Nevus")
+    assert last.locator("[name=confirmed_by]").input_value() == ""
+    assert "choose its basis again" in last.inner_text()
+    for answer in ("Keep Melanoma", "Edit the note first", "Replace Melanoma with Nevus (mole)"):
+        last.locator("[name=label]").select_option("Nevus")
+        last.locator("button[value=confirm]").click()
+        asked = page.locator("dialog[data-now]")
+        asked.wait_for(state="visible")
+        assert "with Nevus (mole), basis not stated? The earlier entry stays" in asked.inner_text()
+        findings = axe(page)
+        assert findings == [], reported(findings)
+        assert "Does it still fit?" in asked.inner_text()
+        replaces = asked.locator("button[value=overwrite]")
+        if answer == replaces.inner_text():
+            replaces.click()
+            assert asked.is_visible()  # the browser asks for an answer about the note
+            asked.locator("[value=keep]").check()
+        asked.locator(f"button:text-is('{answer}')").click()
+        last = page.locator(".sx-seen").nth(1)
+        if answer == "Edit the note first":
+            assert not asked.is_visible()
+            assert page.evaluate("document.activeElement.name") == "note"
+        if answer == "Keep Melanoma":
+            assert not asked.is_visible()
+            assert last.locator("[name=label]").input_value() == "Melanoma"
+            assert last.locator("[name=confirmed_by]").input_value() == "histopathology"
+    page.wait_for_selector("text=Nothing states what confirms it")
+    last = page.locator(".sx-seen").nth(1)
+    earlier = last.locator(".sx-earlier li").all_inner_texts()
+    assert len(earlier) == 2
+    assert "confirmed by histopathology, recorded on" in earlier[0]
+    findings = axe(page)
+    assert findings == [], reported(findings)
     last.locator("summary:has-text('deletion')").click()
     last.locator("[data-ask]").click()
     sure = last.locator("dialog")
-    assert "Delete the case of" in sure.inner_text()
+    assert "Delete this case of P-017, left arm (kept" in sure.inner_text()
     findings = axe(page)
     assert findings == [], reported(findings)
     assert page.evaluate("document.activeElement.textContent") == "Keep it"
@@ -104,13 +165,27 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     sure.locator(".sx-danger").click()
     page.wait_for_selector("text=The case and its photos are deleted")
     assert page.locator(".sx-seen").count() == 1
-    assert [case.id for case in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
+    assert "are deleted" in page.evaluate("document.activeElement.textContent")
+    for one in (0, 1):  # the page is free again after the first deletion, and after the last
+        page.click("button[role=tab]:has-text('Diagnosis')")
+        page.wait_for_selector("#sx-file", state="attached")
+        page.click("button[role=tab]:has-text('Case book')")
+        if one:
+            break
+        assert [case.id for case in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
+        page.fill("[name=note]", "written and not saved")  # this question stands over the other
+        page.click("summary:has-text('deletion')")
+        page.click("[data-ask]")
+        page.locator(".sx-seen .sx-danger:visible").last.click()
+        page.click("[data-discard]")
+        page.wait_for_selector("text=The case book is empty.")
+        assert page.locator("dialog:modal").count() == 0
     assert kept[1].photos[0][700:900] not in painted.book.read_bytes()
 
 
 def test_what_a_clinician_confirms_is_at_hand(opened: Opened, photos: dict[str, Path]) -> None:
     page = opened("hugo").page
-    page.set_input_files("#sx-file", [photos["unknown"], photos["good"], photos["good"]])
+    page.set_input_files("#sx-file", [photos["unknown"], photos["good"], photos["soon"]])
     page.click(".sx-ask")
     page.click(".sx-keep summary")
     page.fill("[name=patient]", "Maria Lopez")
@@ -151,7 +226,7 @@ def test_what_a_clinician_confirms_is_at_hand(opened: Opened, photos: dict[str, 
 
 
 def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(
-    opened: Opened, photos: dict[str, Path]
+    opened: Opened, photos: dict[str, Path], axe: "Callable[[Page], list[dict[str, Any]]]"
 ) -> None:
     seen = opened("ines")
     page = seen.page
@@ -175,11 +250,75 @@ def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(
     page.click("button[role=tab]:has-text('Case book')")
     assert (page.input_value("[name=note]"), page.url, asked) == ("a note", shown, [])
     page.click(".sx-lesion:has-text('right arm')")
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    assert page.evaluate("document.activeElement.textContent") == "Save and go on"
+    page.keyboard.press("Escape")
+    assert (page.input_value("[name=note]"), page.url) == ("a note", shown)
+    page.click(".sx-lesion:has-text('right arm')")
+    page.click("[data-save]")
     page.wait_for_selector(".sx-pair:has-text('right arm')")
-    assert asked == ["confirm"]
+    assert asked == []
     page.go_back()
     page.wait_for_selector(".sx-pair:has-text('left arm')")
-    assert page.url == shown
+    assert (page.input_value("[name=note]"), page.url) == ("a note", shown)
+    page.fill("[name=note]", "gone")
+    page.click(".sx-lesion:has-text('right arm')")
+    page.click("[data-discard]")
+    page.wait_for_selector(".sx-pair:has-text('right arm')")
+    page.go_back()
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
+    assert page.input_value("[name=note]") == "a note"
+    # Of the same case, what waited goes on from the version that the note made.
+    page.fill("[name=note]", "a third note")
+    page.click("summary:has-text('deletion')")
+    page.check("[name=train]")
+    page.click("button[value=agree]")
+    page.click("[data-save]")
+    page.wait_for_selector("text=The consent is saved. The patient agreed to train on")
+    assert page.input_value("[name=note]") == "a third note"
+    # What is typed while the opened tab is still being read stays.
+    page.click("button[role=tab]:has-text('Diagnosis')")
+    held: list[Route] = []
+
+    def hold(route: "Route") -> None:
+        held.append(route)
+
+    page.route("**/gradio_api/queue/join*", hold)
+    before = page.get_attribute("[data-answer]", "data-answer")
+    page.click("button[role=tab]:has-text('Case book')")
+    while not held:
+        page.wait_for_timeout(20)
+    page.fill("[name=note]", "typed meanwhile")
+    held[0].continue_()
+    page.unroute("**/gradio_api/queue/join*")
+    page.wait_for_selector(f"[data-answer]:not([data-answer='{before}'])", state="attached")
+    assert page.input_value("[name=note]") == "typed meanwhile"
+    # A report of it would not hold what is not saved, so that is asked first.
+    page.click(".sx-files a >> nth=0")
+    page.click("[data-stay]")
+    assert page.input_value("[name=note]") == "typed meanwhile"
+    page.click(".sx-files a >> nth=0")
+    with page.expect_download() as download:
+        page.click("[data-save]")
+    assert download.value.suggested_filename.endswith(".pdf")
+    assert page.input_value("[name=note]") == "typed meanwhile"
+    page.fill("[name=note]", "a third note")
+    before = page.get_attribute("[data-answer]", "data-answer")
+    page.click("button[value=confirm]")
+    page.wait_for_selector(f"[data-answer]:not([data-answer='{before}'])", state="attached")
+    # What is discarded for a report does not come back with the next reply.
+    page.fill("[name=note]", "discarded")
+    page.click(".sx-files a >> nth=0")
+    with page.expect_download():
+        page.click("[data-discard]")
+    before = page.get_attribute("[data-answer]", "data-answer")
+    page.click(".sx-lesion:has-text('left arm')")
+    page.wait_for_selector(f"[data-answer]:not([data-answer='{before}'])", state="attached")
+    assert page.input_value("[name=note]") == "a third note"
+    page.fill("[name=note]", "typed again")
+    page.click(".sx-lesion:has-text('right arm')")
+    page.click("[data-stay]")
     page.reload()
     page.wait_for_selector(".sx-pair:has-text('left arm')")
     assert page.url == shown
@@ -198,13 +337,19 @@ def test_the_crop_is_shown_and_a_lesion_that_leaves_it_is_taken_again(
     page.set_input_files("#sx-file", [wide, spotted(tmp_path / "edge.jpg", (300, 250, 500, 640))])
     page.wait_for_selector(".sx-cut >> nth=1")
     beyond, edge = page.locator(".sx-cut").all_inner_texts()
-    assert "reach beyond this square" in beyond
+    assert "lie outside the square that the networks see" in beyond
     assert "reach the edge of the photo" in edge
     assert page.locator(".sx-crop").count() == 2
     findings = axe(page)
     assert findings == [], reported(findings)
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-keep")
+    answer = page.locator(".sx-why").inner_text()
+    for said in (beyond, edge):  # the answer repeats what the form said of each photo
+        assert said.partition(". ")[2].partition(".")[0] in answer
+    page.click(".sx-change")
     with page.expect_file_chooser() as chooser:
-        page.click("[aria-label='Take photo 1 again']")
+        page.click("[aria-label='Replace photo 1']")
     chooser.value.set_files(middle)
     page.wait_for_selector("text=Check that the whole lesion is inside.")
     assert page.locator(".sx-file-name").all_inner_texts() == ["middle.jpg", "edge.jpg"]
@@ -221,10 +366,46 @@ def test_the_crop_is_shown_and_a_lesion_that_leaves_it_is_taken_again(
     page.wait_for_selector("text=Kept in the case book under P-1, arm.")
     open_book(page)
     page.click(".sx-lesion")
-    page.wait_for_selector("text=Photos taken on 12 May 2024")
+    page.wait_for_selector(".sx-seen h3:has-text('12 May 2024')")
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_nothing_typed_or_ticked_stays_for_another_case(
+    opened: Opened, photos: dict[str, Path]
+) -> None:
+    page = opened("kim").page
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    keep(page, photos["urgent"], "right arm 12.03.1961")
+    # The question about the names comes to stand where the first consent stood.
+    page.wait_for_selector("text=holds a date, perhaps of a birth")
+    ticks = page.locator(".sx-keep-form [type=checkbox]")
+    names = ticks.evaluate_all("all => all.map((one) => [one.name, one.checked])")
+    assert names == [["no_person", False], ["consent", True], ["compare", True], ["train", False]]
+    page.fill("[name=lesion]", "right arm")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion:has-text('left arm')")
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
+    page.locator("[name=label]").select_option("Melanoma")
+    page.fill("[name=note]", "about the left arm")
+    page.click(".sx-confirm summary")
+    page.fill("[name=icd10]", "C4")
+    page.click("button[value=confirm]")
+    page.wait_for_selector("text=is not an ICD-10 code")
+    written = [page.input_value(f"[name={name}]") for name in ("label", "note", "icd10")]
+    assert written == ["Melanoma", "about the left arm", "C4"]  # it is not typed twice
+    page.fill("[name=icd10]", "")
+    page.click("button[value=confirm]")
+    page.wait_for_selector("text=Melanoma is saved.")
+    page.click(".sx-lesion:has-text('right arm')")
+    page.wait_for_selector(".sx-pair:has-text('right arm')")
+    assert [page.input_value(f"[name={name}]") for name in ("label", "note", "icd10")] == [""] * 3
 
 
 def test_another_login_sees_nothing_of_it(
@@ -263,7 +444,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
         page.wait_for_selector(".sx-seen")
     first.fill("[name=note]", "/ the newer note")  # no path, though it begins like one
     first.click("button[value=confirm]")
-    first.wait_for_selector("text=note are saved")
+    first.wait_for_selector("text=The note is saved")
     second.fill("[name=note]", "an older <i>note")
     second.click("button[value=confirm]")
     second.wait_for_selector("text=was changed in another window")
@@ -273,7 +454,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
     assert case.note == "/ the newer note"
     second.fill("[name=note]", "both notes")
     second.click("button[value=confirm]")
-    second.wait_for_selector("text=note are saved")
+    second.wait_for_selector("text=The note is saved")
     assert second.locator(".sx-unsaved").count() == 0
 
 
@@ -303,3 +484,64 @@ def test_a_database_that_fails_is_a_sentence_and_the_log_names_nobody(
     assert "cannot be written" in log
     for secret in ("emil", "P-017", "INSERT", "parameters", "a secret of the server"):
         assert secret not in log
+
+
+def test_logging_out_asks_about_an_unsaved_note(opened: Opened, photos: dict[str, Path]) -> None:
+    seen = opened("lea")
+    page = seen.page
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen")
+    page.fill("[name=note]", "a note")
+    page.click("button[role=tab]:has-text('Diagnosis')")
+    page.click(".sx-login button")
+    page.wait_for_selector(".sx-leaving", state="visible")
+    page.click("[data-stay]")
+    assert page.input_value("[name=note]") == "a note"
+    page.route("**/login?*", lambda route: route.fulfill(body="<title>login</title>"))
+    second = page.context.new_page()
+    second.goto(seen.url)
+    second.evaluate("new BroadcastChannel('skindx').postMessage('out')")
+    page.wait_for_url("**/login?out=unsaved")
+    page.goto("about:blank")
+
+
+def test_another_side_is_asked_about_and_the_pseudonym_is_carried(
+    opened: Opened, painted: Painted, photos: dict[str, Path]
+) -> None:
+    page = opened("mia").page
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    page.set_input_files("#sx-file", photos["urgent"])
+    page.locator("[name=laterality]").first.wait_for(state="attached")
+    page.evaluate(
+        """() => { const one = document.querySelector("[name=laterality]");
+        if (one.options) one.value = "right";
+        else document.querySelector("[name=laterality][value=right]").checked = true; }"""
+    )
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-keep")
+    page.click(".sx-keep summary")
+    page.fill("[data-pseudonym]", "Maria Lopez")
+    assert page.input_value("[name=patient]") == "Maria Lopez"
+    hint = page.locator(".sx-keep .sx-known-names")
+    assert "use a pseudonym such as P-017" in hint.inner_text()
+    page.fill("[data-pseudonym]", "P-017")
+    assert page.input_value("[name=patient]") == "P-017"
+    assert "P-017 is in the case book with left arm" in hint.inner_text()
+    page.fill("[name=lesion]", "left arm")
+    page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=gives another side than the one chosen for the photo (right)")
+    page.check("[name=same_lesion]")
+    page.fill("[name=lesion]", "left arm.")  # another name needs another look
+    assert not page.is_checked("[name=same_lesion]")
+    page.fill("[name=lesion]", "left arm")
+    page.check("[name=same_lesion]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
+    assert len(Casebook.open(painted.book).all_cases("mia")) == 2

@@ -40,7 +40,7 @@ def test_many_photos_are_answered_urgent_ones_first_and_saved(
     names = ["routine", "soon", "blurred", "urgent", "unknown"]
     start(page, [*(photos[name] for name in names), odd, other])
     page.wait_for_function(FINISHED.format(6))
-    assert "1 other file left out" in page.inner_text(".sx-many-chosen")
+    assert "1 other file is left out" in page.inner_text(".sx-many-chosen")
     kinds = [row.get_attribute("data-kind") for row in page.locator(".sx-many-row").all()]
     assert kinds == ["urgent", "soon", "soon", "unknown", "routine", "refused"]
     assert page.locator(".sx-many-row canvas").count() == 6
@@ -86,7 +86,7 @@ def test_a_busy_server_is_waited_for_and_a_lost_one_leaves_what_is_there(
     page.wait_for_selector(".sx-many-problem:not(:empty)")
     page.wait_for_selector(".sx-many-go:visible")
     assert page.inner_text(".sx-many-go") == "Go on"
-    assert "Broken. Go on when it is mended" in page.inner_text(".sx-many-problem")
+    assert "Broken. Go on when it works again" in page.inner_text(".sx-many-problem")
     assert page.locator(".sx-many-row").count() == AT_A_TIME
     page.unroute("**/answer-row")
     page.click(".sx-many-go")
@@ -109,5 +109,7 @@ def test_too_many_photos_and_none_are_refused_at_once(
     for file in many:
         file.touch()
     page.set_input_files(".sx-many-files", many)
-    assert page.inner_text(".sx-many-problem").startswith("1,001 photos are more than 1,000")
+    assert page.inner_text(".sx-many-problem").startswith(
+        "1,001 photos are too many, so choose at most 1,000"
+    )
     assert not page.is_visible(".sx-many-go")

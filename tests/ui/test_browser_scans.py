@@ -150,7 +150,7 @@ def test_a_ruler_is_used_only_after_a_person_confirmed_it(
     assert axe(page) == [], reported(axe(page))
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".sx-live:has-text('mm in a pixel, by the ruler')")
+    page.wait_for_selector(".sx-live:has-text('mm by the ruler')")
     assert abs(float(scale.input_value()) * how.period - 1) < 0.01
     assert kept_files(painted) == []
     # A photo without one: a sentence, and the scan goes on without.
@@ -158,7 +158,7 @@ def test_a_ruler_is_used_only_after_a_person_confirmed_it(
     page.wait_for_selector(".sx-follow", state="detached")
     diagnose(page, wide)
     page.click("[data-ruler-find]")
-    page.wait_for_selector(".sx-live:has-text('shows no ruler that can be read')")
+    page.wait_for_selector(".sx-live:has-text('at least two centimetres must be in focus')")
     assert scale.input_value() == ""
     # Chromium says so on its console; the page has said it in words.
     assert "422" in seen.errors.pop()

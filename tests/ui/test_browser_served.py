@@ -12,7 +12,7 @@ from proxies import proxied
 from served import Served
 from windows import Seen
 
-from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui.uploads import ROUTE
 
 if TYPE_CHECKING:

@@ -4,19 +4,24 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kept_cases import answer
 
+from skindx.casebook import casebook
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, one_lesion_question
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
+from skindx.texts.catalogue import text
 from skindx.ui.http.answer_forms import Reports
-from skindx.ui.page.answer_html import followup_html
-from skindx.ui.page.casebook_page import act_on, names_apart
-from skindx.ui.uploads import taken_on
+from skindx.ui.page.answer_html import followup_html, result_html
+from skindx.ui.page.casebook_keeping import AnotherLesion, KeptAlready, require_same_lesion
+from skindx.ui.page.casebook_page import act_on
+from skindx.ui.page.casebook_words import names_apart
+from skindx.ui.uploads import cut_as_seen, taken_on
 
 MODEL = load_taxonomy("isic9")
 
@@ -31,7 +36,7 @@ def keep(book: Casebook, seed: int, **agreed: bool) -> str:
 
 
 def send(book: Casebook, case: str, version: int = 1, **form: str) -> str:
-    sent = {"action": "confirm", "case": case, "version": str(version)}
+    sent = {"action": "confirm", "case": case, "version": str(version), "clinician": "Dr A. Keller"}
     return act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"} | form)
 
 
@@ -40,16 +45,32 @@ def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     form = {"note": "seen in May", "confirmed_by": "histopathology"}
     html = send(book, case, other="Merkelzellkarzinom", **form)
     assert '<option value="histopathology" selected>histopathology</option>' in html
-    assert "Merkelzellkarzinom (C4A.9) and the note are saved. It is no class" in html
+    assert "Merkelzellkarzinom (C4A.9) is saved. It is no class" in html
+    assert "The note is saved." in html
+    assert '<option value="">another: Merkelzellkarzinom (C4A.9)</option>' in html
     assert 'value="C4A.9"' in html
     assert '<option value="Merkel cell carcinoma">C4A.9</option>' in html
-    html = send(book, case, version=2, other="Melanom")
-    assert "Melanoma, a class of this model, and the note are saved" in html
+    form = {"action": "overwrite", "other": "Melanom", "note": "seen in May"}
+    assert "This note was written before the change: “seen in May”" in send(
+        book, case, version=2, **form
+    )
+    html = send(book, case, version=2, note_fits="keep", **form)
+    assert "Melanoma is saved. Nothing states what confirms it, so" in html
+    assert "The note stays as it was." in html
+    assert "The note is older than the last change of the diagnosis." in html
     assert book.all_cases("")[0].confirmed == "Melanoma"
     html = send(book, case, version=3, label="Nevus", other="Merkel cell carcinoma", note="mine")
-    assert "not both" in html
-    assert "Not saved: mine" in html
-    assert "no ICD-10 code" in send(book, case, version=3, icd10="44")
+    assert "You gave Nevus (mole), and Merkel cell carcinoma (C4A.9) stands as another" in html
+    button = 'value="replace">Replace Merkel cell carcinoma (C4A.9) with Nevus (mole)</button>'
+    assert button in html
+    html = send(book, case, version=3, label="Melanoma", other="Merkel cell carcinoma")
+    assert "Replace Melanoma with Merkel cell carcinoma (C4A.9)</button>" in html
+    form = {"label": "Melanoma", "other": "Merkel cell carcinoma", "note": "mine"}
+    html = send(book, case, version=3, action="replace", **form)
+    assert "Merkel cell carcinoma (C4A.9) is saved." in html
+    html = send(book, case, version=4, icd10="44")
+    assert "not an ICD-10 code" in html
+    assert "data-refused" in html  # the form holds what was typed
 
 
 def test_a_kept_answer_says_what_the_model_may_be_used_for(book: Casebook) -> None:
@@ -67,7 +88,7 @@ def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> Non
     chosen = {"patient": "P-1", "lesion": "arm"}
     html = act_on(book, MODEL, "", chosen)
     assert html.count('class="sx-card sx-seen"') == 2
-    assert "Kept without consent to compare, so shown alone" in html
+    assert "beside another, because the patient gave no consent to compare it." in html
     html = act_on(book, MODEL, "", chosen | {"before": first, "after": alone})
     assert html.count('class="sx-card sx-seen"') == 1
     assert f'name="case" value="{alone}"' in html
@@ -104,7 +125,9 @@ def test_consents_are_changed_in_the_book(book: Casebook) -> None:
     case = keep(book, 1)
     sent = {"action": "agree", "case": case, "version": "1", "train": "yes"}
     html = act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"})
-    assert "What the patient agrees to is saved." in html
+    assert "The consent is saved. The patient agreed to train on " in html
+    html = act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"})
+    assert "Nothing was changed, so nothing was saved." in html
     assert 'name="train" value="yes" checked' in html
     assert book.all_cases("")[0].purposes == {"keep", "train"}
 
@@ -125,12 +148,12 @@ def test_facts_stand_with_a_case_and_those_that_differ_are_named(book: Casebook)
     html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "mole"})
     assert "age 40 years · sex female · place arm" in html
     assert "age 41 years · sex female · place back" in html
-    assert "the place is arm in the earlier and back in the later one." in html
+    assert "The place is arm in the earlier case and back in the later one." in html
 
 
 def test_an_opinion_is_named_as_one(book: Casebook) -> None:
     html = send(book, keep(book, 1), label="Nevus", confirmed_by="clinical opinion")
-    assert "It is no confirmed diagnosis, and no training uses it." in html
+    assert "a clinical opinion and no confirmed diagnosis, so no training uses it." in html
     assert "This is a clinical opinion, not a confirmed diagnosis." in html
 
 
@@ -144,6 +167,47 @@ def test_an_address_of_cases_or_of_nothing_is_opened(book: Casebook) -> None:
     assert 'data-place="#book"' in act_on(book, MODEL, "eve", {"action": "open", "first": first})
 
 
+def test_the_list_has_advice_and_findings_of_each_patient(book: Casebook) -> None:
+    case = keep(book, 1)
+    for patient, lesion in (("P-2", "leg"), ("P-1", "back"), ("P-3", "toe")):
+        book.keep("", answer(2), patient=patient, lesion=lesion, consent=True)
+    html = send(book, case, label="Melanoma", confirmed_by="histopathology")
+    listed = html.partition("sx-over-time")[0]
+    assert re.findall("<h3>([^<]*)", listed) == ["P-3", "P-1", "P-2"]
+    assert 'data-find="p-1 arm melanoma (histopathology)"' in listed
+    assert listed.count('<span class="sx-chip sx-soon">') == 3
+    found = '<b class="sx-finding">Melanoma (histopathology)</b>'
+    assert f'{found} <small class="sx-model-said">model had said: soon</small>' in listed
+    assert "Melanoma is saved. It is confirmed by histopathology." in html
+    assert "Nothing was changed" in send(
+        book, case, version=2, label="Melanoma", confirmed_by="histopathology"
+    )
+    html = send(book, case, version=2, action="overwrite")
+    assert "Melanoma is taken back, and no diagnosis stands with this case." in html
+    assert "Melanoma (C43.9), confirmed by histopathology, was taken back, so check" in html
+    form = {"label": "Melanoma", "confirmed_by": "follow-up"}
+    send(book, case, version=3, **form)
+    form = {"label": "Nevus", "confirmed_by": "clinical opinion", "action": "overwrite"}
+    html = send(book, case, version=4, **form)
+    assert "This replaces Melanoma (C43.9), confirmed by histopathology, so check" in html
+
+
+def test_facts_that_contradict_earlier_photos_or_the_name_are_asked_about(book: Casebook) -> None:
+    keep(book, 1)
+    given = answer(2, patient=Patient(laterality="left", sex="female"))
+    book.keep("", given, patient="P-1", lesion="arm", consent=True)
+    form = {"patient": "p–1 ", "lesion": "Arm"}
+    require_same_lesion(book, "", form, Patient(laterality="left", age=50))
+    require_same_lesion(book, "", form | {"lesion": "leg"}, Patient(laterality="right"))
+    with pytest.raises(AnotherLesion, match="has the side left, and this photo has right"):
+        require_same_lesion(book, "", form, Patient(laterality="right"))
+    require_same_lesion(book, "", form | {"same_lesion": "yes"}, Patient(laterality="right"))
+    with pytest.raises(AnotherLesion, match="gives another side"):
+        require_same_lesion(book, "", form | {"lesion": "left leg"}, Patient(laterality="right"))
+    html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", differs=True)
+    assert 'name="same_lesion" value="yes"' in html
+
+
 def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
     one, two = answer(1), answer(1, 2)
     boxes = tuple(LesionBox(x1=n, y1=n, x2=n + 9, y2=n + 9, label="l", score=1) for n in (1, 50))
@@ -152,6 +216,16 @@ def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
     assert one_lesion_question(one.diagnosis) == ""
     assert one_lesion_question(two.diagnosis) == "This case has 2 photos."
     assert one_lesion_question(many) == "The detector outlined 2 lesions in photo 1."
+    # Of two photos the form asks; the answer asks where it speaks for several lesions itself.
+    differ = two.diagnosis.model_copy(update={"abstained": text("abstain_photos_differ")})
+    for diagnosis, asks in ((differ, True), (many, True), (two.diagnosis, False)):
+        case = replace(one if diagnosis is many else two, diagnosis=diagnosis)
+        html = result_html(case, None)
+        question = f"<b>{text('keep_one_lesion')}</b> {one_lesion_question(diagnosis)}"
+        assert (question in html) == asks
+        assert not asks or html.index(question) < html.index('class="sx-advice"')
+    assert "one and the same" in followup_html(two, Reports(None), "", keeps=True)
+    assert "one and the same" not in followup_html(one, Reports(None), "", keeps=True)
 
 
 def test_comparisons_use_the_dates_of_the_photos_or_say_that_none_is_known(book: Casebook) -> None:
@@ -163,13 +237,245 @@ def test_comparisons_use_the_dates_of_the_photos_or_say_that_none_is_known(book:
     later = kept(1, "2024-05-12")
     unknown = kept(2, "")
     html = act_on(book, MODEL, "", chosen)
-    assert "It is not known when the photos of one were taken" in html
+    assert "The date of the later photo is not known, so no change over time can be stated" in html
     assert "The cases were kept on the same day." in html
     earlier = kept(3, "2024-02-12")
     html = act_on(book, MODEL, "", chosen | {"before": later, "after": earlier})
     assert "The photos were taken 90 days apart." in html
-    assert html.index("Photos taken on 12 Feb 2024") < html.index("Photos taken on 12 May 2024")
+    assert html.index("(photo 12 Feb 2024) <") < html.index("(photo 12 May 2024) <")
     assert f"#book={earlier},{later}" in html
     html = act_on(book, MODEL, "", chosen | {"before": later, "after": later})
-    assert "Photos taken on 12 May 2024" in html
+    assert "(photo 12 May 2024) <" in html
     assert unknown in html
+
+
+def test_a_case_says_the_limits_of_its_photos(book: Casebook) -> None:
+    given = cut_as_seen(answer(1), ["edge"])
+    book.keep("", given, patient="P-1", lesion="arm", consent=True)
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    assert "The lesion seems to reach the edge of the photo, so part of it is missing." in html
+
+
+def test_a_case_says_whether_the_model_named_what_was_recorded(book: Casebook) -> None:
+    case = keep(book, 1)
+    (kept,) = book.all_cases("")
+    first = kept.diagnosis.candidates[0]
+    html = send(book, case, other="Merkel cell carcinoma", confirmed_by="histopathology")
+    assert "and not Merkel cell carcinoma." in html
+    assert "How often this advice is wrong was not measured." in html
+    assert "All conditions of this answer" in html
+    form = {"action": "overwrite", "label": first.key}
+    html = send(book, case, version=2, **form)
+    assert f"The model put {first.name} first too." in html
+
+
+def test_a_note_that_may_name_the_patient_is_asked_about_before_saving(book: Casebook) -> None:
+    case = keep(book, 1)
+    for note, holds in (
+        ("Seen again: Margaret Thompson", "a name (Margaret Thompson)"),
+        ("of Mrs Thompson, born 12.03.1961", "a name (Mrs Thompson), a date, perhaps of a birth"),
+        ("write to m.t@example.org", "an e-mail address (m.t@example.org)"),
+        ("call (030) 12345", "a telephone number or another long number"),
+        ("call 555-0123", "a telephone number or another long number"),
+        ("call 030 1234567", "a telephone number or another long number"),
+    ):
+        html = send(book, case, note=note)
+        assert f"The note may hold {holds}" in html.replace(" and ", ", ")
+        assert "or tick the box below the note." in html
+        assert book.all_cases("")[0].note == ""
+    html = send(book, case, note=note, no_person="yes")
+    assert "The note is saved" in html
+    (kept,) = book.all_cases("")
+    assert kept.note == note
+    plain = "Basal Cell Carcinoma? Dr Anna Keller saw it. Breslow Thickness 0.4 mm, Left Arm."
+    assert "The note is saved" in send(book, case, version=2, note=plain)
+
+
+def test_a_case_says_when_its_note_was_changed_and_whose_its_diagnosis_is(book: Casebook) -> None:
+    case = book.keep("anna", answer(1), patient="P-1", lesion="arm", consent=True)
+    form = {"action": "confirm", "case": case, "patient": "P-1", "lesion": "arm"}
+    act_on(book, MODEL, "anna", form | {"version": "1", "note": "one"})
+    form |= {"label": "Nevus", "note": "two", "clinician": "Dr A. Keller"}
+    html = act_on(book, MODEL, "anna", form | {"version": "2"})
+    assert html.count("The note was written on ") == html.count("The note was changed on ") == 1
+    assert " by anna.</li>" in html
+    assert " by Dr A. Keller" in html
+    assert 'name="clinician" maxlength="80" autocomplete="off" value="Dr A. Keller"' in html
+    (kept,) = book.all_cases("anna")
+    assert (kept.clinician, kept.note, len(kept.notes)) == ("Dr A. Keller", "two", 2)
+    html = act_on(book, MODEL, "anna", form | {"version": "3", "clinician": "B" * 81})
+    assert "name of the clinician must have at most 80" in html
+
+
+def test_what_is_lost_in_a_conflict_is_named_and_nothing_else(book: Casebook) -> None:
+    case = keep(book, 1)
+    send(book, case, note="Breslow 0.4 mm")
+    html = send(book, case, note="Breslow 0.4 mm", other="Squamous cell carcinoma")
+    assert "Not saved: Squamous cell carcinoma</p>" in html
+
+
+def test_a_correction_is_listed_with_what_it_replaced(book: Casebook) -> None:
+    case = keep(book, 1)
+    send(book, case, label="Melanoma", confirmed_by="histopathology")
+    asked = send(book, case, version=2, label="Nevus", confirmed_by="histopathology")
+    assert "Is histopathology the basis of Nevus (mole) too?" in asked
+    assert book.all_cases("")[0].confirmed == "Melanoma"
+    form = {"confirmed_by": "histopathology", "basis_again": "yes"}
+    html = send(book, case, version=2, label="Nevus", **form)
+    asked = "Replace Melanoma (C43.9), confirmed by histopathology, with Nevus (mole), histo"
+    assert asked in html
+    assert ">Keep Melanoma</button>" in html
+    assert book.all_cases("")[0].confirmed == "Melanoma"
+    html = send(book, case, version=2, action="overwrite", label="Nevus", **form)
+    listed = html.partition('class="sx-earlier"')[2]
+    assert "<li>Melanoma (C43.9), confirmed by histopathology, recorded on " in listed
+    assert ", replaced on " in listed
+    assert "Take back Nevus (mole) (D22.9), confirmed by" in send(book, case, version=3)
+    html = send(book, case, version=3, action="overwrite")
+    listed = html.partition('class="sx-earlier"')[2]
+    assert listed.index("Nevus (mole) (D22.9)") < listed.index("Melanoma (C43.9)")
+    assert ", taken back on " in listed
+
+
+def test_a_class_takes_the_place_of_another_diagnosis_by_one_button(book: Casebook) -> None:
+    case = keep(book, 1)
+    send(book, case, other="Squamous cell carcinoma", note="a")
+    form = {"other": "Squamous cell carcinoma", "icd10": "C44.92", "label": "Nevus", "note": "b"}
+    assert "data-refused" in send(book, case, version=2, **form)
+    html = send(book, case, version=2, action="replace", **form)
+    assert "Nevus (mole) is saved." in html
+    (kept,) = book.all_cases("")
+    assert (kept.confirmed, kept.outside, kept.note) == ("Nevus", None, "b")
+
+
+def test_a_withdrawal_is_told_with_its_time_and_ends_the_comparison(book: Casebook) -> None:
+    first = keep(book, 1, compare=True, train=True)
+    keep(book, 2, compare=True)
+    sent = {"action": "agree", "case": first, "version": "1", "patient": "P-1", "lesion": "arm"}
+    html = act_on(book, MODEL, "", sent | {"before": first})
+    assert "The patient agreed to keep, compare and train on " in html
+    assert "The patient withdrew the consent to compare and train on " in html
+    assert "because the patient withdrew the consent to compare it on " in html
+    assert html.count('class="sx-card sx-seen"') == 1
+    asked = {"patient": "P-1", "lesion": "arm", "before": first}
+    assert act_on(book, MODEL, "", asked).count('class="sx-card sx-seen"') == 1
+
+
+def test_the_list_names_every_diagnosis_of_a_lesion(book: Casebook) -> None:
+    send(book, keep(book, 1), label="Nevus", confirmed_by="histopathology")
+    html = send(book, keep(book, 2), other="Squamous cell carcinoma")
+    found = "Squamous cell carcinoma (basis not stated), Nevus (mole) (histopathology)"
+    assert f'<b class="sx-finding">{found}</b>' in html
+
+
+def test_a_note_is_asked_about_when_its_diagnosis_is_replaced(book: Casebook) -> None:
+    case = keep(book, 1)
+    html = send(book, case, label="Nevus", confirmed_by="clinical opinion", note="Flat.")
+    assert "Nevus (mole) is saved." in html
+    assert "The note is saved." in html
+    form = {"label": "Melanoma", "confirmed_by": "histopathology", "basis_again": "yes"}
+    html = send(book, case, version=2, note="Flat.", **form)
+    for said in ("This note was written before the change: “Flat.” Does it still fit?",
+                 'name="note_fits" value="keep" required', 'name="note_fits" value="remove"',
+                 ">Edit the note first</button>",
+                 ">Replace Nevus (mole) with Melanoma</button>"):  # fmt: skip
+        assert said in html
+    form["action"] = "overwrite"
+    assert "Does it still fit?" in send(book, case, version=2, note="Flat.", **form)
+    html = send(book, case, version=2, note="Flat.", note_fits="remove", **form)
+    assert "Melanoma is saved. It is confirmed by histopathology. The note is removed." in html
+    assert book.all_cases("")[0].note == ""
+    html = send(book, case, version=3, note="Excised.", **form)  # the diagnosis stays
+    assert "The note is saved. Melanoma stays the diagnosis of this case." in html
+
+
+def test_a_confirmed_diagnosis_names_its_clinician(book: Casebook) -> None:
+    case = keep(book, 1)
+    form = {"label": "Melanoma", "clinician": " "}
+    asked = "Give the name of the clinician, because a confirmed diagnosis names who made it."
+    html = send(book, case, confirmed_by="histopathology", **form)
+    assert asked in html
+    assert "Clinician, required if confirmed" in html
+    assert book.all_cases("")[0].confirmed == ""
+    assert asked not in send(book, case, confirmed_by="clinical opinion", **form)
+
+
+def test_an_urgent_advice_stands_beside_what_nothing_confirmed(book: Casebook) -> None:
+    case = keep(book, 1)
+    html = send(book, case, label="Nevus", confirmed_by="clinical opinion")
+    assert "model had said" not in html
+    assert html.count('class="sx-chip sx-soon"') == 2
+    form = {"label": "Nevus", "confirmed_by": "histopathology"}
+    html = send(book, case, version=2, action="overwrite", **form)
+    assert html.count("model had said: soon") == 2
+    assert html.index("<b>Nevus (mole) (D22.9), confirmed by") < html.index(
+        "model had said: soon</small></h3>"
+    )
+    keep(book, 2)  # a later photo of the lesion, with an advice of its own
+    listed = act_on(book, MODEL, "", {}).partition("sx-over-time")[0]
+    assert 'class="sx-chip sx-soon"' in listed
+
+
+def options_of(html: str) -> list[str]:
+    found = re.findall("<option value=[^>]*>([^<]*)", html.partition('class="sx-compare"')[2])
+    return found[: len(found) // 2]
+
+
+def test_the_name_of_a_case_stays_when_another_is_deleted(
+    book: Casebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = iter(datetime(2026, 11, 30, 10, minute, tzinfo=UTC) for minute in range(9))
+    monkeypatch.setattr(casebook, "datetime", clock := Mock(wraps=datetime))
+    clock.now = lambda zone: next(kept)
+    _, second, _ = (keep(book, seed, compare=True) for seed in (1, 2, 3))
+    before = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    after = act_on(
+        book, MODEL, "", {"action": "delete", "case": second, "patient": "P-1", "lesion": "arm"}
+    )
+    names = options_of(before)[:3]
+    assert all(one.endswith(" (photo undated)") and len(one) < 36 for one in names)
+    assert [one for one in names if f"<h3>{one}" in after] == [names[0], names[2]]
+    assert "Case 2" not in before
+
+
+def test_who_sees_the_cases_stands_above_them_where_nobody_logs_in(book: Casebook) -> None:
+    everyone = "Everyone who can open this page sees these cases."
+    assert everyone in act_on(book, MODEL, "", {})
+    assert everyone not in act_on(book, MODEL, "anna", {})
+
+
+def test_what_a_withdrawn_consent_does_not_undo_is_said(book: Casebook) -> None:
+    stays = "Exports already made and models already trained are not undone."
+    assert stays in followup_html(answer(1), Reports(None), "", keeps=True)
+    case = keep(book, 1, train=True)
+    form = {"case": case, "patient": "P-1", "lesion": "arm"}
+    assert stays in act_on(book, MODEL, "", form)
+    form |= {"action": "agree", "version": "1"}
+    html = act_on(book, MODEL, "", form)
+    assert f'role="status" tabindex="-1">{text("book_agreed_saved")}' in html
+    assert html.count(stays) == 2
+    (kept,) = book.all_cases("")
+    assert stays not in kept.consent  # what is agreed to stays as old books have it
+
+
+def test_a_photo_that_is_kept_already_is_asked_about(book: Casebook) -> None:
+    keep(book, 1, compare=True)
+    (kept,) = book.all_cases("")
+    form, told = {"patient": "P-1", "lesion": "arm"}, kept.diagnosis
+    with pytest.raises(KeptAlready, match=r"already kept as .* \(photo undated\)"):
+        require_same_lesion(book, "", form, told.patient, told.photos)
+    require_same_lesion(book, "", form | {"again": "yes"}, told.patient, told.photos)
+    require_same_lesion(book, "", form | {"lesion": "leg"}, told.patient, told.photos)
+    html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", already=True)
+    assert 'name="again" value="yes"' in html
+    keep(book, 1, compare=True)
+    assert "Both cases hold the same photo." in act_on(book, MODEL, "", form)
+
+
+def test_a_place_that_is_missing_is_named(book: Casebook) -> None:
+    keep(book, 1, compare=True)
+    keep(book, 2, compare=True)
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    first, second = options_of(html)[:2]
+    said = f"The place on the body is not stated for the cases of {first} and {second}, so check"
+    assert said in html

@@ -21,10 +21,11 @@ from skindx.diagnosis.record import CaseAnswer
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, read_examples
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.diagnosis_pool import EXAMPLE, _marking
+from skindx.texts.catalogue import text
+from skindx.ui.diagnosis_pool import _marking
 from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
 from skindx.ui.page.answer_html import example_of, result_html
-from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page.form_html import intake_html
 from skindx.ui.uploads import example_routes
 from skindx.workers.worker_pool import PoolStatus
 
@@ -93,7 +94,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "2.jpg").write_bytes(bytes((2 << 20) + 1)),
         "at most 2097152 are read",
     ),
-    "no image": (_no_image, "is no image that can be shown"),
+    "no image": (_no_image, "is not an image that can be shown"),
     "a photo outside": (_rewrite(file="../bundle.json"), "example 2"),
     "no photo": (_rewrite(file="3.jpg"), "does not exist"),
     "a folder": (lambda folder: (folder / "d").mkdir() or _rewrite(file="d")(folder), "plain file"),
@@ -146,7 +147,7 @@ def test_the_worker_names_examples_and_no_monitor_sees_them(examples: Examples) 
     answers = _marking(answer_many, note, tuple(examples.photos))(cases)
     assert seen == [[OWN, b"bad"]]
     marked = [
-        isinstance(one, CaseAnswer) and EXAMPLE in one.diagnosis.photos[0].remarks
+        isinstance(one, CaseAnswer) and text("remark_example") in one.diagnosis.photos[0].remarks
         for one in answers
     ]
     assert marked == [False, True, False, True]
@@ -187,10 +188,9 @@ def test_the_page_says_after_the_answer_what_an_example_is(examples: Examples) -
     def verdict(example: Any, diagnosis: Any = answer.diagnosis) -> str:
         return example_of(example, diagnosis, taxonomy).verdict
 
-    assert verdict(right) == "The model is right and puts this condition first."
+    assert verdict(right) == "The model puts this condition first."
     assert verdict(wrong) == (
-        f"The model is wrong and puts {CLASSES[0].name} first. Its set holds the true condition "
-        "too."
+        f"The model is wrong and puts {CLASSES[0].name} first. It names the true condition too."
     )
     assert "does not know" in verdict(wrong.model_copy(update={"truth": "Kerion"}))
     unsure = answer.diagnosis.model_copy(update={"abstained": "Too unsure."})

@@ -54,7 +54,7 @@ def test_other_forms_of_fhir_are_refused_before_any_work(accept: str) -> None:
     before = fake.case
     refused = diagnose(app, accept)
     assert refused.status_code == 406
-    assert "ask for that, or for application/json" in refused.json()["error"]
+    assert "or application/json" in refused.json()["error"]
     assert fake.case is before
 
 
@@ -82,7 +82,7 @@ def test_the_answer_is_a_bundle_with_what_was_included() -> None:
 @pytest.mark.parametrize(
     ("error", "options", "status", "code", "texts"),
     [
-        (Refused.of([Refusal(0, "blur", "it is blurred.")], 1), {}, 422, "processing",
+        (Refused.from_photos([Refusal(0, "blur", "it is blurred.")], 1), {}, 422, "processing",
          [f"It is blurred. {not_judged()}"]),
         (UserError("it is odd."), {}, 422, "processing", ["It is odd."]),
         (Busy(7), {}, 503, "throttled", None),

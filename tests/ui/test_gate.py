@@ -65,7 +65,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         Users(file)
     file.chmod(0o600)
     file.write_text("[]")
-    with pytest.raises(UserError, match="no file of users"):
+    with pytest.raises(UserError, match="not a valid file of users"):
         Users(file)
 
 

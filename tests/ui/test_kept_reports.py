@@ -1,8 +1,10 @@
 """Reports on kept cases: as on a fresh answer, of the owner alone, amended by a clinician."""
 
 import io
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from kept_cases import answer
 from pdf_words import words_of
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.kept_case import Outside
+from skindx.casebook.findings import Outside
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.case import Patient
 from skindx.taxonomy import load_taxonomy
@@ -65,7 +67,8 @@ def report(made: httpx.Response) -> dict[str, Any]:
 
 def test_a_kept_case_has_the_files_of_a_fresh_answer(kept: tuple[Casebook, str]) -> None:
     made = got(*kept, "report.pdf")
-    assert made.headers["content-disposition"].startswith('attachment; filename="skindx-20')
+    name = made.headers["content-disposition"].partition("filename=")[2]
+    assert re.fullmatch(r'"skindx-P-017-left-forearm-20\d{6}-\d{6}-preliminary-1\.pdf"', name)
     words = plain_words(made)
     for said in ("P-017", "left forearm", "This report is preliminary", "Clinician (name)",
                  "Date and signature", "For the patient", "keeps no heat maps"):  # fmt: skip
@@ -79,6 +82,18 @@ def test_a_kept_case_has_the_files_of_a_fresh_answer(kept: tuple[Casebook, str])
         assert len(archive.namelist()) == 3
         sr = pydicom.dcmread(io.BytesIO(archive.read("report.dcm")))
     assert (sr.PatientID, sr.StudyDate) == ("P-017", "")
+
+
+def test_a_kept_answer_bears_the_time_at_which_it_was_given(
+    kept: tuple[Casebook, str],
+) -> None:
+    book, _ = kept
+    given = replace(answer(1), given="2026-03-04T10:20:00+00:00")
+    case = book.keep("ann", given, patient="P-1", lesion="arm", consent=True)
+    assert report(got(book, case, "report.json"))["issued"].startswith("2026-03-04T")
+    words = plain_words(got(book, case, "report.pdf"))
+    assert "04 March 2026" in words
+    assert "when it was kept" not in words
 
 
 def test_what_a_clinician_recorded_amends_it_and_says_who_and_when(
@@ -99,20 +114,31 @@ def test_what_a_clinician_recorded_amends_it_and_says_who_and_when(
     book.confirm("ann", case, "", "a note", (), version=2, outside=Outside("Merkel cell", "C4A.9"),
                  confirmed_by="histopathology")  # fmt: skip
     assert book.case("ann", case).found == found  # the note alone is new
+    words = plain_words(got(*kept, "report.pdf"))
+    assert all(said in words for said in ("Note written", "the note alone was written"))
     book.confirm("ann", case, "Melanoma", "", ("Melanoma",), version=3,
                  confirmed_by="clinical opinion")  # fmt: skip
     fhir = report(got(*kept, "report.json"))
     assert "conclusionCode" not in fhir
     assert "A clinician recorded Melanoma (C43.9), clinical opinion" in fhir["conclusion"]
     book.confirm("ann", case, "", "", (), version=4)
-    assert report(got(*kept, "report.json"))["status"] == "preliminary"
+    fhir = report(got(*kept, "report.json"))  # it was taken back, which leaves a trace
+    assert (fhir["status"], "conclusionCode" in fhir) == ("amended", False)
+    words = plain_words(got(*kept, "report.pdf"))
+    for said in ("took the recorded diagnosis back", "Taken back", "Diagnosis before",
+                 "Melanoma (C43.9), clinical opinion", "none, the diagnosis was taken back",
+                 "Merkel cell (C4A.9)", "skindx report, version 4"):  # fmt: skip
+        assert said in words
+    assert "Follow what your clinician advises" not in words
+    name = got(*kept, "report.pdf").headers["content-disposition"]
+    assert "-amended-4-saved-5.pdf" in name
 
 
 def test_a_case_is_its_owners_alone(kept: tuple[Casebook, str]) -> None:
     book, case = kept
     for user, name in (("bob", case), ("ann", "0" * 32), ("", case)):
         refused = got(book, name, "report.pdf", user)
-        assert refused.status_code == 422
+        assert refused.status_code == 404
         assert "not in the case book" in refused.json()["error"]
     assert got(book, case, "report.exe").status_code == 404
 

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import bundle_version
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.class_calibration import ClassCalibration
 from skindx.monitor import monitor_file

@@ -11,10 +11,12 @@ from tiny_bundle import odd_taxonomy
 
 from skindx.data.publish.published_rows import web_address
 from skindx.diagnosis import answer_texts
-from skindx.diagnosis.answer_texts import measured
+from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.intake import GENITALS
-from skindx.diagnosis.record import AdviceErrors, CaseAnswer, UrgentRisk, notice
+from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.record_figures import AdviceErrors, UrgentRisk
+from skindx.diagnosis.scope import knows_only
 from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
 from skindx.texts import catalogue
@@ -27,7 +29,7 @@ from skindx.ui.page.answer_html import (
     top_html,
     waiting_html,
 )
-from skindx.ui.page.diagnosis_page import intake_html, many_html
+from skindx.ui.page.form_html import intake_html, many_html
 
 METRICS = {
     "origin": {"split": "test"},
@@ -83,17 +85,16 @@ def test_an_answer_names_its_date_its_bundle_and_its_basis() -> None:
     assert all(sentence in folded for sentence in answer_texts.basis(answer.diagnosis, METRICS))
 
 
-def test_what_is_known_stands_above_the_form() -> None:
+def test_what_is_known_stands_beside_the_form() -> None:
     html = scope_html(load_taxonomy("isic9"))
     for skin_class in load_taxonomy("isic9").classes:
         assert skin_class.name in html
     assert "sx-warning" not in html
     assert "Merkel cell carcinoma" in html
     without = scope_html(load_taxonomy("skin10"))
-    assert "does not know melanoma or squamous cell carcinoma" in without
+    assert "may show melanoma or invasive squamous cell carcinoma" in without
     assert "sx-warning" in without
-    many = scope_html(load_taxonomy("skin100"))
-    assert "<summary>The model knows 100 conditions and no others.</summary>" in many
+    assert "The model knows 100 conditions and no others." in scope_html(load_taxonomy("skin100"))
     assert "<script" not in scope_html(odd_taxonomy())
 
 
@@ -108,10 +109,10 @@ def test_both_errors_stand_there_and_the_theory_folds_away() -> None:
     diagnosis = answer.diagnosis.model_copy(update=update)
     html = result_html(replace(answer, diagnosis=diagnosis), METRICS).replace("\u00a0", " ")
     seen, folded = re.sub(r"<details.*?</details>", "", html, flags=re.S), html
-    assert "The advice missed 31 of 100 urgent lesions in the test images." in seen
-    assert "It called 31 of 100 other lesions urgent." in seen
+    assert "The advice missed 31 of 100 urgent test images." in seen
+    assert "It called 31 of 100 other images urgent." in seen
     assert catalogue.text("cannot_rule_out") in seen
-    for theory in ("calibration lesions", "95 % interval", "3 of the 900 urgent images"):
+    for theory in ("calibration lesions", "95 % interval", "refused 3 of the 279 urgent images"):
         assert theory in folded
         assert theory not in seen
 
@@ -129,11 +130,11 @@ def test_an_abstention_shows_no_set_no_guarantee_and_no_bar() -> None:
 
 def test_only_members_of_the_set_have_bars() -> None:
     html = result_html(rich(CASE), METRICS)
-    assert html.count('class="sx-bar"') == 3
+    assert html.count('class="sx-bar') == 3
     members, others = html.split('<details class="sx-more sx-others">')
     inside = [one for one in rich(CASE).diagnosis.candidates if one.in_set]
     assert all(one.name in members for one in inside)
-    assert 'class="sx-bar"' not in others
+    assert 'class="sx-bar' not in others
 
 
 def test_the_page_names_the_condition_that_the_heat_map_is_of() -> None:
@@ -142,9 +143,8 @@ def test_the_page_names_the_condition_that_the_heat_map_is_of() -> None:
     step = answer.diagnosis.next_step.model_copy(update={"decided_by": second.key})
     decided = answer.diagnosis.model_copy(update={"next_step": step})
     html = result_html(replace(answer, diagnosis=decided), METRICS)
-    assert f"Heat map: {second.name}" in html
-    assert f"speak for {second.name}, which decides the next step." in html
-    assert f"speak for {first.name}." in result_html(answer, METRICS)
+    assert f"looked for signs of {second.name}" in html
+    assert f"looked for signs of {first.name}" in result_html(answer, METRICS)
 
 
 def test_the_order_is_next_step_then_conditions_then_why_then_similar_cases() -> None:
@@ -227,16 +227,19 @@ def test_a_figure_and_its_unit_stay_on_one_line() -> None:
 
 
 def test_the_notice_stands_at_the_top_and_the_form_is_a_plain_template() -> None:
-    assert notice() in top_html()
+    assert catalogue.text("notice_tool") in top_html()
+    limits = knows_only(load_taxonomy("ham10000").classes, ["children", "nails"])
+    assert "nothing about invasive squamous cell carcinoma, children or nails." in limits
+    assert limits in top_html(limits)
     assert 'action="logout"' not in top_html()
     assert 'action="logout"' in top_html(logged_in=True)  # below any folder of a proxy
-    limits = "up to 20 MB and 50 megapixels (JPEG: 200), at least 178 pixels on each side"
+    limits = "up to 50 megapixels (200 as JPEG), at least 178 pixels on each side"
     for html in (intake_html(178), many_html(178)):
         assert limits in html
         (place,) = re.findall(r'<p [^>]*id="(sx-[a-z-]*limits)"', html)
         assert html.count(f'aria-describedby="{place}"') == 2
     form = intake_html(178)
-    assert form.index("Straight from above") < form.index('type="file"') < form.index('"submit"')
+    assert form.index("straight above") < form.index('type="file"') < form.index('"submit"')
     for site in ("Ear", "Lip", "Nail", "Sole", "Scalp", "Genitals"):
         assert f">{site}</option>" in form
     assert GENITALS.replace("'", "&#39;") in form

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.ui.page.diagnosis_page import case_of, patient_of
+from skindx.ui.page.form_html import case_of, patient_of
 from skindx.ui.uploads import take_uploads
 
 
@@ -44,7 +44,7 @@ def test_nothing_else_is_read_or_deleted_and_the_rest_goes_all_the_same(
 
 @pytest.mark.parametrize("sent", [None, [], "x", {}, {"photos": "x"}, {"photos": []}])
 def test_no_photo_is_one_sentence(folder: Path, sent: object) -> None:
-    with pytest.raises(UserError, match="0 photos came"):
+    with pytest.raises(UserError, match="the case has 0 photos"):
         case_of(sent, folder)
 
 
@@ -52,7 +52,7 @@ def test_four_photos_are_too_many_and_none_stays(folder: Path) -> None:
     paths = [folder / "hash" / f"{number}.jpg" for number in range(4)]
     for path in paths:
         path.write_bytes(b"x")
-    with pytest.raises(UserError, match="4 photos came"):
+    with pytest.raises(UserError, match="the case has 4 photos"):
         case_of({"photos": [str(path) for path in paths]}, folder)
     assert not any(path.exists() for path in paths)
 
@@ -68,7 +68,7 @@ def test_what_was_not_reported_stays_unreported() -> None:
     # A record without a side is that of an older version, to the byte.
     assert "laterality" not in patient_of({"site": "sole", "laterality": ""}).model_dump_json()
     assert patient_of(None) == patient_of({}) == patient_of("x")
-    with pytest.raises(UserError, match="no field 'from_file'"):
+    with pytest.raises(UserError, match="the field 'from_file' is not allowed"):
         patient_of({"age": "62", "from_file": ["age"]})
     assert patient_of({"age": "0"}).age == 0
 

@@ -16,8 +16,8 @@ from decoder_watch import descendants
 from network_guard import guarded_environment
 
 from skindx.core.errors import JobError, UserError
+from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.diagnosis.scope import not_judged
@@ -212,7 +212,7 @@ def test_only_the_bundle_that_was_checked_is_loaded(
     with pytest.raises(UserError, match="was replaced"):
         load_bundle(tiny_bundle, "0" * 64)
     version = bundle_version(open_bundle(tiny_bundle))
-    with pytest.raises(UserError, match="nor for any other"):
+    with pytest.raises(UserError, match="no threshold for any miss rate"):
         load_bundle(tiny_bundle, version, miss_rate=0.05)
 
 

@@ -47,8 +47,30 @@ def test_a_pseudonym_after_the_seal_stands_in_the_record() -> None:
     sealed = reports.sealed(ANSWER, WHEN, "ann")
     named = asked(reports, f"{sealed}\n P-017 ", "ann")
     assert named.content == report_pdf(ANSWER, None, WHEN, Filing("P-017"))
+    assert "-P-017-20260301-093000-preliminary.pdf" in named.headers["content-disposition"]
     refused = asked(reports, f"{sealed}\n{'x' * 65}", "ann")
     assert (refused.status_code, "at most 64" in refused.json()["error"]) == (422, True)
+    signed = asked(reports, f"{sealed}\nP-017\nAnn  Example\n", "ann")
+    assert signed.content == report_pdf(
+        ANSWER, None, WHEN, Filing("P-017", clinician="Ann Example")
+    )
+    refused = asked(reports, f"{sealed}\nP-017\n{'x' * 81}\n", "ann")
+    assert (refused.status_code, "at most 80" in refused.json()["error"]) == (422, True)
+
+
+@pytest.mark.parametrize("name", ["Maria Schneider", "P 3 May 1961", "1234567890"])
+def test_a_name_of_a_person_is_printed_only_where_somebody_says_that_it_is_none(name: str) -> None:
+    reports = Reports(None)
+    sealed = reports.sealed(ANSWER, WHEN, "ann")
+    for body in (f"{sealed}\n{name}", f"{sealed}\n{name}\nann\n"):
+        refused = asked(reports, body, "ann")
+        said = refused.json()
+        assert (refused.status_code, said["doubt"]) == (422, True)
+        assert said["error"].startswith(f"The patient {name!r}")
+        assert "use a pseudonym such as P-017" in said["error"]
+        assert said["error"].endswith("tick the box below and ask for the report again.")
+    told = asked(reports, f"{sealed}\n{name}\n\nyes", "ann")
+    assert told.content == report_pdf(ANSWER, None, WHEN, Filing(name))
 
 
 @pytest.mark.parametrize("changed", [0, 31, 32, 36, 200, -1])
@@ -58,7 +80,7 @@ def test_a_changed_answer_gets_no_report(changed: int) -> None:
     data[changed] ^= 1
     refused = asked(reports, base64.b64encode(data).decode())
     assert refused.status_code == 422
-    assert "look at the photos again" in refused.json()["error"]
+    assert "get the answer again" in refused.json()["error"]
 
 
 def test_nor_does_another_users_answer_or_one_from_before_a_restart() -> None:
@@ -74,7 +96,7 @@ def test_nor_does_another_users_answer_or_one_from_before_a_restart() -> None:
 def test_what_is_no_sealed_answer_is_refused_in_a_sentence(sent: str) -> None:
     refused = asked(Reports(None), sent)
     assert refused.status_code == 422
-    assert refused.json()["error"].endswith("look at the photos again.")
+    assert refused.json()["error"].endswith("get the answer again.")
 
 
 def test_what_reports_leave_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Reviewed:
     pair: Pair
 
     def verdict(self, question: Question, *sha256s: str) -> str:
-        answer = AnswerLog(self.dataset).of(question, sha256s)
+        answer = AnswerLog(self.dataset).latest(question, sha256s)
         return f"{answer.verdict} {answer.label}".strip() if answer else ""
 
 
@@ -227,7 +227,7 @@ def test_every_decision_by_keyboard(reviewed: Reviewed, open_page: "Callable[...
     page.keyboard.type("=1+1 a year apart")
     page.keyboard.press("Enter")
     _written(lambda: reviewed.verdict("note", *reviewed.pair), "note")
-    note = AnswerLog(reviewed.dataset).of("note", reviewed.pair)
+    note = AnswerLog(reviewed.dataset).latest("note", reviewed.pair)
     assert note is not None
     assert note.note == "'=1+1 a year apart"
     # What is answered stays after a reload, and so does what can be undone.

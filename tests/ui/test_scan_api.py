@@ -146,6 +146,7 @@ def using(
 
 def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> None:
     async def use(client: httpx.AsyncClient) -> None:
+        client.headers["x-user"] = "anna"
         taken = await client.post("/v1/scan", files={"photo": encoded(WIDE)})
         assert taken.status_code == 202
         url = taken.headers["location"]
@@ -180,6 +181,9 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
         assert page.headers["content-type"].startswith("text/html")
         assert "attachment" in page.headers["content-disposition"]
         assert page.text.count('id="lesion-') == len(SPOTS)
+        assert "logout" not in page.text  # a file that is kept logs nobody out
+        shown = await client.get(f"{url}/page")
+        assert '<header>\n<form method="post" action="/logout"><button>' in shown.text
         listing = await client.get(f"{url}/list")
         assert listing.text.count("sx-scan-rank") == len(SPOTS)
         assert (await client.delete(url)).status_code == 204
@@ -200,8 +204,8 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
     [
         ({"json": {}}, "multipart"),
         ({"files": [("photo", b"x")] * 4}, "4 photos"),
-        ({"files": {"photo": b"x"}, "data": {"age": "3"}}, "no field 'age'"),
-        ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "far"}}, "no number"),
+        ({"files": {"photo": b"x"}, "data": {"age": "3"}}, "unknown field 'age'"),
+        ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "far"}}, "not a number"),
         (
             {"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "nan"}},
             "scale_mm_per_pixel nan",

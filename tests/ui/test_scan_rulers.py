@@ -104,8 +104,8 @@ def children() -> set[str]:
 def test_without_a_ruler_it_is_a_sentence_without_commands(tmp_path: Path) -> None:
     photo = png(photo_with([(90.0, 90.0, 12.0)], 400, 300))
     sentence = answer_photo(photo, tmp_path, 10**8)["error"]
-    assert sentence.startswith("photo 1 shows no ruler that can be read")
-    assert sentence.endswith("or measure it and give the millimetres in a pixel.")
+    assert sentence.startswith("no ruler in photo 1 can be read")
+    assert sentence.endswith("or measure a length and give the millimetres in a pixel.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,8 +161,8 @@ def test_a_photo_that_keeps_a_worker_is_not_tried_again(tmp_path: Path) -> None:
         (["0.1", "none"], (0.1, None)),
         (["0.1"], (0.1, 0.1)),
         ([], ()),
-        (["0.1", "0.2", "0.3"], "2 photos came with 3 fields"),
-        (["0.1", "near"], "no number"),
+        (["0.1", "0.2", "0.3"], "2 photos but 3 fields"),
+        (["0.1", "near"], "not a number"),
     ],
 )
 def test_each_photo_may_have_a_scale(tmp_path: Path, values: list[str], said: Any) -> None:

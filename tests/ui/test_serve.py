@@ -16,9 +16,10 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from raw_server import Client
 from served import Served, free_port
+from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui.http.answer_rows import PATH as ROW
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.serve import serve
@@ -78,7 +79,7 @@ def test_what_is_no_image_gets_a_sentence(served: Served) -> None:
     for name in ("notes.jpg", "../../up.png", "a<b>.jpg"):
         answer = served.answer(served.upload(b"not a picture", name), f"bad-{name}")
         assert answer.success
-        assert "no photo in" in answer.said
+        assert "not a photo in" in answer.said
         assert "Traceback" not in answer.said
         assert served.uploads == []
 
@@ -111,7 +112,7 @@ def test_every_answer_bears_the_headers(served: Served) -> None:
 
 def test_the_interface_answers(served: Served, photo: bytes) -> None:
     with served.client() as client:
-        files = [("photo", ("private-name.jpg", photo)), ("photo", ("b.jpg", photo))]
+        files = [("photo", ("private-name.jpg", photo)), ("photo", ("b.jpg", skin_photo(seed=9)))]
         reported = {"age": "54", "site": "back", "include": "views"}
         answer = client.post("/v1/diagnose", files=files, data=reported)
         assert answer.status_code in (200, 422), answer.text
@@ -342,7 +343,7 @@ def test_an_address_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> Non
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port} .*another --port"):
             serve(tmp_path, port=port)
-    with pytest.raises(UserError, match="port 0 does not exist"):
+    with pytest.raises(UserError, match="--port 0 is not possible; give a port"):
         serve(tmp_path, port=0)
     with pytest.raises(UserError, match="--host"):
         serve(tmp_path, host="192.0.2.7", port=port)
@@ -360,5 +361,5 @@ def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> N
 
 
 def test_a_level_that_the_bundle_lacks_is_refused_before_anything_starts(tiny_bundle: Path) -> None:
-    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.05"):
+    with pytest.raises(UserError, match=r"so not for 0.05 .*; remove"):
         serve(tiny_bundle, port=free_port(), miss_rate=0.05)

@@ -173,9 +173,9 @@ def test_what_does_not_belong_together_is_refused(queue: LeaseQueue) -> None:
     put(queue, [LeaseTask("t")])
     put(queue, [])  # whoever comes later puts nothing in
     assert len(Leases(queue, 60).tasks()) == 1
-    with pytest.raises(UserError, match="other settings or data"):
+    with pytest.raises(UserError, match="other settings or other data"):
         put(queue, [LeaseTask("t")], fingerprint="other")
-    with pytest.raises(UserError, match=r"this worker is skindx 2"):
+    with pytest.raises(UserError, match=r"this machine has skindx 2"):
         put(queue, [LeaseTask("t")], version="2")
     queue.remove()
     assert queue.facts() is None
@@ -186,7 +186,7 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     file.write_bytes(b"no database" * 100)
     with pytest.raises(UserError, match="cannot be used"):
         LeaseQueue(file, "q")
-    with pytest.raises(UserError, match="names no database"):
+    with pytest.raises(UserError, match="is not a database"):
         LeaseQueue("nonsense://user:secret@host/name", "q")
     unreachable = "postgresql+psycopg://me:secret@127.0.0.1:1/none?connect_timeout=2"
     with pytest.raises(UserError, match=r"postgresql\+psycopg://me:\*\*\*@127") as reported:

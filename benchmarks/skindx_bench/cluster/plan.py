@@ -300,8 +300,8 @@ def _sizes(errors: Sequence[float]) -> Figure:
     return Figure(fmean(sizes), "of the step", len(sizes), (min(sizes), max(sizes)))
 
 
-def search_s(rounds: int = 5) -> Figure:
-    """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
+def synthetic_resnet50() -> Profile:
+    """Return a ResNet-50 of the right shapes; the times of its layers follow their operations."""
     load = load_of("resnet50")
     kinds = {4: "Conv2d", 2: "Linear", 1: "BatchNorm2d"}
     # Operations are weights times positions, and an image passes the last layer once.
@@ -322,7 +322,12 @@ def search_s(rounds: int = 5) -> Figure:
         AtBatch(batch=16, compute_s=0.15, peak_bytes=3 * 10**9),
         AtBatch(batch=32, compute_s=0.3, peak_bytes=5 * 10**9),
     )
-    profile = Profile(name="resnet50", layers=layers, at=at)
+    return Profile(name="resnet50", batch=32, layers=layers, at=at)
+
+
+def search_s(rounds: int = 5) -> Figure:
+    """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
+    profile = synthetic_resnet50()
     machine = Machine(Profiles(networks=(profile,), device="cuda"), preset("10gbe:16x4+nvlink"))
     work = Workload((PlannedMember("m", profile, 2048, epochs=90, images=10**6),))
     times = []

@@ -282,7 +282,7 @@ def folder_base(
         row = LedgerRow(path.name, label, "stored")
         named = [f"group {group}"] if group else []
         named += [f"name {match.group(1)}"] if match else []
-        keys.append([*named, *by_table.of(row)])
+        keys.append([*named, *by_table.group_keys(row)])
     if not found:
         raise UserError(f"{folder} holds no JPEG or PNG image that can be read.")
     taken = _one_of_each(found, keys, np.concatenate(codes))

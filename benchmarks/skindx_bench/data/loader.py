@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.core.machine import cpu_count
+from skindx.core.machine import cpu_count, keep_freed_memory
 from skindx.core.measurement import timed_rounds
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
@@ -24,7 +24,14 @@ from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
 from skindx.imaging.stored_colours import AS_STORED, coded_colours
 from skindx_bench.harness.result import Figure, Result, median, ratio
-from skindx_bench.harness.training import HEIGHT, WIDTH, describe, kept_when_stopped, noisy_jpegs
+from skindx_bench.harness.training import (
+    HEIGHT,
+    WIDTH,
+    decode_codes,
+    describe,
+    kept_when_stopped,
+    noisy_jpegs,
+)
 
 # N = images, S = side
 
@@ -44,6 +51,7 @@ _RATIOS = {
     "cache_over_resize_limit": ("cache", "resize"),
     "resize_over_opencv": ("resize", "resize, OpenCV"),
     "resize_over_copy": ("resize", "copy"),
+    "crops_over_decoding": ("crops", "decoding"),
     "crops_over_profiles_ignored": ("crops", "crops, profiles ignored"),
     "wide_over_plain": ("crops, Display P3", "crops"),
 }
@@ -66,6 +74,7 @@ def run(settings: Config) -> Result:
     After Ctrl-C the whole rounds so far are returned, marked as partial.
     """
     threads = cpu_count()
+    keep_freed_memory()  # as training's processes do
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = make_images(Path(name), settings)
         n = len(files.records)
@@ -103,15 +112,17 @@ def run(settings: Config) -> Result:
             rounds: list[dict[str, float]] = []
             with kept_when_stopped("epochs were timed") as stopped:
                 for taken in timed_rounds(candidates, settings.rounds):
-                    rounds.append(taken | _crop_times(by_colours, n))  # noqa: PERF401 - kept one by one
-    seconds = {name: [taken[name] for taken in rounds] for name in (*candidates, *by_colours)}
+                    rounds.append(taken | _crop_times(by_colours, encoded, views=fresh))  # noqa: PERF401 - kept one by one
+    seconds = {name: [taken[name] for taken in rounds] for name in rounds[0]} if rounds else {}
     seconds["decode and resize"] = [
         taken["decode"] + taken["resize, just decoded"] for taken in rounds
     ]
+    profile = _profile(rounds)
     rates: dict[str, Figure] = {}
     figures: dict[str, Figure] = {}
     if len(rounds) > 1:
-        for name, samples in seconds.items():
+        for name in (*candidates, *by_colours, "decode and resize"):
+            samples = seconds[name]
             rates[name] = median([n / elapsed for elapsed in samples], "images/s")
         for key, (ours, other) in _RATIOS.items():
             figures[key] = ratio(seconds[ours], seconds[other])
@@ -120,7 +131,7 @@ def run(settings: Config) -> Result:
         figures,
         rates,
         notes=_notes(threads, encoded),
-        parts={"rates": {name: asdict(rate) for name, rate in rates.items()}},
+        parts={"rates": {name: asdict(rate) for name, rate in rates.items()}, "profile": profile},
         partial=stopped.partial,
     )
 
@@ -140,15 +151,16 @@ def with_profile(jpeg: bytes, profile: bytes) -> bytes:
     return jpeg[:2] + b"\xff\xe2" + (len(body) + 2).to_bytes(2) + body + jpeg[2:]
 
 
-def _decode(encoded: Sequence[bytes], threads: int) -> None:
+def _decode_alone(encoded: Sequence[bytes]) -> None:
     import simplejpeg
 
-    def decode(batch: Sequence[bytes]) -> None:
-        for data in batch:
-            simplejpeg.decode_jpeg(data, "RGB")
+    for data in encoded:
+        simplejpeg.decode_jpeg(data, "RGB")
 
+
+def _decode(encoded: Sequence[bytes], threads: int) -> None:
     batches = [encoded[at : at + BATCH] for at in range(0, len(encoded), BATCH)]
-    for _ in work_ahead(decode, batches, threads=threads, ahead=len(batches)):
+    for _ in work_ahead(_decode_alone, batches, threads=threads, ahead=len(batches)):
         pass
 
 
@@ -166,24 +178,72 @@ def _resize(views: Sequence[NDArray[np.uint8]], resize: Resize, threads: int) ->
         pass
 
 
-def _crop_times(sources: Mapping[str, ImageSource], n: int) -> dict[str, float]:
+def _crop_times(
+    sources: Mapping[str, ImageSource],
+    encoded: Sequence[bytes],
+    views: Sequence[NDArray[np.uint8]],
+) -> dict[str, float]:
     """Return the processor time in which one thread makes each source's crops of all images.
 
-    It tells differences of a percent, which the time of a clock hides on a busy machine. Batch by
-    batch in turns, so that a slower phase meets all alike.
+    Beside it that of the crops' stages alone. It tells differences of a percent, which the time of
+    a clock hides on a busy machine. Batch by batch in turns, so that a slower phase meets all
+    alike.
     """
-    taken = dict.fromkeys(sources, 0.0)
     out_TSS3 = np.empty((BATCH, SIDE, SIDE, 3), np.uint8)
-    for first in range(0, n, BATCH):
-        indices = range(first, min(n, first + BATCH))
-        seeds = sample_seeds((0, 0), indices)
-        for name, source in sources.items():
+
+    def crops(source: ImageSource) -> Callable[[range], None]:
+        return lambda indices: fill_random_crops(
+            source,
+            indices,
+            sample_seeds((0, 0), indices),
+            SCALE,
+            RATIO,
+            out_TSS3=out_TSS3[: len(indices)],
+        )
+
+    def resize(indices: range) -> None:
+        for at in range(len(indices)):
+            resize_bilinear(views[at], out_TSS3[at])
+
+    work: dict[str, Callable[[range], None]] = {
+        **{name: crops(source) for name, source in sources.items()},
+        "codes": lambda indices: decode_codes([encoded[index] for index in indices]),
+        "decoding": lambda indices: _decode_alone([encoded[index] for index in indices]),
+        "libjpeg": lambda indices: _decode_rough([encoded[index] for index in indices]),
+        "resizing": resize,
+    }
+    taken = dict.fromkeys(work, 0.0)
+    for first in range(0, len(encoded), BATCH):
+        indices = range(first, min(len(encoded), first + BATCH))
+        for name, function in work.items():
             started = time.thread_time()
-            fill_random_crops(
-                source, indices, seeds, SCALE, RATIO, out_TSS3=out_TSS3[: len(indices)]
-            )
+            function(indices)
             taken[name] += time.thread_time() - started
     return taken
+
+
+def _decode_rough(encoded: Sequence[bytes]) -> None:
+    """Decode as crops of these images have it: whole, with the rougher transform and colours."""
+    import simplejpeg
+
+    for data in encoded:
+        simplejpeg.decode_jpeg(data, "RGB", fastdct=True, fastupsample=True)
+
+
+def _profile(rounds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, object]]:
+    """Return the share of the crops' processor time that each stage takes."""
+    if len(rounds) < 2:
+        return {}
+    stages: dict[str, Callable[[Mapping[str, float]], float]] = {
+        "libjpeg: Huffman codes": lambda taken: taken["codes"],
+        "libjpeg: transforms and colours": lambda taken: taken["libjpeg"] - taken["codes"],
+        "resize": lambda taken: taken["resizing"],
+        "the rest": lambda taken: taken["crops"] - taken["libjpeg"] - taken["resizing"],
+    }
+    return {
+        name: asdict(median([stage(taken) / taken["crops"] for taken in rounds], "of the crops"))
+        for name, stage in stages.items()
+    }
 
 
 def _repeated(views: Sequence[NDArray[np.uint8]], n: int) -> list[NDArray[np.uint8]]:
@@ -263,6 +323,8 @@ def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
         "crops: processor time of one thread that decodes and crops, in turns batch by batch; "
         "profiles ignored: without a look at the file's colours; Display P3: the same files with a "
         "profile of Display P3, whose pixels are converted to sRGB.",
+        "profile: shares of crops; Huffman codes: a grey decode at 1/8, which reads all codes and "
+        "makes hardly a pixel; transforms and colours: the decode that crops call, less the codes.",
         "No turning, no change of colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
         f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "

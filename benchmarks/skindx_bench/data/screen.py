@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 
 import numpy as np
@@ -12,10 +13,10 @@ from pydantic import Field
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
-from skindx.imaging.decode import decode_small
+from skindx.imaging.decode import decode_small, import_decoders
 from skindx.imaging.hashes import ORIENTATIONS, SIDE, HashKind, hash_thumbnails, thumbnail
 from skindx_bench.harness.result import Figure, Result, median, ratio
-from skindx_bench.harness.training import describe, noisy_jpegs
+from skindx_bench.harness.training import decode_codes, describe, noisy_jpegs
 
 # N = images, K = kinds of hash, O = orientations
 
@@ -38,6 +39,7 @@ def run(settings: Config) -> Result:
     import cv2
     import simplejpeg
 
+    import_decoders()  # as the processes that screen do
     files = noisy_jpegs(settings.images, settings.seed)
     size, limits = settings.batch, ScreenSettings()
     batches = [files[low : low + size] for low in range(0, len(files), size)]
@@ -45,6 +47,10 @@ def run(settings: Config) -> Result:
     def decode() -> None:
         for data in files:
             simplejpeg.decode_jpeg(data, "RGB")
+
+    def decode_grey() -> None:
+        for data in files:
+            simplejpeg.decode_jpeg(data, "GRAY", min_height=SIDE, min_width=SIDE)
 
     def screen() -> None:
         for batch in batches:
@@ -55,6 +61,8 @@ def run(settings: Config) -> Result:
         "decode": decode,
         "screen": screen,
         "hash": lambda: [hash_images(batch, HASHES) for batch in batches],
+        "codes": lambda: decode_codes(files),
+        "small": decode_grey,
     }
     notes = [
         describe(files),
@@ -62,6 +70,8 @@ def run(settings: Config) -> Result:
         "decode: simplejpeg's strict RGB decoder at full size, nothing else. Screening: the same "
         f"decoder, SHA-256, light, contrast, blur, and {' + '.join(HASHES)} hash in 8 orientations "
         "each. Hashing: a scaled grey decode and the same hashes.",
+        "codes: a grey decode at 1/8, which reads every Huffman code and makes hardly a pixel: no "
+        "use of libjpeg is faster. profile: shares of hashing; small decode: what hashing calls.",
     ]
     if find_spec("imagehash") is None:
         notes.append("imagehash is not installed, so its row is left out: pip install imagehash.")
@@ -81,6 +91,8 @@ def run(settings: Config) -> Result:
     figures = {
         "hash_per_core": rate("hash"),
         "screen_per_core": rate("screen"),
+        "codes_per_core": rate("codes"),
+        "hash_over_codes": ratio(seconds["hash"], seconds["codes"]),
         "decode_per_core": rate("decode"),
         "screen_over_decode": ratio(seconds["screen"], seconds["decode"]),
     }
@@ -88,7 +100,20 @@ def run(settings: Config) -> Result:
     if "imagehash" in seconds:
         figures["hash_over_imagehash"] = ratio(seconds["hash"], seconds["imagehash"])
         baselines["imagehash"] = rate("imagehash")
-    return Result("screen", figures, baselines, notes=tuple(notes))
+    stages = {
+        "libjpeg: Huffman codes": seconds["codes"],
+        "libjpeg: the rest of the small decode": _less(seconds["small"], seconds["codes"]),
+        "headers, thumbnail and hashes": _less(seconds["hash"], seconds["small"]),
+    }
+    profile = {
+        name: asdict(median(np.divide(each, seconds["hash"]).tolist(), "of hashing"))
+        for name, each in stages.items()
+    }
+    return Result("screen", figures, baselines, notes=tuple(notes), parts={"profile": profile})
+
+
+def _less(seconds: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [one - less for one, less in zip(seconds, other, strict=True)]
 
 
 def _imagehash(files: list[bytes]) -> None:

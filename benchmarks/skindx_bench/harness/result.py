@@ -97,7 +97,8 @@ def write_plot(path: Path, plot: "Plot", dpi: int = 150) -> None:
 
 
 MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
-"""Headings of a table: of timed rounds, or of trainings and images."""
+PREDICTIONS = ("predicted", "90 % interval")
+"""Headings of a table: of timed rounds, of trainings and images, or of what a plan says."""
 
 _PACKAGES = (
     "torch",

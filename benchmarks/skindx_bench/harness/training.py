@@ -95,6 +95,14 @@ def noisy_jpegs(count: int, seed: int = 0) -> list[bytes]:
     return files
 
 
+def decode_codes(encoded: Sequence[bytes]) -> None:
+    """Decode to grey at 1/8: libjpeg reads every Huffman code, and makes hardly a pixel of them."""
+    import simplejpeg
+
+    for data in encoded:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=-(-HEIGHT // 8), min_width=-(-WIDTH // 8))
+
+
 def describe(files: Sequence[bytes]) -> str:
     """Say in a sentence what `noisy_jpegs` made."""
     mean_kb = sum(map(len, files)) / len(files) / 1000

@@ -139,8 +139,8 @@ def out_of_fold(
     folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
     if folds < 2:
         raise UserError(
-            "a class has all its images in one group, so no fold holds out a part of it; add "
-            "images or take the class out."
+            "all images of one class are in one group, so no fold holds out a part of it; add "
+            "images of this class from other patients, or remove the class."
         )
     probabilities_NC = np.zeros((len(labels_N), classes))
     cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
@@ -227,7 +227,7 @@ def _images(
         return made.astype(np.float32), labels_N, groups_N, note
     records = read_manifest(settings.dataset)
     table = read_embeddings(settings.embeddings or label_table(settings.dataset))
-    known_N, vectors_ND = table.of([record.sha256 for record in records])
+    known_N, vectors_ND = table.select([record.sha256 for record in records])
     records = [records[at] for at in known_N]
     classes, labels_N = np.unique([record.label for record in records], return_inverse=True)
     groups_N = np.array([record.group for record in records])

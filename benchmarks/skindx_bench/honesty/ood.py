@@ -28,10 +28,10 @@ from skindx.data.splits.split import fold_groups
 from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
-from skindx.models.ood.feature_extraction import features_of, last_layers
-from skindx.models.ood.ood_check import RATE, combine, p_values, rate_of
+from skindx.models.ood.ood_check import RATE, combine, features_of, p_values, rate_of
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features, TrainingFeatures
+from skindx.models.ood.stored_check import last_layers
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished

@@ -23,8 +23,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.answers import leave_out_seen
 from skindx.imaging.photo_gates import inspect
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
-from skindx.models.ood.feature_extraction import features_of
-from skindx.models.ood.ood_check import OodCheck, p_values
+from skindx.models.ood.ood_check import OodCheck, features_of, p_values
 from skindx.models.ood.ood_features import Features
 from skindx_bench.honesty.no_skin_images import KINDS
 

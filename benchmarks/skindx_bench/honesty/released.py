@@ -76,7 +76,10 @@ def run(settings: Config) -> Result:
 def stated(name: str, answers: Answers, draws: int) -> dict[str, Figure]:
     """Return the calibration error elsewhere as it is, and with that dataset's mix stated."""
     if answers.calibration_images is None:
-        raise UserError("the bundle does not say how many calibration images each class had.")
+        raise UserError(
+            "the bundle does not store the number of calibration images of each class; pack the "
+            "bundle with this version of skindx."
+        )
     keys = [one.key for one in answers.classes]
     counts_C = np.bincount(answers.truth_N, minlength=len(keys))
     given = dict(zip(keys, counts_C / counts_C.sum(), strict=True))

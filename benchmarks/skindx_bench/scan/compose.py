@@ -21,6 +21,7 @@ from skindx.scan.tile_search import iou
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan import texture as distractors
 from skindx_bench.scan.material import Blending, CutOut, Material, set_painted, set_real
+from skindx_bench.scan.outlined import set_outlined
 from skindx_bench.scan.texture import grow, noise, paint_skin, shade
 
 # H, W = photo
@@ -58,13 +59,15 @@ def compose(
     sizes: tuple[float, float] = SIZES,
     blendings: Sequence[Blending] = ("poisson",),
     painted: float = 0.2,
+    painted_skin: float = 0.2,
 ) -> Composite:
     """Return a photo with about so many lesions, log-uniform in size.
 
-    Without material, skin and lesions are painted; with it, one photo in five has painted skin and
-    the share `painted` of the lesions is. Each cut-out draws one of the `blendings`.
+    Without material, skin and lesions are painted; with it, `painted_skin` of the photos have
+    painted skin and the share `painted` of the lesions is. Each cut-out draws one of the
+    `blendings`.
     """
-    if material.skins and rng.random() < 0.8:
+    if material.skins and rng.random() < 1 - painted_skin:
         example = material.skins[rng.integers(len(material.skins))]
         ground_HW3 = grow(example, height, width, rng)
         ground_HW3 += rng.uniform(0, 4) * noise(height, width, 90, rng)[..., None]
@@ -127,7 +130,8 @@ def _set_lesions(
             if cut is not None:
                 blending = blendings[int(rng.integers(len(blendings)))]
                 lesion = material.lesions[cut]
-                box = set_real(photo_HW3, lesion, (x, y), size, rng, blending=blending)
+                setting = set_real if lesion.mask_HW is None else set_outlined
+                box = setting(photo_HW3, lesion, (x, y), size, rng, blending=blending)
             else:
                 box = set_painted(photo_HW3, (x, y), size, rng)
             corner = (window[1].start, window[0].start)
@@ -276,12 +280,16 @@ def varied(material: Material, lesions: int, skins: int, rng: np.random.Generato
 
 def varied_lesion(cut: CutOut, rng: np.random.Generator) -> CutOut:
     """Return a cut-out mirrored or not, stretched, with a stronger, weaker or turned colour."""
-    pixels_HW3, (x1, y1, x2, y2) = cut.pixels_HW3, cut.box
+    pixels_HW3, mask_HW, (x1, y1, x2, y2) = cut.pixels_HW3, cut.mask_HW, cut.box
     height, width = pixels_HW3.shape[:2]
-    if rng.random() < 0.5:
+    mirrored = rng.random() < 0.5
+    if mirrored:
         pixels_HW3, x1, x2 = pixels_HW3[:, ::-1], width - x2, width - x1
     high = max(1, round(height * math.exp(rng.uniform(*np.log(_STRETCH)))))
     pixels_HW3 = cv2.resize(np.ascontiguousarray(pixels_HW3), (width, high))
+    if mask_HW is not None:
+        mask_HW = np.ascontiguousarray(mask_HW[:, ::-1] if mirrored else mask_HW)
+        mask_HW = cv2.resize(mask_HW, (width, high), interpolation=cv2.INTER_NEAREST)
     box = (x1, y1 * high / height, x2, y2 * high / height)
     lab_HW3 = _lab(pixels_HW3)
     around_HW = np.ones((high, width), bool)
@@ -293,7 +301,7 @@ def varied_lesion(cut: CutOut, rng: np.random.Generator) -> CutOut:
         change_33 = np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], np.float32)
         change_33 *= rng.uniform(*_STRENGTH, (3, 1)).astype(np.float32)
         lab_HW3 = (skin_3 + (lab_HW3 - skin_3) @ change_33.T).astype(np.float32)
-    return replace(cut, pixels_HW3=_rgb(lab_HW3), box=box)
+    return replace(cut, pixels_HW3=_rgb(lab_HW3), box=box, mask_HW=mask_HW)
 
 
 def varied_skin(skin_SS3: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -34,8 +34,7 @@ from skindx.models.copy_recognition import CopyRecognition
 from skindx.models.detector import letterbox
 from skindx.models.ensemble import Ensemble
 from skindx.models.fingerprints import Fingerprints, described
-from skindx.models.ood.feature_extraction import p_values_of
-from skindx.models.ood.ood_check import OodCheck
+from skindx.models.ood.ood_check import OodCheck, p_values_of
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.scan.crop_figures import Row, figures_of
 from skindx_bench.scan.wide_frames import Outlined, Skin, WideFrame, outlined, wide_frame

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,7 @@ _STANDS_OUT = 8.0
 """Least difference of a lesion from the skin around it, in CIELAB."""
 _FITS, _MOST_BESIDE = 0.5, 0.35
 """Least overlap of a box with its lesion (IoU), and the most area of a second piece."""
-_SKIN_SIDE, _MOST_EDGE = 128, 14.0
+SKIN_SIDE, _MOST_EDGE = 128, 14.0
 """Pixels of a patch of skin, and its most variation, in levels: no lesion, hair or rim."""
 
 
@@ -39,6 +39,8 @@ class CutOut:
     box: tuple[float, float, float, float]
     """x1, y1, x2, y2 in its pixels."""
     urgent: bool
+    mask_HW: NDArray[np.uint8] | None = None
+    """255 inside the outline, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +49,21 @@ class Material:
 
     lesions: tuple[CutOut, ...] = ()
     skins: tuple[NDArray[np.uint8], ...] = ()
-    """_SKIN_SIDE x _SKIN_SIDE x 3 each."""
+    """SKIN_SIDE x SKIN_SIDE x 3 each."""
 
 
-def read_material(folder: Path, side: Side) -> Material:
+def read_material(folder: Path, side: Side, without: Collection[str] = ()) -> Material:
     """Read a YOLO export; a source picture and all its copies are on one side of the split.
 
-    Copies share the file name before `.rf.`, and the first of them is taken. Raises UserError for
-    a folder without images and for lines that are no boxes.
+    Copies share the file name before `.rf.`, and the first of them is taken; the sources in
+    `without` are not. Raises UserError for a folder without images and for lines that are no boxes.
     """
     images = sorted((folder / "train" / "images").glob("*.jpg"))
     if not images:
         raise UserError(f"{folder} has no train/images/*.jpg; give a YOLO export with boxes.")
     lesions: list[CutOut] = []
     skins: list[NDArray[np.uint8]] = []
-    seen: set[str] = set()
+    seen = set(without)
     for path in images:
         source = path.name.partition(".rf.")[0]
         if source in seen or side_of(source) != side:
@@ -77,8 +79,12 @@ def read_material(folder: Path, side: Side) -> Material:
 
 def side_of(source: str) -> Side:
     """Return on which side of the split a source picture is, by its name alone."""
-    number = int.from_bytes(hashlib.sha256(source.encode()).digest()[:4]) / 2**32
-    return "test" if number < _TEST_SHARE else "train"
+    return "test" if share_of(source) < _TEST_SHARE else "train"
+
+
+def share_of(name: str) -> float:
+    """Return a number in 0..1 that depends on a name alone."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
 
 
 def _rows(labels: Path) -> list[tuple[int, float, float, float, float]]:
@@ -164,12 +170,12 @@ def _skin_patches(
     height, width = pixels_HW3.shape[:2]
     corners = [_corners(row, width, height) for row in rows]
     found: list[NDArray[np.uint8]] = []
-    for top in range(0, height - _SKIN_SIDE + 1, _SKIN_SIDE // 2):
-        for left in range(0, width - _SKIN_SIDE + 1, _SKIN_SIDE // 2):
-            place = (left - 8, top - 8, left + _SKIN_SIDE + 8, top + _SKIN_SIDE + 8)
+    for top in range(0, height - SKIN_SIDE + 1, SKIN_SIDE // 2):
+        for left in range(0, width - SKIN_SIDE + 1, SKIN_SIDE // 2):
+            place = (left - 8, top - 8, left + SKIN_SIDE + 8, top + SKIN_SIDE + 8)
             if any(_overlap(place, other) for other in corners):
                 continue
-            patch_HW3 = pixels_HW3[top : top + _SKIN_SIDE, left : left + _SKIN_SIDE]
+            patch_HW3 = pixels_HW3[top : top + SKIN_SIDE, left : left + SKIN_SIDE]
             grey_HW = cv2.cvtColor(patch_HW3, cv2.COLOR_RGB2GRAY).astype(np.float32)
             rough = float((grey_HW - cv2.GaussianBlur(grey_HW, (0, 0), 20)).std())
             if rough < _MOST_EDGE and grey_HW.mean() > 60 and skin_mask(patch_HW3).mean() > 0.98:
@@ -245,15 +251,18 @@ def set_real(
         photo_HW3[top - 2 : top + side + 2, left - 2 : left + side + 2] = blended
     else:
         inside = photo_HW3[top : top + side, left : left + side]
-        inside[:] = _feathered(patch_SS3, inside, mask_SS)
+        inside[:] = feathered(patch_SS3, inside, mask_SS, max(1.0, 0.03 * len(mask_SS)))
     x, y = left + reach + 0.5, top + reach + 0.5
     return Box(x - half_x, y - half_y, x + half_x, y + half_y, "lesion", "composer")
 
 
-def _feathered(
-    patch_SS3: NDArray[np.uint8], ground_SS3: NDArray[np.uint8], mask_SS: NDArray[np.uint8]
+def feathered(
+    patch_SS3: NDArray[np.uint8],
+    ground_SS3: NDArray[np.uint8],
+    mask_SS: NDArray[np.uint8],
+    soft: float,
 ) -> NDArray[np.uint8]:
-    soft = max(1.0, 0.03 * len(mask_SS))
+    """Return the ground with the patch inside the mask, which fades out over `soft` pixels."""
     inner_SS = cv2.erode(mask_SS, np.ones((3, 3), np.uint8), iterations=math.ceil(2 * soft))
     rim_SS = (mask_SS > 0) & (inner_SS == 0)
     shift_3 = ground_SS3[rim_SS].mean(0) - patch_SS3[rim_SS].mean(0)

@@ -31,7 +31,7 @@ from skindx.workers.leases import Leases
 from skindx_bench.harness.conditions import ProcessTree
 from skindx_bench.harness.environments import SOURCES
 from skindx_bench.scan import sahi_peer
-from skindx_bench.scan.compose import compose
+from skindx_bench.scan.compose import Composite, compose
 from skindx_bench.scan.material import Material
 
 Boxes = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -73,12 +73,17 @@ def write_photos(
     for number in range(count):
         rng = np.random.default_rng((seed, number))
         composite = compose(*size_wh, lesions, material, rng)
-        path = folder / f"photo-{number}.jpg"
-        image = cv2.cvtColor(composite.pixels_HW3, cv2.COLOR_RGB2BGR)
-        cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
+        path = write_photo(folder / f"photo-{number}.jpg", composite)
         boxes = np.array([(b.x1, b.y1, b.x2, b.y2) for b in composite.boxes]).reshape(-1, 4)
         made.append(Truth(path, boxes, np.array(composite.urgent, bool)))
     return made
+
+
+def write_photo(path: Path, composite: Composite) -> Path:
+    """Write a composed photo as JPEG."""
+    image = cv2.cvtColor(composite.pixels_HW3, cv2.COLOR_RGB2BGR)
+    cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
+    return path
 
 
 class Ours:

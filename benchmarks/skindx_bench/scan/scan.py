@@ -11,7 +11,6 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.diagnosis.predictor import Predictor
-from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.detector import BatchDetector, Precision
 from skindx.scan.tile_search import Grid, ScanSettings, fast_precision
@@ -36,6 +35,7 @@ from skindx_bench.scan.scoring import (
     average_precision,
     can_rank,
     recall_at,
+    share,
     shares,
 )
 
@@ -154,10 +154,10 @@ def _quality(photos: Sequence[Photo], confidence: float) -> dict[str, Figure]:
     figures = {}
     for name, (part, count) in shares(photos, confidence).items():
         if count:
-            figures[name] = _share(part, count)
+            figures[name] = share(part, count)
     part, count = recall_at(photos, _PRECISION)
     if count:
-        figures[f"recall_at_precision_{100 * _PRECISION:.0f}"] = _share(part, count)
+        figures[f"recall_at_precision_{100 * _PRECISION:.0f}"] = share(part, count)
     return figures
 
 
@@ -187,12 +187,7 @@ def _seams(
     found, once = (sum(part) for part in zip(*counts, strict=True))
     if not found:
         return {}
-    return {"seam_lesions_once": _share(once, found)}
-
-
-def _share(part: int, count: int) -> Figure:
-    interval = proportion_interval(part / count, count)
-    return Figure(part / count, "", count, (interval.low, interval.high))
+    return {"seam_lesions_once": share(once, found)}
 
 
 def _points(photos: Sequence[Photo]) -> Figure:

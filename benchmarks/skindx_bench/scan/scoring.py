@@ -21,12 +21,13 @@ from skindx.scan.scanned_lesions import (
     shown_percent,
 )
 from skindx.scan.tile_search import ScanSettings, iou
+from skindx_bench.harness.result import Figure
 from skindx_bench.scan.photos import Boxes, Truth
 
 IOU = 0.5
 BINS = (12, 24, 48, 96, 201)
 """Pixels of a lesion's longer side: borders of the classes of size."""
-_SAME_PLACE = 0.2
+SAME_PLACE = 0.2
 """Overlap from which a box is of a lesion, however badly it fits."""
 
 # N = found boxes, K = true boxes
@@ -62,21 +63,31 @@ class Photo:
                 taken_K[choices_N[n]] = True
         return choices_N
 
+    def listed(self, confidence: float) -> NDArray[np.int64]:
+        """Return how many listed boxes lie at the place of each true one, K."""
+        boxes_N4 = self.boxes_N4[self.scores_N >= confidence]
+        counts = [int((iou(true_4, boxes_N4) >= SAME_PLACE).sum()) for true_4 in self.truth_K4]
+        return np.array(counts, np.int64)
+
     def on_seams(self, lines: Sequence[NDArray[np.float64]], confidence: float) -> tuple[int, int]:
         """Return how many lesions that a tile's side crosses are found, and how many of them once.
 
         `lines` are x and y of the sides of tiles.
         """
         found = once = 0
-        boxes_N4 = self.boxes_N4[self.scores_N >= confidence]
-        for x1, y1, x2, y2 in self.truth_K4:
+        counts_K = self.listed(confidence)
+        for (x1, y1, x2, y2), count in zip(self.truth_K4, counts_K, strict=True):
             crossed = ((lines[0] > x1) & (lines[0] < x2)).any() or (
                 (lines[1] > y1) & (lines[1] < y2)
             ).any()
-            count = int((iou(np.array([x1, y1, x2, y2]), boxes_N4) >= _SAME_PLACE).sum())
             if crossed and count:
                 found, once = found + 1, once + (count == 1)
         return found, once
+
+
+def share(part: int, count: int) -> Figure:
+    """Return a share with its exact 95 % interval."""
+    return Figure.of(proportion_interval(part / count, count), "", count)
 
 
 def average_precision(photos: Sequence[Photo]) -> float:

@@ -1,12 +1,12 @@
 """A dataset that teaches a detector of scans: tiles of composed photos, with boxes.
 
-`python -m skindx_bench.scan.training_set OUT [BOXES] [TILES] [SEED]`: BOXES is a YOLO export whose
-training side gives lesions and skin (- or nothing: everything is painted). Train on it with
-`skindx train OUT -c configs/scan-detector.yaml -o RUN`.
+`python -m skindx_bench.scan.training_set OUT [BOXES] [TILES] [SEED] [HAM]`: BOXES is a YOLO export
+whose training side gives lesions and skin, HAM is HAM10000 with masks (- or nothing: everything is
+painted). Train on it with `skindx train OUT -c configs/scan-detector.yaml -o RUN`.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from skindx_bench.scan.compose import (
     write_dataset,
 )
 from skindx_bench.scan.material import Material, read_material
+from skindx_bench.scan.outlined import copies_of_lesions, joined, read_outlined
 
 TILE = 320
 _TAXONOMY = lesion_or_none("tiles", "Tiles of composed photos", "Tile")
@@ -40,8 +41,9 @@ _SMALL, _SMALL_SIDE, _SMALL_LESIONS = 0.5, 48.0, (40, 160)
 the smallest have the fewest pixels to tell them by, and are what a detector misses."""
 _AT_A_LESION = 0.8
 """Share of the tiles that are placed to show a lesion."""
-_PAINTED = 0.5
-"""Share of painted lesions: cut-outs are few, and a network would memorise them."""
+_PAINTED, _FEW = 0.5, 1000
+"""Share of painted lesions where cut-outs are few: a network would memorise them. With more, a
+third of it."""
 _CUT_OUTS, _SKINS = 40, 4
 """Lesions and patches of skin that a photo draws from, each varied for it."""
 _HALF_SCALE = 0.3
@@ -91,7 +93,7 @@ def tiles_of_photo(
         *(varied(material, _CUT_OUTS, _SKINS, rng), rng),
         sizes=(scale * SIZES[0], scale * largest),
         blendings=("poisson", "feathered"),
-        painted=_PAINTED,
+        painted=_PAINTED if len(material.lesions) < _FEW else _PAINTED / 3,
     )
     side = TILE * scale
     for _ in range(_TILES_A_PHOTO):
@@ -130,8 +132,18 @@ def _inside(box: Box, left: int, top: int, side: int, scale: int) -> Box | None:
 def main(arguments: list[str]) -> int:
     """Write the dataset that the arguments name; return the exit code."""
     out = Path(arguments[0])
-    boxes = arguments[1] if len(arguments) > 1 else "-"
-    material = Material() if boxes == "-" else read_material(Path(boxes), "train")
+    boxes, ham = (arguments[n] if len(arguments) > n else "-" for n in (1, 4))
+    held: Collection[str] = ()
+    if "-" not in (boxes, ham):  # what judges or chooses teaches by no other name
+        held = copies_of_lesions(Path(boxes), Path(ham), ("test", "val"))
+    material = joined(
+        Material() if boxes == "-" else read_material(Path(boxes), "train", held),
+        Material() if ham == "-" else read_outlined(Path(ham), "train"),
+    )
+    print(
+        f"{len(material.lesions)} cut-outs, {len(material.skins)} patches of skin; {len(held)} "
+        "pictures of held-out lesions left out"
+    )
     tiles = int(arguments[2]) if len(arguments) > 2 else 3000
     seed = int(arguments[3]) if len(arguments) > 3 else 0
     records = write_training_set(out, material, tiles, seed)

@@ -13,7 +13,6 @@ from skindx.api.model import Model
 from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
 from skindx.data.loader.load import work_ahead
-from skindx.diagnosis.diagnose import needed_side
 from skindx.diagnosis.photo_checks import open_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx_bench.harness.result import Result, median, ratio
@@ -52,7 +51,7 @@ def run(settings: Config) -> Result:
     model = Model(predictor)
 
     def networks() -> None:
-        needed = needed_side(predictor)
+        needed = predictor.needs.side
         opening = work_ahead(
             lambda data: open_photo(data, needed=needed).pixels_HWC,
             photos,

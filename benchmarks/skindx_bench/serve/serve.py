@@ -160,17 +160,17 @@ REST = "the rest"
 
 def _parts(predictor: Predictor) -> dict[str, tuple[tuple[Any, str], ...]]:
     """Return, for each stage, the functions that do it, as (where they are looked up, name)."""
-    from skindx.diagnosis import diagnose, heat_maps, photo_checks
+    from skindx.diagnosis import diagnose, photo_checks, record_assembly
 
     return {
         "decode and scale the photo": ((photo_checks, "open_photo"),),
         "gates of light, skin and blur": ((photo_checks, "inspect"),),
         "networks": ((type(predictor.ensemble), "predict_with_features"),),
         "detector": ((type(predictor.detector), "detect"),),
-        "heat map": ((heat_maps, "heat_maps"), (heat_maps, "heat_png")),
-        "similar cases": ((diagnose, "similar_cases"),),
-        "text of the answer": ((diagnose, "conclude"), (diagnose, "assemble")),
-        "photo for the page": ((diagnose, "view_jpeg"),),
+        "heat map": ((record_assembly, "heat_maps"), (record_assembly, "heat_png")),
+        "similar cases": ((record_assembly, "similar_cases"),),
+        "text of the answer": ((diagnose, "conclude_case"), (diagnose, "assemble")),
+        "photo for the page": ((record_assembly, "small_jpeg"),),
     }
 
 

@@ -160,7 +160,7 @@ def take_over(folds: Sequence[FoldOf], training: TrainSettings, settings: Config
     for own in folds:
         for home in settings.imports:
             if not home.is_dir():
-                raise UserError(f"{home} is no run; name folders of `skindx train --out`.")
+                raise UserError(f"{home} is not a run; give folders of `skindx train --out`.")
             index = member_folder(home, own.settings.name) / "member.json"
             if index.is_file() and not own.file(settings.kept).exists():
                 made = read_json(index, finite=False).get(MADE_FROM)

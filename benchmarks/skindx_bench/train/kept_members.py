@@ -42,7 +42,9 @@ def keep_members(run: Path, to: Path, names: Iterable[str] = ()) -> list[Path]:
     run, without finished members, for an unknown name, and where another training is kept.
     """
     if not (run / SETTINGS).is_file():
-        raise UserError(f"{run} is no run (it has no {SETTINGS}); name a folder of `skindx train`.")
+        raise UserError(
+            f"{run} is not a run (it has no {SETTINGS}); give a folder of `skindx train`."
+        )
     settings = TrainSettings.parse(read_yaml(run / SETTINGS), str(run / SETTINGS), expand=False)
     members = {member.name: member for member in settings.members}
     if unknown := sorted(set(names) - set(members)):

@@ -31,8 +31,8 @@ class ElasticRun(RunMethod):
         """Raise UserError for more ranks that are needed than are started."""
         if self._elastic.min_ranks > everywhere:
             raise UserError(
-                f"engine.elastic.min_ranks={self._elastic.min_ranks} is more than the {everywhere} "
-                "ranks that are started; lower it, or start more."
+                f"engine.elastic.min_ranks={self._elastic.min_ranks} is more than the "
+                f"{everywhere} started ranks; lower engine.elastic.min_ranks, or start more ranks."
             )
 
     def launch(self, run: Path, dataset: Path) -> bool:
@@ -60,8 +60,9 @@ def launch_ranks(settings: TrainSettings, run: Path, dataset: Path) -> None:
     assert isinstance(elastic, ElasticSettings)
     if engine.hostfile:
         raise UserError(
-            "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
-            "when one dies; start one torchrun on each node (docs/clusters/launch.md)."
+            "engine.elastic does not work with engine.hostfile, because the launcher of "
+            "DeepSpeed stops all ranks when one dies; start one torchrun on each node "
+            "(docs/clusters/launch.md)."
         )
     accelerator = resolve_accelerator(engine.accelerator)
     variables = child_environment(accelerator_variables(accelerator))

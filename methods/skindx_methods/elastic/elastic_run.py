@@ -230,8 +230,9 @@ def _in_group(
         held.lose()
         if held.failures > _MOST_FAILURES:
             raise JobError(
-                f"rank {slot} was in {held.failures} groups in a row that took no step ({error}); "
-                "check that the nodes reach each other, and engine.interface"
+                f"rank {slot} could not train a step in {held.failures} consecutive groups of "
+                f"ranks ({error}); check that the nodes can reach each other, or set "
+                "engine.interface"
             ) from None
     finally:
         regroup.leave()
@@ -267,8 +268,9 @@ def host_store(variables: MutableMapping[str, str]) -> Any:
         )
     except OSError as error:
         raise UserError(
-            f"the ranks of an elastic run cannot meet at {address}:{port} ({error.strerror}); set "
-            "MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or neither."
+            f"the ranks of an elastic run cannot connect at {address}:{port} ({error.strerror}); "
+            "set MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or "
+            "unset both."
         ) from None
     variables.update({"MASTER_PORT": str(port), ELASTIC: "1"})
     # Torch prints twenty lines of C++ for each connection to a rank that is gone.

@@ -28,29 +28,31 @@ class ElasticSettings(RankGroupSettings):
         """Raise ValueError for what cannot go on with other ranks than it began with."""
         if engine.zero:
             raise ValueError(
-                f"elastic needs the whole state on each rank, and zero={engine.zero} shares it "
-                "out; set zero=0, or leave elastic out"
+                "engine.elastic needs the whole state on each rank, but "
+                f"engine.zero={engine.zero} splits it; set engine.zero=0, or remove engine.elastic"
             )
         if engine.parallel.splits:
             raise ValueError(
-                "elastic needs the whole network on each rank, and parallel.kind="
-                f"{engine.parallel.kind} splits it; set parallel.kind=data, or leave elastic out"
+                "engine.elastic needs the whole network on each rank, but "
+                f"engine.parallel.kind={engine.parallel.kind} splits it; set "
+                "engine.parallel.kind=data, or remove engine.elastic"
             )
         if not engine.schedule_kind.together:
             raise ValueError(
-                f"elastic is for schedule=data: the workers of schedule={engine.schedule} train "
-                "apart, and others take over what a lost one held; leave elastic out"
+                "engine.elastic works only with engine.schedule=data, and "
+                f"engine.schedule={engine.schedule} already survives lost workers; remove "
+                "engine.elastic"
             )
         if self.silent_s > engine.timeout_s:
             raise ValueError(
-                f"elastic.silent_s={self.silent_s:g} is more than timeout_s="
-                f"{engine.timeout_s:g}, after which a collective fails; lower the first, or raise "
-                "the second"
+                f"elastic.silent_s={self.silent_s:g} must not be more than "
+                f"engine.timeout_s={engine.timeout_s:g}; lower elastic.silent_s, or raise "
+                "engine.timeout_s"
             )
         if isinstance(engine.ranks, int) and not engine.hostfile and self.min_ranks > engine.ranks:
             raise ValueError(
-                f"elastic.min_ranks={self.min_ranks} is more than ranks={engine.ranks}; set it to "
-                f"at most {engine.ranks}"
+                f"elastic.min_ranks={self.min_ranks} is more than engine.ranks={engine.ranks}; "
+                f"set elastic.min_ranks to at most {engine.ranks}"
             )
 
     def check_run(self, settings: Any) -> None:
@@ -58,14 +60,12 @@ class ElasticSettings(RankGroupSettings):
         if not settings.exchange.shrinks:
             kinds = ", ".join(name for name in EXCHANGES if EXCHANGES.load(name).shrinks)
             raise ValueError(
-                f"engine.elastic needs an exchange that goes on among fewer ranks ({kinds}), and "
-                f"exchange.kind={settings.exchange.kind} does not; take one of these, or leave "
-                "elastic out"
+                f"engine.elastic does not work with exchange.kind={settings.exchange.kind}; set "
+                f"exchange.kind to one of {kinds}, or remove engine.elastic"
             )
         for member in settings.members:
             if settings.recipe_of(member).preconditioner:
                 raise ValueError(
-                    f"member {member.name}: engine.elastic goes on among fewer ranks, and the "
-                    "factors of recipe.preconditioner are shared out over all; leave one of them "
-                    "out"
+                    f"member {member.name}: engine.elastic does not work with "
+                    "recipe.preconditioner; remove one of these two settings"
                 )

@@ -275,8 +275,8 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
                 local.load_state_dict([state for state in every if state is not None])
     except UnfitStateError as error:
         raise UserError(
-            f"{training.name}: what a living rank handed over is not of this training ({error}); "
-            "start this rank again with the same version and settings."
+            f"{training.name}: this rank received the state of another training ({error}); start "
+            "this rank again with the version and settings of the other ranks."
         ) from None
     # A lost rank takes its part of the epoch's loss along: that of the others stands for it.
     sums = mesh.gather(gives.local["loss"]["loss_sum"] if gives else 0.0)
@@ -331,8 +331,8 @@ def broadcast_state(state: State | None, source: int, mesh: Mesh) -> State:
             bad = name
     if bad:
         raise UserError(
-            f"rank {source} handed over {bad}, which is not finite; start the training again from "
-            "its last checkpoint."
+            f"rank {source} sent {bad} with invalid values (NaN or infinite); start the training "
+            "again from its last checkpoint."
         )
     return join(tensors, values)
 

@@ -142,9 +142,9 @@ class Membership:
         except _STORE_ERRORS as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise UserError(
-                f"rank {self.slot} cannot reach the store of the ranks at {host}:{port} "
-                f"({reason}); check that the process that starts the ranks runs, and that this "
-                "machine reaches it."
+                f"rank {self.slot} cannot connect to the store of the ranks at {host}:{port} "
+                f"({reason}); check that the process that starts the ranks is running, and that "
+                "this machine can reach it."
             ) from None
 
     def _local_address(self) -> str:
@@ -160,15 +160,15 @@ class Membership:
             theirs = json.loads(self.secret.opened(name, there))
         except ForeignError:
             raise UserError(
-                "the ranks at {}:{} have another secret than rank {} on {}: they are of another "
-                "run, or do not see the same folder of the run; give this one another MASTER_PORT, "
-                "or the same folder.".format(*self.address, self.slot, socket.gethostname())
+                "the ranks at {}:{} belong to another run than rank {} on {}, or do not "
+                "use the same run folder; set another MASTER_PORT for this run, or the same run "
+                "folder for all ranks.".format(*self.address, self.slot, socket.gethostname())
             ) from None
         if other := [name for name, value in identity.items() if theirs.get(name) != value]:
             raise UserError(
-                f"rank {self.slot} on {socket.gethostname()} does not fit the ranks in training: "
-                f"its {' and '.join(other)} differ from theirs; give it the same, and start it "
-                "again."
+                f"rank {self.slot} on {socket.gethostname()} cannot join the training, because "
+                f"its {' and '.join(other)} differ from the other ranks; start it again with the "
+                "same settings as the other ranks."
             )
 
     # What the threads do.

@@ -40,8 +40,9 @@ def deciding(code: int, notes: list[Note]) -> list[Note]:
     """
     if code == TOO_FEW:
         raise JobError(
-            "fewer ranks than engine.elastic.min_ranks were alive for engine.timeout_s; the last "
-            "checkpoint stands: see above why they died, and run the same command again"
+            "fewer ranks than engine.elastic.min_ranks were alive for engine.timeout_s; read "
+            "their errors above, then run the same command again, which continues from the last "
+            "checkpoint"
         )
     for ending in ("finished", "stopped"):
         if code == 0 and (result := [note for note in notes if note.ending == ending]):

@@ -57,12 +57,14 @@ class RunSecret:
         deadline = time.monotonic() + _WRITTEN_S
         while not _FORM.fullmatch(text := file.read_text(encoding="ascii", errors="replace")):
             if time.monotonic() > deadline:
-                raise UserError(f"{file} is no secret of a run; remove it, and start all ranks.")
+                raise UserError(
+                    f"{file} is not a secret of a run; delete this file, and start all ranks again."
+                )
             time.sleep(0.05)
         if file.stat().st_mode & 0o077:
             raise UserError(
-                f"{file} is the secret of this run, and other users of the machine may read or "
-                f"change it; remove it, and start all ranks again."
+                f"other users of this machine may read or change {file}, the secret of this run; "
+                "delete this file and start all ranks again."
             )
         return cls(text.strip())
 

@@ -41,13 +41,14 @@ class FactoredSettings(ExchangeSettings):
         """Raise ValueError for layers that it cannot watch, or a pass that it must not see."""
         if whole_layers:
             raise ValueError(
-                "exchange.kind=factored watches the layers of an eager network in fp32 or bf16; "
-                "set engine.compile=false and another engine.precision, or exchange.kind=fused"
+                "exchange.kind=factored works only with precision fp32 or bf16 and without "
+                "compile; set engine.compile=false and engine.precision accordingly, or "
+                "exchange.kind=fused"
             )
         if preconditioned:
             raise ValueError(
-                "exchange.kind=factored collects the gradients of one backward pass, and "
-                "recipe.preconditioner takes another one; set exchange.kind=fused"
+                "exchange.kind=factored does not work with recipe.preconditioner; set "
+                "exchange.kind=fused, or remove recipe.preconditioner"
             )
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:

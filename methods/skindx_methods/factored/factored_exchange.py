@@ -361,7 +361,7 @@ class Factored(Exchange):
             and pair[1] in kinds
             for name, pair in rows.items()
         ):
-            raise UnfitStateError("exchange/rows is no agreement on these layers")
+            raise UnfitStateError("exchange/rows does not fit the layers of this network")
         # The training may go on on other machines.
         agreed = rows if self._alike() else {}
         self._take({name: (most, kinds[kind]) for name, (most, kind) in agreed.items()})

@@ -146,8 +146,8 @@ class MembersSchedule(MemberSchedule):
         """Refuse weights that are shared with other ranks."""
         if engine.zero:
             raise ValueError(
-                f"schedule={engine.schedule} trains each member on one rank, which has no "
-                "other rank to share weights with; set zero=0"
+                f"engine.schedule={engine.schedule} trains each member on one rank, so ZeRO "
+                "cannot split its weights; set engine.zero=0"
             )
 
     def check_run(self, settings: "TrainSettings") -> None:
@@ -155,13 +155,14 @@ class MembersSchedule(MemberSchedule):
         schedule = settings.engine.schedule
         if not settings.exchange.by_engine:
             raise ValueError(
-                f"engine.schedule={schedule} trains each member on one rank at a time, which "
-                f"exchanges no gradients; leave out exchange.kind={settings.exchange.kind}"
+                f"engine.schedule={schedule} trains each member on one rank, which exchanges no "
+                f"gradients; remove exchange.kind={settings.exchange.kind}"
             )
         if frozen := [member.name for member in settings.members if member.trunk == "frozen"]:
             raise ValueError(
-                f"heads on a frozen trunk ({', '.join(frozen)}) are trained together, not by "
-                f"engine.schedule={schedule}; train them in a run of their own"
+                f"engine.schedule={schedule} cannot train heads on a frozen trunk "
+                f"({', '.join(frozen)}); train these members in a separate run with "
+                "engine.schedule=data"
             )
 
 
@@ -175,8 +176,9 @@ class HopSchedule(MembersSchedule):
         super().check_run(settings)
         if settings.detector and not settings.detector.from_run:
             raise ValueError(
-                "engine.schedule=hop moves members between partitions, and a detector needs all "
-                "images; train it in a run of its own and take it by detector.from"
+                "engine.schedule=hop gives each worker only a part of the images, but a detector "
+                "needs all; train the detector in a separate run and name that run in "
+                "detector.from"
             )
 
 

@@ -214,8 +214,9 @@ class Visitor:
         )
         if keeper.resume() is None:
             raise UserError(
-                f"the state of member {unit.member} in {folder} is damaged or gone; remove "
-                f"{folder.parent.parent} to train the members that are not finished again."
+                f"the state of member {unit.member} in {folder} is damaged or missing; delete "
+                f"{folder.parent.parent} and run the same command again, which trains unfinished "
+                "members from the beginning."
             )
         position = training.position
         if position.epoch < unit.epoch:
@@ -229,8 +230,8 @@ class Visitor:
         if not keeper.save(At(training.position.epoch, training.position.step)):
             self._stop_if_requested()  # another worker may have cleared what this one has lost
             raise UserError(
-                f"{folder.parent} cannot be written: {'; '.join(problems)}; make room on the disk "
-                "and run the same command again."
+                f"{folder.parent} cannot be written: {'; '.join(problems)}; free some space on "
+                "the disk and run the same command again."
             )
 
     def _save_evaluated(self, training: Training[Any], folder: Path) -> None:
@@ -251,8 +252,9 @@ class Visitor:
         file = self.states.fetch(unit.member, answer["state"]) / EVALUATED
         if not file.is_file() or sha256_file(file) != answer["evaluated"]:
             raise UserError(
-                f"the weights of member {unit.member} in {file} are damaged or gone; remove "
-                f"{file.parent.parent.parent} to train the members that are not finished again."
+                f"the weights of member {unit.member} in {file} are damaged or missing; delete "
+                f"{file.parent.parent.parent} and run the same command again, which trains "
+                "unfinished members from the beginning."
             )
         state = load_tensors(file)
         predicted = self._predict(job, unit, state)
@@ -277,7 +279,7 @@ class Visitor:
             row = close_epoch(job, self.mesh, finished, trained, history)
         except DivergedError as error:
             raise UserError(
-                f"{unit.member} diverged: its {error} are no longer finite after epoch "
+                f"{unit.member} diverged: its {error} are not finite after epoch "
                 f"{unit.epoch + 1}; {WHAT_TO_TRY}."
             ) from None
         return {"state": name, "row": row}

@@ -72,7 +72,8 @@ def check_partitions(records: Sequence[Record], settings: TrainSettings, count: 
         if batch > least:
             raise UserError(
                 f"member {member.name}: recipe.batch={batch} is more than the {least} training "
-                f"images of the smallest of {count} partitions; lower it, or engine.partitions."
+                f"images in the smallest of {count} partitions; lower recipe.batch or "
+                "engine.partitions."
             )
 
 

@@ -166,9 +166,9 @@ def raise_problems(tasks: Sequence[TaskState]) -> None:
     if aside := [task for task in tasks if task.state == ASIDE]:
         names = "; ".join(Unit.of(task.key).words for task in aside)
         raise JobError(
-            f"{names}: {MOST_LOSSES} workers died of it, one after the other (out of memory is the "
-            "most common reason), so it was set aside; the other members went on. Run the same "
-            "command again to try once more"
+            f"{names}: {MOST_LOSSES} workers were killed during this work, most often because "
+            "memory ran out; the other members are trained. Free some memory and run the same "
+            "command again to retry"
         )
 
 
@@ -235,9 +235,9 @@ def check_memory(
         there = free_memory() // workers
     if needed > there:
         raise UserError(
-            f"member {member.name}: {member.model} takes {needed / 1e9:.1f} GB in training without "
-            f"its activations, and each of {workers} workers has {there / 1e9:.1f} GB; set "
-            "engine.ranks lower, or choose a smaller model."
+            f"member {member.name}: {member.model} needs {needed / 1000000000.0:.1f} GB for "
+            f"training, but each of {workers} workers has only {there / 1000000000.0:.1f} GB; "
+            "lower engine.ranks, or choose a smaller model."
         )
 
 
@@ -262,7 +262,10 @@ def schedule(
             select(QUEUES.c.scheduler_note).where(QUEUES.c.queue == queue.name)
         ).scalar()
     if not taken:
-        raise UserError(f"another training schedules this run ({other}); wait for it, or end it.")
+        raise UserError(
+            f"another training is already running on this run ({other}); wait until it ends, or "
+            "stop it."
+        )
     return token
 
 

@@ -207,7 +207,7 @@ def load_kfac_state(
     """Undo `kfac_state`. Raises UnfitStateError for a state of other layers."""
     check_like({key: value for key, value in state.items() if key == "steps"}, {"steps": 0}, "kfac")
     if state["steps"] < 0:
-        raise UnfitStateError("kfac counts below zero")
+        raise UnfitStateError("a number of kfac is below zero")
     averages: dict[Key, Tensor] = {}
     for key, value in _walk(state, "factors", shapes):
         check_like(value, torch.empty(shapes[key], device="meta"), f"kfac/factors/{key[0]}")
@@ -233,7 +233,7 @@ def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
     ]
     for key, _ in result:
         if key not in shapes:
-            raise UnfitStateError(f"kfac has {part} of {key[0]}, which it must not have")
+            raise UnfitStateError(f"kfac has {part} of {key[0]}, which this rank must not have")
     return result
 
 

@@ -66,11 +66,12 @@ class KfacSettings(PreconditionerSettings):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if list(self.damping_epochs) != sorted(set(self.damping_epochs)):
-            raise ValueError("give each epoch of damping_epochs once, in ascending order")
+            raise ValueError("damping_epochs must have different epochs in ascending order")
         if self.inverses_every % self.factors_every:
             raise ValueError(
                 f"inverses_every={self.inverses_every} must be a multiple of "
-                f"factors_every={self.factors_every}: between two factors nothing new is decomposed"
+                f"factors_every={self.factors_every}, because inverses change only with new "
+                "factors"
             )
         return self
 
@@ -94,27 +95,28 @@ class KfacSettings(PreconditionerSettings):
         what = f"member {member}: preconditioner.kind={self.kind}"
         if engine.zero:
             raise ValueError(
-                f"{what} works on whole gradients, which ZeRO shares out; set engine.zero=0, or "
-                "leave preconditioner out"
+                f"{what} needs whole gradients, which ZeRO does not keep; set engine.zero=0, or "
+                "remove recipe.preconditioner"
             )
         if engine.precision == "fp16":
             raise ValueError(
-                f"{what} needs gradients as they are, and fp16 scales them; set "
-                "engine.precision=bf16"
+                f"{what} does not work with the scaled gradients of fp16; set engine.precision=bf16"
             )
         for name in ("compile", "activation_checkpointing"):
             if getattr(engine, name):
                 raise ValueError(
-                    f"{what} watches each layer, which engine.{name} hides; set engine.{name}=false"
+                    f"{what} needs to observe each layer, which engine.{name} prevents; set "
+                    f"engine.{name}=false"
                 )
         if engine.schedule_kind.partitioned:
             raise ValueError(
-                f"{what} would make hopping members several times larger; set "
-                "engine.schedule=data or members"
+                f"{what} would make members several times larger, which engine.schedule=hop sends "
+                "between workers; set engine.schedule=data or members"
             )
         if trunk != "trained":
             raise ValueError(
-                f"{what} needs trunk=trained, and it is {trunk}; leave preconditioner out"
+                f"{what} needs trunk=trained, but the member has trunk={trunk}; remove "
+                "recipe.preconditioner"
             )
 
     def fingerprint_fields(self) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class LocalSettings(ExchangeSettings):
     def _overlaps_one_round(self) -> Self:
         if self.overlap >= self.steps:
             raise ValueError(
-                f"overlap={self.overlap} must be less than steps={self.steps}, for a round's "
-                "message is taken in before the next one goes"
+                f"exchange.overlap={self.overlap} must be less than exchange.steps={self.steps}; "
+                "lower exchange.overlap"
             )
         return self
 
@@ -70,8 +70,8 @@ class LocalSettings(ExchangeSettings):
         """Raise ValueError for K-FAC, whose factors are sums over all ranks."""
         if preconditioned:
             raise ValueError(
-                "exchange.kind=local lets ranks train apart, and recipe.preconditioner sums over "
-                "all ranks in each step; leave one of them out"
+                "exchange.kind=local does not exchange in each step, but recipe.preconditioner "
+                "needs this; remove one of these two settings"
             )
 
     def check_engine(self, engine: Any) -> None:
@@ -79,19 +79,19 @@ class LocalSettings(ExchangeSettings):
         apart = f"exchange.kind={self.kind} lets ranks train apart, and"
         if setting := engine.lockstep:
             raise ValueError(
-                f"{apart} {setting} needs all of them in each step; leave one of them out"
+                f"{apart} {setting} needs all ranks in each step; remove one of these two settings"
             )
         if engine.parallel.splits:
             raise ValueError(
-                f"{apart} engine.parallel.kind={engine.parallel.kind} splits layers over them; "
-                "leave one of them out"
+                f"{apart} engine.parallel.kind={engine.parallel.kind} splits layers over the "
+                "ranks; remove one of these two settings"
             )
 
     def check_epoch(self, name: str, steps: int) -> None:
         """Raise UserError for a round that no epoch reaches the end of."""
         if self.steps > steps:
             raise UserError(
-                f"{name}: exchange.steps={self.steps} is longer than its epoch of {steps} steps; "
+                f"{name}: exchange.steps={self.steps} is more than the {steps} steps of an epoch; "
                 f"set exchange.steps to at most {steps}."
             )
 

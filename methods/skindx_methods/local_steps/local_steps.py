@@ -73,8 +73,9 @@ class LocalSteps(Exchange):
         for rank, other in enumerate(others, start=1):
             if not other.equal(first):
                 raise UserError(
-                    f"exchange.kind=local: rank {rank} trains another network or exchanges by "
-                    "other settings than rank 0; start all ranks with the same settings and code."
+                    f"exchange.kind=local: rank {rank} trains another network or has other "
+                    "exchange settings than rank 0; start all ranks with the same settings and "
+                    "code."
                 )
 
     def launch(self, group: int) -> None:
@@ -329,7 +330,7 @@ class LocalSteps(Exchange):
         counts = {name: first[name] for name in (TAKEN, "round") if name in first}
         for name, count in ({TAKEN: None} | counts).items():
             if type(count) is not int or count < 0:
-                raise UnfitStateError(f"exchange/{name} is no number of steps")
+                raise UnfitStateError(f"exchange/{name} is not a number of steps")
         alike = {"anchor": self._anchor_M}
         if self._velocity_M is not None:
             alike["velocity"] = self._velocity_M

@@ -128,13 +128,15 @@ class Cluster(Settings):
     @model_validator(mode="after")
     def _something_known(self) -> Self:
         if self.ranks > MOST_RANKS:
-            raise ValueError(f"{self.ranks} ranks are more than the {MOST_RANKS} of a plan")
+            raise ValueError(
+                f"{self.ranks} ranks are more than the limit of {MOST_RANKS} ranks of a plan"
+            )
         if self.nodes * self.ranks_per_node > 1 and not self.collectives:
             wanted = self.links.between if self.nodes > 1 else self.links.inside
             if wanted is None:
                 missing = "links.between" if self.nodes > 1 else "links.inside"
                 raise ValueError(
-                    f"nothing says what its network takes; give {missing} (alpha_s, "
+                    f"the cluster file has no measured network; add {missing} (alpha_s, "
                     "beta_s_per_byte) or collectives, or run `skindx bench network`"
                 )
         return self
@@ -267,8 +269,8 @@ class ClusterNetwork:
             return Cost(0.0, 0.0)
         if not self._known:
             raise UserError(
-                f"{self.cluster.name} says nothing of the link between nodes; add links.between, "
-                "or an all_reduce among its collectives."
+                f"the cluster file {self.cluster.name} has no link between nodes; add "
+                "links.between, or an all_reduce in collectives."
             )
         return _one_step(self._known)
 
@@ -282,7 +284,8 @@ class ClusterNetwork:
             return Cost(0.0, 0.0)
         if self.nodes > 1 or not self._known:
             raise UserError(
-                f"{self.cluster.name} says nothing of ranks that share a node; add links.inside."
+                f"the cluster file {self.cluster.name} has no link between the ranks of one node; "
+                "add links.inside."
             )
         return _one_step(self._known)
 

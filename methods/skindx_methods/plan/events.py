@@ -130,7 +130,9 @@ class _Run:
             stuck = [
                 task.name for task, end_s in zip(self.tasks, self.end_s, strict=True) if end_s < 0
             ]
-            raise ValueError(f"{', '.join(stuck[:3])} wait for one another; a graph has no cycle.")
+            raise ValueError(
+                f"{', '.join(stuck[:3])} wait for each other, but a graph must not have a cycle."
+            )
         return [Span(*times) for times in zip(self.begin_s, self.end_s, strict=True)]
 
     def _start(self, now_s: float, state: _State) -> None:

@@ -156,17 +156,17 @@ def _on_ranks(work: _Work) -> tuple[Profile, int]:
 def _answer(pipe: Connection) -> tuple[dict[str, Any], int]:
     try:
         if not pipe.poll(_LIMIT_S):
-            raise JobError(f"a rank that measures gave no answer in {_LIMIT_S:g} s")
+            raise JobError(f"a measuring rank did not answer within {_LIMIT_S:g} s")
         worked, value = json.loads(pipe.recv_bytes())
     except EOFError:
         raise JobError(
-            "a rank that measures was killed (out of memory is the most common reason); lower "
-            "recipe.batch or --ranks"
+            "a measuring rank was killed, most often because memory ran out; lower recipe.batch "
+            "or --ranks"
         ) from None
     if worked == "refused":
         raise UserError(value)
     if worked != "measured":
-        raise JobError(f"a rank that measures failed:\n{value}")
+        raise JobError(f"a measuring rank failed:\n{value}")
     profile, base = value
     return profile, base
 

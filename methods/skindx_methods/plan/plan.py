@@ -15,6 +15,7 @@ from skindx.core.text import seconds
 from skindx_methods.plan.choices import Choice, PlannedMember, Workload
 from skindx_methods.plan.cluster import Cluster, ClusterNetwork, Link, Links
 from skindx_methods.plan.estimate import Estimate, Machine, PlanOutcome, estimate, memory_of
+from skindx_methods.plan.interval import is_surely_slower
 from skindx_methods.plan.profiles import Profiles, trace_of
 from skindx_methods.plan.search import PlanLimits, SearchResult, search
 
@@ -229,6 +230,14 @@ def _notes(
         notes.append("The times of the network were given by hand; they were not measured here.")
     if profiles.source != "measured":
         notes.append("Computing times are another program's, as they stand in the trace.")
+    elif profiles.device == "cpu":
+        notes.append("The trace is of a processor, so the times of a step hold for no GPU.")
+    together = result.chosen.choice.ranks_per_node
+    if profiles.source == "measured" and profiles.ranks == 1 < together:
+        notes.append(
+            f"The trace is of one rank alone, and {together} ranks of a node share its memory and "
+            f"cores; measure again with --ranks {together}."
+        )
     if not result.chosen.first.schedule.measured and result.chosen.choice.ranks > 1:
         notes.append(
             "The chosen exchange was not measured among so many ranks: it is derived from links."
@@ -260,10 +269,11 @@ def _of_limits(result: SearchResult, limits: PlanLimits) -> list[str]:
             notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
     best = result.every[0]
     kept_back = best.choice.strategy.lossy and not (limits.lossy or limits.strategy)
-    if kept_back and best.score_s < result.chosen.score_s:
+    ratio = result.chosen.score_s / max(best.score_s, 1e-12)
+    if kept_back and is_surely_slower(result.chosen, best, ratio):
         notes.append(
             f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
-            f"({percent(result.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
+            f"({percent(ratio - 1, signed=True)}), but it changes "
             "the gradient; --lossy lets it be chosen."
         )
     return notes
@@ -284,8 +294,8 @@ def _overlap(result: SearchResult, limits: PlanLimits) -> list[str]:
     )
     return [
         f"{best.choice.label} on {best.choice.ranks} rank{'s' * (best.choice.ranks > 1)} is "
-        f"predicted to {gain}, but the intervals overlap: the plan with the fewest "
-        "settings that differ from the defaults is taken."
+        f"predicted to {gain}, which is within what the prediction can be wrong by: the plan "
+        "with the fewest settings that differ from the defaults is taken."
     ]
 
 
@@ -328,8 +338,8 @@ def preset(words: str) -> Cluster:
     names = (*BETWEEN, *INSIDE)
     if not match or match["network"] not in names or match["inside"] not in (None, *INSIDE):
         raise UserError(
-            f"{words[:80]!r} is no file and no preset; give a cluster.yaml, or {FORM}. Networks: "
-            f"{', '.join(BETWEEN)}; inside a node: {', '.join(INSIDE)}."
+            f"{words[:80]!r} is neither a file nor a preset; give --cluster a cluster.yaml, or "
+            f"{FORM}. Networks: {', '.join(BETWEEN)}; inside a node: {', '.join(INSIDE)}."
         )
     network = match["network"]
     nodes, ranks = int(match["nodes"] or 1), int(match["ranks"] or 1)
@@ -338,7 +348,7 @@ def preset(words: str) -> Cluster:
     else:
         inside = INSIDE[match["inside"] or "memory"]
     if nodes < 1 or ranks < 1:
-        raise UserError(f"{words!r} has no ranks; a cluster needs one node of one rank or more.")
+        raise UserError(f"{words!r} has no ranks; give --cluster at least one node and one rank.")
     gpus = match["inside"] in ("nvlink", "pcie") or network in ("nvlink", "pcie")
     made = {
         "name": words.lower(),
@@ -373,9 +383,9 @@ def plan_of_trace(request: PlanRequest) -> Plan:
     """Price a step of a trace's first network; each rank has its batch. Raises UserError."""
     if request.trace is None or request.cluster is None:
         raise UserError(
-            "a plan needs CONFIG and DATA, or --trace and --cluster: give `skindx plan make CONFIG "
-            "DATA`, or the file of `skindx plan measure` as --trace and a preset such as 10gbe:8 "
-            "(or the file of `skindx bench network`) as --cluster."
+            "a plan needs CONFIG and DATA, or --trace and --cluster; run `skindx plan make "
+            "CONFIG DATA`, or give --trace the file of `skindx plan measure` and --cluster a "
+            "preset such as 10gbe:8 or the file of `skindx bench network`."
         )
     machine = machine_of(Profiles.read(request.trace), read_cluster(request.cluster), request)
     profile = machine.profiles.networks[0]
@@ -424,8 +434,8 @@ def only_ranks(cluster: Cluster, nodes: int, ranks_per_node: int) -> Cluster:
     """Return a part of a cluster. Raises UserError for more than there is."""
     if nodes > cluster.nodes or ranks_per_node > cluster.ranks_per_node:
         raise UserError(
-            f"a plan for {nodes} nodes of {ranks_per_node} ranks asks for more than {cluster.name} "
-            f"has ({cluster.nodes} nodes of {cluster.ranks_per_node}); lower --nodes or "
+            f"--nodes {nodes} with --ranks-per-node {ranks_per_node} is more than {cluster.name} "
+            f"has ({cluster.nodes} nodes of {cluster.ranks_per_node} ranks); lower --nodes or "
             "--ranks-per-node, or change the cluster file."
         )
     return cluster.model_copy(update={"nodes": nodes, "ranks_per_node": ranks_per_node})

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from skindx import __version__
 from skindx.core.text import counted, seconds, size
+from skindx_methods.plan.choices import Choice
 from skindx_methods.plan.estimate import Estimate, PlanOutcome
 from skindx_methods.plan.interval import bounds_s, half_width, width_of_all
 from skindx_methods.plan.plan import Plan, percent
@@ -25,7 +26,7 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
     where = f"{counted(choice.nodes, 'node')}, {per_node}"
     rows = [
         ("plan", f"{choice.label} on {where}"),
-        ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
+        ("batch", f"{first.choice.batch} images a step, {_of_a_rank(first.choice)}"),
         ("a step", within(first.step_s, half_width(first))),
         (
             "images a second",
@@ -57,6 +58,12 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
+def _of_a_rank(choice: Choice) -> str:
+    if choice.accumulate > 1:
+        return f"{choice.piece} of them on each rank at once, in {choice.accumulate} pieces"
+    return f"{choice.piece} of them on each rank"
+
+
 def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the headings and the rows of the choices that were looked at, the best first."""
     whole = bool(plan.chosen.seconds)
@@ -86,7 +93,7 @@ def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
             ("changes the gradient", outcome.choice.strategy.lossy),
             ("as given", outcome.as_given),
             ("chosen", outcome is plan.chosen),
-            ("the intervals overlap", outcome is plan.search_result.fastest is not plan.chosen),
+            ("not surely faster", outcome is plan.search_result.fastest is not plan.chosen),
         )
         if holds
     ]

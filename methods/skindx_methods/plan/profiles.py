@@ -62,8 +62,8 @@ class Profiles(Settings):
         raw = parse_json(read_trace_file(path), str(path))
         if raw.get("format", FORMAT) != FORMAT:
             raise UserError(
-                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
-                "measure again with `skindx plan measure`."
+                f"{path} has format {str(raw['format'])[:40]!r}, but this version reads {FORMAT}; "
+                "measure a new trace with `skindx plan measure`."
             )
         left: list[object] = [raw]
         while left:
@@ -84,7 +84,10 @@ def read_trace_file(path: Path) -> bytes:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except (OSError, RuntimeError) as error:  # a long name, a link that leads to itself
-        raise UserError(f"{str(path)[:200]} cannot be read ({str(error)[:200]}).") from None
+        raise UserError(
+            f"the trace {str(path)[:200]} cannot be read ({str(error)[:200]}); measure a new one "
+            "with `skindx plan measure`."
+        ) from None
     return read_plain(plain, MOST_FILE)
 
 
@@ -124,7 +127,7 @@ def trace_of(profile: Profile, *, scale: float = 1.0) -> Trace:
                 seconds.append(waiting_s)
                 waiting_s = 0.0
     if not names:
-        raise UserError(f"{profile.name} has no parameters; there is nothing to train.")
+        raise UserError(f"{profile.name} has no parameters to train; use another network.")
     raw = {
         "names": names,
         "sizes_bytes": sizes,
@@ -147,7 +150,7 @@ def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
     seconds: float | None = getattr(layer, key)
     if seconds is None:
         raise UserError(
-            f"layer {layer.name} of {profile.name} was never timed ({key} is null); measure it "
-            "with `skindx plan measure`, or put a time in."
+            f"the layer {layer.name} of {profile.name} has no measured time ({key} is null); "
+            "measure it with `skindx plan measure`, or write a time into the trace."
         )
     return seconds

@@ -105,18 +105,19 @@ def read_fragment(path: Path) -> tuple[dict[str, Any], Predicted]:
     predicted = raw.pop(KEY, None)
     if not isinstance(predicted, dict):
         raise UserError(
-            f"{path} is no plan (it has no key {KEY!r}); `skindx plan make --write` makes one."
+            f"{path} is not a plan, because the key {KEY!r} is missing; make a plan with `skindx "
+            "plan make --write`."
         )
     if predicted.get("format") != FORMAT:
         raise UserError(
-            f"{path} has format {predicted.get('format')!r}, and this version reads {FORMAT}; make "
-            "the plan again."
+            f"{path} has format {predicted.get('format')!r}, but this version reads {FORMAT}; "
+            "make the plan again with `skindx plan make`."
         )
     result = Predicted.parse(predicted, origin=str(path), expand=False)
     if result.version != __version__:
         raise UserError(
-            f"{path} was made by skindx {result.version}, and this is {__version__}; make the plan "
-            "again with `skindx plan make`."
+            f"{path} was made by skindx {result.version}, but this is skindx {__version__}; make "
+            "the plan again with `skindx plan make`."
         )
     return raw, result
 
@@ -201,7 +202,10 @@ def compare(predicted: Predicted, happened: Sequence[Happened]) -> list[Compared
         Compared(known[outcome.name], outcome) for outcome in happened if outcome.name in known
     ]
     if not pairs:
-        raise UserError("no member of the plan has finished an epoch yet; nothing can be compared.")
+        raise UserError(
+            "no member of the plan has finished an epoch, so nothing can be compared; wait for "
+            "the first epoch of a member."
+        )
     return pairs
 
 
@@ -222,8 +226,9 @@ def learnt(cluster: Cluster, pairs: Sequence[Compared]) -> Cluster:
         factor = 1 + over / max(share, 1e-12)
         if not 1 / MOST <= factor <= MOST:
             raise UserError(
-                f"member {pair.predicted.name} took {factor:.2g} times what was predicted of its "
-                f"{part}; something else was at work there, so nothing is learnt from it."
+                f"the {part} of member {pair.predicted.name} took {factor:.2g} times the "
+                "predicted time, so other programs were probably running and the correction "
+                "would be wrong; train this member again on an idle machine."
             )
         factors.setdefault(part, []).append(factor)
     corrections = dict(cluster.corrections)

@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.data.loader.batches import steps_of
 from skindx_methods.plan.choices import Choice, Exchanging, Workload
 from skindx_methods.plan.estimate import Estimate, Machine, PlanOutcome, estimate, outcome
-from skindx_methods.plan.interval import width_of_all
+from skindx_methods.plan.interval import is_surely_slower
 from skindx_methods.plan.strategy_kinds import Hopping, SideBySide, searched, strategy_of
 
 PAPER = (
@@ -66,7 +66,9 @@ class PlanLimits:
         """Raise UserError for hours or money that are no sum."""
         for name, value in (("hours", self.hours), ("money", self.money)):
             if value is not None and not 0 < value <= _MOST:
-                raise UserError(f"--{name} {value} is no number above 0 and up to {_MOST:g}.")
+                raise UserError(
+                    f"--{name} is {value}, but must be a number above 0 and at most {_MOST:g}."
+                )
 
 
 def search(
@@ -74,7 +76,7 @@ def search(
 ) -> SearchResult:
     """Price every choice and return the best; never one that is slower than `given`.
 
-    Of those whose 90 % intervals overlap the best one's, it is the one with the fewest settings
+    Of those that are not surely slower than the best one, it is the one with the fewest settings
     that differ from the defaults.
 
     Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
@@ -104,8 +106,9 @@ def search(
         result = [outcome for outcome in result if not outcome.beyond]
         if not result:
             raise UserError(
-                f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
-                "--extrapolate for a figure with a wider interval."
+                f"the plan needs values that were not measured: {'; '.join(beyond)}. Measure them "
+                "with `skindx plan measure`, or add --extrapolate for an estimate with a wider "
+                "interval."
             )
     result.sort(key=_seconds)
     chosen, fastest = _best(result, limits, as_given)
@@ -182,16 +185,21 @@ def _simplest(
 ) -> PlanOutcome:
     """Return the choice with the fewest changed settings that may be as good as the best.
 
-    It may be where the 90 % intervals overlap: then nothing says that the other settings help. None
-    is slower than the settings as they were given, or than the best with the defaults.
+    It may be where the 90 % interval of their ratio holds 1: then nothing says that the other
+    settings help. One that leaves the gradient as it is goes first. None is slower than the
+    settings as they were given, or than the best with the defaults.
     """
     best = min(allowed, key=cost_of)
     known = [given] if given in allowed else []
     known += [one for one in allowed if not one.changed]
     most = min((cost_of(one) for one in known if one), default=math.inf)
-    high = cost_of(best) * (1 + width_of_all(best))
-    for one in sorted(allowed, key=lambda one: (one.changed, cost_of(one), not one.as_given)):
-        if cost_of(one) <= most * (1 + 1e-9) and cost_of(one) / (1 + width_of_all(one)) <= high:
+
+    def simpler(one: PlanOutcome) -> tuple[bool, int, float, bool]:
+        return one.choice.strategy.lossy, one.changed, cost_of(one), not one.as_given
+
+    for one in sorted(allowed, key=simpler):
+        ratio = cost_of(one) / max(cost_of(best), 1e-12)
+        if cost_of(one) <= most * (1 + 1e-9) and not is_surely_slower(one, best, ratio):
             return one
     return best
 

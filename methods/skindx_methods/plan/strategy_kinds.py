@@ -188,7 +188,7 @@ def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy
         if name == kind or name in settings.also:
             given = settings.parse(dict(options or {}), f"strategy {name}", expand=False)
             return Exchanging(given, name)
-    raise UserError(f"there is no strategy {name!r}; valid: {', '.join(strategy_names())}.")
+    raise UserError(f"there is no strategy {name!r}; choose one of {', '.join(strategy_names())}.")
 
 
 def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:

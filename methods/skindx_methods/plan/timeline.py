@@ -74,8 +74,7 @@ def lay_beside(path: Path, measured: Sequence[Path]) -> None:
 def _events(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise UserError(
-            f"{path} does not exist; `skindx plan make --timeline {path}` writes the predicted "
-            "step that real ones are laid beside."
+            f"the timeline {path} does not exist; run `skindx plan make --timeline {path}` first."
         )
     raw = read_json(path, 64 * MEGABYTE)
     events = raw.get("traceEvents") if isinstance(raw, dict) else None
@@ -83,6 +82,6 @@ def _events(path: Path) -> list[dict[str, Any]]:
         isinstance(event, dict) and isinstance(event.get("pid"), int) for event in events
     ):
         raise UserError(
-            f"{path} is no timeline of a step; `skindx plan make --timeline` makes one."
+            f"{path} is not a timeline of a step; make one with `skindx plan make --timeline`."
         )
     return events

@@ -135,8 +135,8 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
         return min(fitting, key=lambda profile: abs(profile.batch - rank_batch))
     timed = ", ".join(_described(network) for network in profiles.networks[:_NAMED])
     raise UserError(
-        f"member {member.name} is {_words(member.model, size, precision, variant)}, which was "
-        f"never timed; the trace has {timed}: measure this config with `skindx plan measure`."
+        f"member {member.name} is {_words(member.model, size, precision, variant)}, but the trace "
+        f"has only times of {timed}; measure this config with `skindx plan measure`."
     )
 
 
@@ -214,20 +214,20 @@ def settings_with_plan(
     digest = sha256_file(dataset / MANIFEST)
     if predicted.dataset and predicted.dataset != digest:
         raise UserError(
-            f"{plan} is a plan of another dataset than {dataset}; make one of this dataset, or "
-            "train without --plan."
+            f"{plan} was made for another dataset than {dataset}; make a plan for this dataset, "
+            "or train without --plan."
         )
     names = {member.name for member in settings.members}
     if missing := [member.name for member in predicted.members if member.name not in names]:
         raise UserError(
-            f"{plan} plans a member {missing[0]}, which the settings do not have; make the plan "
-            "of these settings."
+            f"{plan} has the member {missing[0]}, but the settings do not; make a new plan with "
+            "these settings."
         )
     if predicted.nodes == 1 and not settings.engine.hostfile:
         resolve_ranks(settings.engine)
     if predicted.nodes > 1 and not settings.engine.hostfile and not _started_by_launcher():
         raise UserError(
-            f"{plan} is for {predicted.nodes} nodes, and nothing says where they are; set "
+            f"{plan} is for {predicted.nodes} nodes, but no setting names them; set "
             "engine.hostfile, or start the ranks with torchrun or Slurm."
         )
     return settings, predicted
@@ -258,8 +258,8 @@ def read_kept(run: Path) -> Predicted:
     file = run / PLANNED
     if not file.exists():
         raise UserError(
-            f"{run} has no {PLANNED}: it was not trained by a plan; `skindx train --plan` keeps "
-            "one."
+            f"{run} has no {PLANNED}, so it was not trained with a plan; give a run of `skindx "
+            "train --plan`."
         )
     return Predicted.parse(read_json(file, 16 * MEGABYTE), origin=str(file), expand=False)
 
@@ -270,8 +270,8 @@ def recorded_steps(run: Path) -> list[Path]:
     result = [file for name in names if (file := timeline_file(run, name)).is_file()]
     if not result:
         raise UserError(
-            f"{run} has no recorded step: a training that follows a plan records its fourth one; "
-            "train some steps with `skindx train --plan`."
+            f"{run} has no recorded step yet (the training records the fourth step of each "
+            "member); train at least four steps with `skindx train --plan`."
         )
     return result
 
@@ -291,7 +291,10 @@ def happened(run: Path, dataset: Path) -> list[Happened]:
             rows = _rows(file)
             one = happened_of(member.name, rows, len(train), batch)
         except (ValueError, KeyError) as error:
-            raise UserError(f"{file} is no history of a training ({error}).") from None
+            raise UserError(
+                f"{file} is not the history of a training ({error}); give a run of `skindx train "
+                "--plan`."
+            ) from None
         if one:
             result.append(one)
     return result

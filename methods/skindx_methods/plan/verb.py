@@ -116,7 +116,9 @@ def make(
     if config is None and dataset is None:
         made = plan_of_trace(request)
     elif config is None or dataset is None:
-        raise UserError("a plan of a training needs both, CONFIG and DATA.")
+        raise UserError(
+            "the plan of a training needs both CONFIG and DATA; run `skindx plan make CONFIG DATA`."
+        )
     else:
         from skindx.training.config.run import TrainSettings
         from skindx_methods.plan.training_plan import plan_of_config

@@ -335,13 +335,17 @@ class OwtForm(Strategy):
 
     def _cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         if ground.ranks < 2:
-            raise UserError("owt shares layers out over ranks, and there is only one.")
+            raise UserError(
+                "owt splits layers over several ranks, but there is only one rank; use at least "
+                "2 ranks."
+            )
         least = self.options.get("min_weights", "auto")
         wide = ground.wide(None if least == "auto" else int(least))
         if not any(wide):
             raise UserError(
-                f"owt splits wide linear layers, and {ground.profile.name} has none whose gradient "
-                f"is more than what goes in and out of it for {ground.batch} images."
+                f"owt does not help {ground.profile.name}, because no linear layer has a gradient "
+                f"larger than its inputs and outputs for {ground.batch} images; choose another "
+                "strategy."
             )
         scheme = self.options.get("scheme", "a")
         cells = (ground.cell(number, split=split) for number, split in enumerate(wide))

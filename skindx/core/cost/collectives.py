@@ -63,13 +63,16 @@ def fit(samples: Iterable[tuple[int, float]]) -> Cost:
     seconds: dict[int, list[float]] = defaultdict(list)
     for size, elapsed in samples:
         if not (math.isfinite(elapsed) and elapsed > 0):
-            raise ValueError(f"{size} bytes took {elapsed} s; a measured time is above zero.")
+            raise ValueError(
+                f"the time of {size} bytes is {elapsed} s, but a measured time must be above 0; "
+                "measure again."
+            )
         if size >= SMALLEST_FITTED_BYTES:
             seconds[size].append(elapsed)
     if len(seconds) < 2:
         raise ValueError(
-            f"messages of {sorted(seconds)} bytes cannot tell latency from bandwidth; measure two "
-            f"sizes or more, each of at least {SMALLEST_FITTED_BYTES} bytes."
+            f"the measured messages of {sorted(seconds)} bytes do not show latency and bandwidth; "
+            f"measure at least two sizes of {SMALLEST_FITTED_BYTES} bytes or more."
         )
     sizes = _thinned(sorted(seconds))
     sizes_N = np.array(sizes, float)

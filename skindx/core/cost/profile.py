@@ -37,9 +37,9 @@ class Trace(Settings):
     def _one_of_each(self) -> Self:
         counts = {len(self.names), len(self.sizes_bytes), len(self.backward_s)}
         if len(counts) > 1:
-            raise ValueError("names, sizes_bytes and backward_s must be equally many")
+            raise ValueError("names, sizes_bytes and backward_s must have the same length")
         if len(set(self.names)) < len(self.names):
-            raise ValueError("a name stands for one tensor only")
+            raise ValueError("two tensors have the same name; give each tensor its own name")
         return self
 
     @property
@@ -155,11 +155,14 @@ class Profile(Settings):
     def _few_enough(self) -> Self:
         if (tensors := sum(max(1, len(layer.shapes)) for layer in self.layers)) > MOST_TENSORS:
             raise ValueError(
-                f"{self.name[:80]} has {tensors} tensors, and plans are made of {MOST_TENSORS} at "
-                "most; put layers of a block together"
+                f"the model {self.name[:80]} has {tensors} tensors, and a plan can have at most "
+                f"{MOST_TENSORS}; merge the layers of a block into one"
             )
         if self.parameter_bytes > MOST_BYTES:
-            raise ValueError(f"{self.name[:80]} has more than {MOST_BYTES} bytes of parameters")
+            raise ValueError(
+                f"the model {self.name[:80]} has more than {MOST_BYTES} bytes of parameters; use "
+                "a smaller model"
+            )
         return self
 
     @property

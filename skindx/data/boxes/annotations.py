@@ -131,8 +131,7 @@ def check_person(name: str) -> None:
     """Raise UserError for a name that no annotator may have."""
     if name == BUILT:
         raise UserError(
-            f"{BUILT!r} is what the boxes are called that a dataset was built with; give --by "
-            f"another name."
+            f"the name {BUILT!r} belongs to the boxes from the build; give another name with --by."
         )
 
 
@@ -196,7 +195,9 @@ def agree(
     never looked at the same image.
     """
     if not 0 < threshold <= 1:
-        raise UserError(f"the least IoU of a match must be above 0 and at most 1, not {threshold}.")
+        raise UserError(
+            f"--threshold is {threshold}, but it must be above 0 and at most 1; give such a number."
+        )
     records = read_manifest(dataset)
     people = read_annotations(dataset)
     seen = {row.sha256 for row in people}
@@ -211,7 +212,10 @@ def agree(
     of_second = {row.sha256: row.boxes for row in rows if row.annotator == second}
     both = [record for record in records if record.sha256 in of_first.keys() & of_second.keys()]
     if not both:
-        raise UserError(f"{first} and {second} never looked at the same image of {dataset}.")
+        raise UserError(
+            f"{first} and {second} have not annotated the same images of {dataset}; let both "
+            "annotate some of the same images."
+        )
     pairs = [(of_first[record.sha256], of_second[record.sha256]) for record in both]
     groups = [record.group for record in both]
     return compare(first, second, pairs, groups, threshold=threshold, draws=draws)
@@ -310,10 +314,10 @@ def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> 
     there = ", ".join(f"{name} ({count} images)" for name, count in sorted(counts.items()))
     for name in names:
         if name not in counts:
-            raise UserError(f"{dataset} has no boxes by {name!r}; it has {there}.")
+            raise UserError(f"{dataset} has no boxes by {name!r}; choose a name from: {there}.")
     chosen = list(names) or sorted(counts)
     if len(chosen) != 2 or chosen[0] == chosen[1]:
         raise UserError(
-            f"agreement is between two annotators, and {dataset} has {there or 'none'}; name two."
+            f"{dataset} has the annotators {there or 'none'}; name two annotators to compare."
         )
     return chosen[0], chosen[1]

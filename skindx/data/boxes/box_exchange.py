@@ -98,8 +98,8 @@ def import_boxes(
             read = len(file.entries) + len(file.waiting.names.get(("refused", UNOPENED), ()))
             clauses = "; ".join(finding.clause() for finding in joined.all_findings())
             raise UserError(
-                f"none of the {read} annotations in {path} fits {dataset}: {clauses}; nothing was "
-                f"written."
+                f"no annotation in {path} fits {dataset} ({clauses}; {read} annotations in all), "
+                "and nothing was imported; export annotations of images of this dataset."
             )
         old = read_annotations(dataset)
         drawn = annotated(old, rows, records)
@@ -147,8 +147,7 @@ def _answers(source: BoxSource, by: str) -> BoxFile:
         people = sorted({entry.by for entry in file.entries} - {""})
         if by and len(people) > 1:
             raise UserError(
-                f"{path} holds annotations of {', '.join(people)}; leave --by out, and they are "
-                f"kept apart."
+                f"{path} already names its annotators ({', '.join(people)}); remove --by."
             )
         # Those of the recipe are in the dataset since it was built.
         unnamed = {""} if by else {"", BUILT}
@@ -206,22 +205,27 @@ def export_boxes(
     assert write is not None
     _check_out(out, kind, suffix)
     if out.exists() and out.resolve() in {(dataset / name).resolve() for name in (SUMMARY, DIFF)}:
-        raise UserError(f"{out} is a file of the dataset itself; give another --out.")
+        raise UserError(f"{out} is a file of the dataset; give another path as --out.")
     if proposals and kind != "labelstudio":
-        raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
+        raise UserError(f"the format {kind} cannot hold proposals; use --format labelstudio.")
     if copy and suffix:
-        raise UserError(f"{kind} names images and holds none of them; leave out --copy.")
+        raise UserError(
+            f"--copy does not apply to the format {kind}, which has no folder of images; remove "
+            "--copy."
+        )
     splits = (split,) if split else SPLITS
     records = [record for record in read_manifest(dataset) if record.split in splits]
     looked = [record for record in records if record.boxes is not None]
     drawn = read_annotations(dataset)
     proposed = read_proposals(dataset) if proposals else []
     if proposals and not proposed:
-        raise UserError(f"{dataset} has no proposals; run `skindx boxes propose` first.")
+        raise UserError(
+            f"{dataset} has no proposed boxes; run `skindx boxes propose {dataset}` first."
+        )
     if not (looked or kind == "labelstudio"):
         raise UserError(
-            f"{dataset} has no annotated images; import boxes, or export labelstudio, which has a "
-            f"task for each image."
+            f"{dataset} has no annotated images; import boxes first, or use --format labelstudio "
+            "to export every image for annotation."
         )
     files = {Path(record.path).name: stored_file(dataset, record.path) for record in looked}
     export = BoxExport(
@@ -300,4 +304,4 @@ def _check_out(out: Path, kind: WrittenFormat, suffix: str) -> None:
     if not suffix:
         _BOXES.check(out)
     elif out.suffix != suffix or out.is_dir():
-        raise UserError(f"{out} must be a {suffix} file: {kind} is one; correct --out.")
+        raise UserError(f"--out {out} must end in {suffix} for the format {kind}; change the name.")

@@ -166,7 +166,7 @@ class BoxFile(Mapping[str, BoxedImage]):
         findings = self.all_findings()
         if findings and next(self.usable, None) is None:
             clauses = "; ".join(finding.clause() for finding in findings)
-            raise UserError(f"{self.path} holds no image whose boxes can be used: {clauses}.")
+            raise UserError(f"no box in {self.path} can be used ({clauses}); correct the file.")
 
 
 def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
@@ -174,7 +174,7 @@ def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
     if findings:
         clauses = "; ".join(finding.clause() for finding in findings)
         raise UserError(
-            f"{path}: {clauses}; correct them, or leave out --strict (in a recipe boxes.strict)."
+            f"{path}: {clauses}; correct the file, or remove --strict (`boxes.strict` in a recipe)."
         )
 
 
@@ -183,7 +183,7 @@ def text_id(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
-        raise ValueError("an id that is neither a whole number nor text")
+        raise ValueError("an id is neither a whole number nor text")
     return str(value).strip()
 
 
@@ -199,7 +199,7 @@ def score_of(value: object) -> float | None:
 def mapping(value: object) -> Mapping[str, object]:
     """Return a JSON object. Raises ValueError for anything else."""
     if not isinstance(value, dict):
-        raise ValueError("a row that is no JSON object")
+        raise ValueError("a row is not a JSON object")
     return value
 
 
@@ -240,7 +240,9 @@ def place(folder: Path, files: Mapping[str, Path], *, copy: bool) -> None:
     for name, source in files.items():
         other = stems.setdefault(Path(name).stem, name)
         if other != name:
-            raise UserError(f"{other} and {name} would share one file of boxes; rename one.")
+            raise UserError(
+                f"the files {other} and {name} differ only in their ending; rename one of them."
+            )
         if copy:
             shutil.copyfile(source, folder / name)
         else:

@@ -223,13 +223,17 @@ class BoxSource(Settings):
     def check(self, kind: BoxFormat) -> None:
         """Raise UserError for what the format has no place for."""
         if self.columns and kind != "yolo":
-            raise UserError(f"{kind} has no columns; leave out --columns (boxes.columns).")
+            raise UserError(
+                f"--columns (`boxes.columns`) does not apply to the format {kind}; remove it."
+            )
         if self.pattern != MASK_NAME and kind != "masks":
-            raise UserError(f"{kind} has no pattern of names; leave out boxes.pattern.")
+            raise UserError(
+                f"`boxes.pattern` does not apply to the format {kind}; remove it from the recipe."
+            )
         if self.unannotated == "negative" and not FORMATS[kind].names_all:
             raise UserError(
-                f"{kind} itself says which images were looked at; leave out --unannotated "
-                f"(boxes.unannotated)."
+                f"--unannotated (`boxes.unannotated`) does not apply to the format {kind}, which "
+                "itself marks the annotated images; remove it."
             )
 
 
@@ -243,11 +247,12 @@ def format_of(path: Path) -> BoxFormat:
     if not path.exists():
         raise UserError(f"{path} does not exist; give a file or folder of boxes.")
     if path.suffix.lower() == ".zip":
-        raise UserError(f"{path} is an archive; unpack it, and give the folder.")
+        raise UserError(f"{path} is an archive; unpack it and give the unpacked folder.")
     for kind, form in FORMATS.items():
         if form.claims(path):
             return kind
     raise UserError(
-        f"{path} holds neither {DATA} (YOLO) nor {LABELS} with data/ (FiftyOne) nor XML (CVAT, "
-        f"VOC) nor masks (PNG); COCO and Label Studio are single JSON files: give one of them."
+        f"{path} has no annotations in a known format: {DATA} (YOLO), {LABELS} with data/ "
+        "(FiftyOne), XML (CVAT, VOC) or masks (PNG); give such a folder, or a JSON file of COCO "
+        "or Label Studio."
     )

@@ -45,8 +45,8 @@ def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
             raise TypeError("images, annotations and categories must be lists")
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"{path} is no COCO file of boxes ({type(error).__name__}: {error}); it needs images, "
-            f"annotations with bbox, and categories that refer to each other by id."
+            f"{path} is not a COCO file of boxes ({type(error).__name__}: {error}); it must have "
+            "images, categories, and annotations with bbox that name them by id."
         ) from None
     file = BoxFile(path)
     images, annotations, categories = tables
@@ -133,13 +133,13 @@ def coco_json(by_name: Mapping[str, BoxedImage]) -> dict[str, Any]:
 def read_json(path: Path) -> Any:
     """Read JSON. Raises UserError."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; give a JSON file of boxes.")
+        raise UserError(f"{path} is a folder; give a JSON file of boxes instead.")
     try:
         return json.loads(path.read_bytes())  # UTF-8, 16 or 32, with or without a mark
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; give a file of boxes.") from None
+        raise UserError(f"{path} does not exist; give the path of a JSON file of boxes.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); give a file of boxes.") from None
+        raise UserError(f"{path} cannot be read as JSON ({error}); export them again.") from None
 
 
 def _labels(categories: Sequence[Any], file: BoxFile) -> dict[str, str]:

@@ -37,10 +37,12 @@ def read_cvat(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     try:
         root = read_xml(source)
     except ValueError as error:
-        raise UserError(f"{source} cannot be read as CVAT's XML ({error}); export again.") from None
+        raise UserError(
+            f"{source} is not valid XML ({error}); export it again from CVAT."
+        ) from None
     if root.tag != ROOT or root.find("track") is not None:
         what = "for video" if root.tag == ROOT else f"<{root.tag[:40]}>"
-        raise UserError(f"{source} is {what}; export from CVAT as `CVAT for images 1.1`.")
+        raise UserError(f"{source} is {what}; export again in CVAT as `CVAT for images 1.1`.")
     file = BoxFile(path)
     for number, element in enumerate(root.findall("image"), start=1):
         name = element.get("name", "").strip()
@@ -109,7 +111,7 @@ def _number(element: ET.Element, key: str, default: str = "") -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{element.tag}: {key} is no number")
+        raise ValueError(f"{element.tag}: {key} is not a number")
     return number
 
 

@@ -49,14 +49,16 @@ def is_fiftyone(folder: Path) -> bool:
 def labelled_files(root: Path) -> tuple[list[LabelledFile], list[str]]:
     """Return each file below data/, and the keys of labels.json without one. Raises UserError."""
     if not is_fiftyone(root):
-        raise UserError(f"{root} holds no {DATA}/ and {LABELS}; give a folder of FiftyOne.")
+        raise UserError(
+            f"{root} has no {DATA}/ and {LABELS}; give a folder that was exported by FiftyOne."
+        )
     raw = read_json(root / LABELS)
     table = raw.get("labels") if isinstance(raw, dict) else None
     classes = raw.get("classes") if isinstance(raw, dict) else None
     if not isinstance(table, dict) or not isinstance(classes, list | None):
         raise UserError(
-            f"{root / LABELS} is no labels file of FiftyOne; it needs `labels` by file name, and "
-            f"`classes` as a list or not at all."
+            f"{root / LABELS} is not a labels file of FiftyOne; export the dataset again as an "
+            "image classification or detection dataset."
         )
     targets = {PurePosixPath(str(key).replace("\\", "/")).as_posix(): table[key] for key in table}
     files: list[LabelledFile] = []

@@ -84,7 +84,10 @@ def read_answers(path: Path, *, unopened: bool = True) -> BoxFile:
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 file.skip(f"a task that cannot be read ({type(error).__name__})", f"task {number}")
     if not isinstance(raw, list) or (raw and not tasks):
-        raise UserError(f"{path} is no Label Studio export; export as JSON, not as JSON-MIN.")
+        raise UserError(
+            f"{path} is not an export of Label Studio in the format JSON; export it again as "
+            "JSON, not as JSON-MIN."
+        )
     return file
 
 
@@ -153,7 +156,7 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
 def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: bool) -> None:
     data = task["data"]
     if not isinstance(data, dict):
-        raise TypeError("data is no object")
+        raise TypeError("`data` is not an object")
     paths = _paths(data, task)
     if not paths:
         file.skip("a task that names no image", where)

@@ -39,7 +39,7 @@ def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     """
     files = [path] if path.is_file() else below(path, "*.xml")
     if not files:
-        raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
+        raise UserError(f"{path} has no XML file; give a folder of Pascal VOC annotations.")
     read = BoxFile(path)
     for file in files:
         shown = file.name if file == path else file.relative_to(path).as_posix()
@@ -145,7 +145,9 @@ def decimal(pixels: float) -> str:
 def xml_text(text: str) -> str:
     """Return a text that XML can hold. Raises UserError for any other."""
     if _NO_XML.search(text):
-        raise UserError(f"{text!r} holds a character that XML cannot; rename it, or export COCO.")
+        raise UserError(
+            f"{text!r} contains a character that XML cannot store; rename it, or use --format coco."
+        )
     return text
 
 
@@ -164,12 +166,13 @@ def read_xml(file: Path) -> ET.Element:
         from defusedxml.ElementTree import ParseError, parse
     except ImportError:
         raise UserError(
-            f"XML is read with defusedxml, which is not installed; run {how_to_install('data')}."
+            "reading XML needs the package defusedxml, which is not installed; run "
+            f"{how_to_install('data')}."
         ) from None
     try:
         root = parse(file, forbid_dtd=True).getroot()
     except DefusedXmlException:
-        raise ValueError("it declares a document type or entities") from None
+        raise ValueError("the XML declares a document type or entities") from None
     except (ParseError, OSError, ValueError, LookupError) as error:
         raise NoXmlError(str(error)) from None
     assert isinstance(root, ET.Element)

@@ -88,16 +88,16 @@ def read_values(values: Sequence[float], meaning: ColumnMeaning) -> YoloBox:
         extra = count - 4 - meaning.keypoints
         if extra not in (0, 1, 2):
             raise ValueError(
-                f"a line of {count + 1} columns, and kpt_shape of data.yaml makes it "
+                f"a line has {count + 1} columns, but kpt_shape in data.yaml requires "
                 f"{5 + meaning.keypoints}"
             )
         return YoloBox(_box(values), _share(values[4 + meaning.keypoints]) if extra else None)
     if meaning.kind == "box" and count == 6 and _is_id(values[5]) and 0 <= values[4] <= 1:
         return YoloBox(_box(values), _share(values[4]))
     raise ValueError(
-        f"columns 6 to {count + 1} may be a confidence, a track id or keypoints of a box, or the "
-        f"line may be a polygon; say which with --columns box or --columns polygon (in a recipe "
-        f"boxes.columns, or columns of a source)"
+        f"columns 6 to {count + 1} have several possible meanings (confidence, track id, "
+        "keypoints, polygon); give --columns box or --columns polygon, or set `boxes.columns` in "
+        "the recipe"
     )
 
 
@@ -111,7 +111,9 @@ def _fifth(value: float) -> float | None:
     if value.is_integer() and value >= 0:
         return None  # 1 may be either, and the box is the same
     if not 0 <= value <= 1:
-        raise ValueError("column 6 is neither a confidence (0 to 1) nor a track id")
+        raise ValueError(
+            "column 6 is neither a confidence (0 to 1) nor a track id (a whole number)"
+        )
     return _share(value)
 
 
@@ -121,7 +123,7 @@ def _polygon(values: Sequence[float]) -> YoloBox:
         *values, last = values
         score = _share(last)
         if score is None:
-            raise ValueError(f"column {len(values) + 2} is no confidence (0 to 1) of a polygon")
+            raise ValueError(f"column {len(values) + 2} is not a confidence (0 to 1) of a polygon")
     xs, ys = values[::2], values[1::2]
     return YoloBox((min(xs), min(ys), max(xs), max(ys)), score)
 
@@ -185,7 +187,7 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     """
     root = path.parent if path.suffix in (".yaml", ".yml") else path
     if root.is_file():
-        raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
+        raise UserError(f"{root} is a file; give the folder that contains {DATA}.")
     data = read_yaml(root / DATA if path == root else path)
     names = _names(data, root / DATA)
     file = BoxFile(root)
@@ -209,8 +211,8 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
             file.skip(f"a label file that cannot be read ({error})", shown)
     if not (images or len(file.waiting) or file.entries or len(file.findings)):
         raise UserError(
-            f"{root} holds no image with a label file; a YOLO folder has images in a folder "
-            f"`images` and text files of the same names in a folder `labels` in its place."
+            f"{root} has no image with a label file; put the images in a folder `images`, and "
+            "text files of the same names in a folder `labels` next to the folder `images`."
         )
     _count_orphans(file, used)
     values = [line.values for _, _, lines in looked for line in lines if line.label]
@@ -323,14 +325,16 @@ def _names(data: Mapping[str, Any], data_yaml: Path) -> dict[int, str]:
     if isinstance(names, list):
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names:
-        raise UserError(f"{data_yaml} has no `names`; list the classes there, first that of 0.")
+        raise UserError(f"{data_yaml} has no `names`; add `names` with the classes in their order.")
     # Nested lists may be short to write and endless to read (YAML aliases).
     if not all(isinstance(name, str | int | float) for name in names.values()):
-        raise UserError(f"{data_yaml}: each of `names` must be one word or number; correct it.")
+        raise UserError(
+            f"{data_yaml}: each class in `names` must be one word or number; correct the file."
+        )
     try:
         return {int(number): str(name) for number, name in names.items()}
     except (TypeError, ValueError):
-        raise UserError(f"{data_yaml}: the keys of `names` must be whole numbers.") from None
+        raise UserError(f"{data_yaml}: number the classes in `names` by whole numbers.") from None
 
 
 def _keypoints(data: Mapping[str, Any], data_yaml: Path) -> int:
@@ -343,7 +347,7 @@ def _keypoints(data: Mapping[str, Any], data_yaml: Path) -> int:
     except (TypeError, ValueError):
         points, values = 0, 0
     if points < 1 or values not in (2, 3):
-        raise UserError(f"{data_yaml}: `kpt_shape` must be [points, 2 or 3], not {shape!r}.")
+        raise UserError(f"{data_yaml}: `kpt_shape` is {shape!r}; write [points, 2] or [points, 3].")
     return points * values
 
 

@@ -160,21 +160,21 @@ def check_out(out: Path, settings: BuildSettings) -> None:
     """Raise UserError unless `out` is absent, empty, a dataset, or what a broken build left."""
     if out.is_symlink() or out.exists():
         if not out.is_dir():
-            raise UserError(f"{out} is a file; give --out a new or empty folder.")
+            raise UserError(f"--out {out} is a file; give a new or empty folder.")
         recover(out)
         names = {entry.name for entry in entries(out)}
         begun = {MANIFEST, STORE} & names or any(name.startswith("ledger") for name in names)
         if names and not begun:
             raise UserError(
-                f"{out} holds other files ({min(names)}) and no dataset; give --out a new or "
-                f"empty folder."
+                f"--out {out} has other files ({min(names)}) and is not a dataset; give a new or "
+                "empty folder."
             )
     for source in settings.sources:
         inside = source.folder
         if inside and out.resolve().is_relative_to(inside.resolve()):
             raise UserError(
-                f"{out} lies in the source folder {inside}, so the next build would read it "
-                f"as images; give --out a folder elsewhere."
+                f"--out {out} lies inside the source folder {inside}, so the next build would "
+                "read its own images; give a folder elsewhere."
             )
 
 

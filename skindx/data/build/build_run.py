@@ -171,5 +171,14 @@ def check_targets(targets: Mapping[str, int], taxonomy: Taxonomy) -> None:
     for label in sorted(set(targets) - set(taxonomy.keys)):
         match = taxonomy.find(label)
         near = [match.key] if match else difflib.get_close_matches(label, taxonomy.keys, cutoff=0.3)
-        hint = f"; write {near[0]!r}" if match else f" (nearest: {', '.join(near)})" if near else ""
-        raise UserError(f"targets names {label!r}, which is no class of {taxonomy.name}{hint}.")
+        hint = (
+            f"; write {near[0]!r}"
+            if match
+            else f" (nearest: {', '.join(near)}); correct targets"
+            if near
+            else "; correct targets"
+        )
+        raise UserError(
+            f"`targets` in the recipe names {label!r}, which is not a class of the taxonomy "
+            f"{taxonomy.name}{hint}."
+        )

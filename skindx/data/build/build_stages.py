@@ -110,8 +110,8 @@ def label_rows(
     run.notes += no_label_notes(nameless)
     if len(sound) == nameless.total():
         raise UserError(
-            f"no image of {run.settings.name} has a label that names a class, but such as "
-            f"{next(iter(nameless))!r}; correct the sources' labels."
+            f"no image of {run.settings.name} has a label with a class name; the labels look like "
+            f"{next(iter(nameless))!r}, so correct them in the sources."
         )
     if taxonomy is None:
         labels = [row.label for row, _ in sound if row.label not in nameless]
@@ -191,9 +191,9 @@ def drop_small_classes(
     }
     if len(given) - len(dropped) < 2:
         raise UserError(
-            f"cleaning leaves {len(given) - len(dropped)} of {len(given)} classes of "
-            f"{run.settings.name}, and a classifier needs two or more ({next(iter(dropped))}: "
-            f"{dropped[next(iter(dropped))]}); add images."
+            f"only {len(given) - len(dropped)} of {len(given)} classes of {run.settings.name} are "
+            f"left after cleaning, and a classifier needs two ({next(iter(dropped))}: "
+            f"{dropped[next(iter(dropped))]}); add images of the lost classes."
         )
     run.notes += [
         f"{key}: joining copies leaves {joined[key]} of its {independent[key]} groups, too few for "

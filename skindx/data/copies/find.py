@@ -66,9 +66,9 @@ def run_parts(
     if lost:
         count = sum(len(task[1]) for task in lost)
         raise JobError(
-            f"{count} of {len(files)} parts of the search for copies end their worker each time, "
-            f"most likely for want of memory; give the workers more and run the same command "
-            f"again."
+            f"{count} of {len(files)} parts of the search for copies crash their worker each "
+            "time, probably for lack of memory; give the workers more memory and run the same "
+            "command again."
         )
 
 
@@ -81,8 +81,8 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
     for _, answer in run_sandboxed(parts_work, {"dataset": str(dataset)}, files, _LIMITS, workers):
         if isinstance(answer, Failure):
             raise JobError(
-                f"a part of the search for copies did not end well ({answer.detail}); run the "
-                f"same command again, which goes on with what is finished."
+                f"a part of the search for copies failed ({answer.detail}); run the same command "
+                "again, which continues from the finished parts."
             )
 
 

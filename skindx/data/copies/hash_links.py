@@ -109,9 +109,9 @@ def _join(codes_NKO: NDArray[np.uint64], end: int, start: int, radius: int) -> H
             new = kernels.emit(*what, turned, upright, packed_P[filled:])
             if filled + new > MOST_PAIRS:
                 raise UserError(
-                    f"more than {MOST_PAIRS:,} pairs among {n:,} different codes are within "
-                    f"{radius} bits, so that most images look alike to the hashes; lower "
-                    f"dedup.radius and groups.radius, or take such images out of the sources."
+                    f"more than {MOST_PAIRS:,} pairs of the {n:,} images look alike by their "
+                    f"hashes (within {radius} bits); lower `dedup.radius` and `groups.radius` in "
+                    "the recipe, or remove such images from the sources."
                 )
             if filled + new > len(packed_P):
                 packed_P.resize(filled + new + len(packed_P) // 2, refcheck=False)
@@ -340,8 +340,9 @@ def _join_chunks(
     lost = runner.run(join_part, tasks, on_part)
     if lost:
         raise JobError(
-            f"{len(lost)} of {len(parts)} parts of the comparison end their worker each time, "
-            f"most likely for want of memory; give the workers more and run the same command again."
+            f"{len(lost)} of {len(parts)} parts of the comparison of images crash their worker "
+            "each time, probably for lack of memory; give the workers more memory and run the "
+            "same command again."
         )
     return in_order([_read(_file(folder, *part)) for part in parts])
 

@@ -254,7 +254,8 @@ def read_copies(file: Path) -> list[CopyRecord]:
         rows = rows_of(file, CopyRecord)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(
-            f"{file} is no table of copies ({error}); build the dataset again."
+            f"the table of copies {file} is damaged ({error}); delete it and run `skindx build` "
+            "again."
         ) from None
     return [CopyRecord(**row) for row in rows]
 

@@ -51,8 +51,9 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
     for source in sources:
         if source.disabled and not source.permission.strip():
             raise UserError(
-                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
-                f'then set the source\'s permission: "who gave it, when".'
+                f"the source {source.name} is disabled ({source.disabled.rstrip('.')}); ask its "
+                'owner for permission, then add `permission: "who gave it, when"` to this '
+                "source in the recipe."
             )
     require_extra("data", "scrapy", purpose=f"fetching {sources[0].name}")
     local = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
@@ -60,13 +61,15 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
     for source in sources:
         try:
             is_local.append(set(map(origin_of, source.check())) <= local)
+        except UserError:
+            raise
         except ValueError as error:
-            raise UserError(f"{error}; write it as http://host/path.") from None
+            raise UserError(f"{error}; write it in the recipe as http://host/path.") from None
     for source, local_only in zip(sources, is_local, strict=True):
         if source.needs_contact and not fetch.contact and not local_only:
             raise UserError(
-                f"{source.name} refuses programs that do not say whom to contact; set "
-                f"fetch.contact to a URL or mail address of yours."
+                f"the site {source.name} refuses crawlers without a contact address; set "
+                "`fetch.contact` in the recipe to your mail address or URL."
             )
     return not all(is_local)
 
@@ -117,8 +120,8 @@ def run_crawl(
     if process.returncode or not any(note["note"] == "finished" for note in notes):
         tail = (dataset / LOG).read_text("utf-8", "replace").splitlines()[-15:]
         raise JobError(
-            f"The crawl process ended with code {process.returncode} before its work was done; "
-            f"run the same command again to go on. The end of {dataset / LOG}:\n" + "\n".join(tail)
+            f"the crawl stopped early with exit code {process.returncode}; run the same command "
+            f"again to continue. The last lines of {dataset / LOG}:\n" + "\n".join(tail)
         )
     return notes
 

@@ -38,7 +38,7 @@ def _exact_origin(text: str) -> str:
     except ValueError:
         exact = ""
     if text != exact:
-        raise ValueError("an origin is written scheme://host:port, as in http://127.0.0.1:8000")
+        raise ValueError("write the origin as scheme://host:port, such as http://127.0.0.1:8000")
     return text
 
 
@@ -93,7 +93,7 @@ class FetchSettings(Settings):
         if not isinstance(raw, dict):
             return raw
         if raw.get("max_pixels", _OLD_MAX_PIXELS) != _OLD_MAX_PIXELS:
-            raise ValueError("the cap on pixels is screen.max_pixels, set it there")
+            raise ValueError("`fetch` has no limit on pixels; set screen.max_pixels instead")
         return {key: raw[key] for key in raw if key != "max_pixels"}
 
     @property

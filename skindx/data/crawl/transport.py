@@ -263,7 +263,7 @@ def decoded(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     codings = [coding.strip().lower() for coding in content_encoding.split(",")]
     codings = [coding for coding in codings if coding not in ("", "identity")]
     if len(codings) > MAX_CODINGS:
-        raise DecodingError(f"it is compressed {len(codings)} times")
+        raise DecodingError(f"the response is compressed {len(codings)} times")
     limit = min(max_bytes, max(_FREE_BYTES, _MAX_RATIO * len(body)))
     for coding in reversed(codings):
         if coding not in _DECODERS:
@@ -273,7 +273,7 @@ def decoded(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
         except (zlib.error, brotli.error, zstd.ZstdError, MemoryError) as error:
             raise DecodingError(str(error)) from None
         if len(body) > limit:
-            raise DecodingError(f"it grows to more than {limit} bytes")
+            raise DecodingError(f"the response unpacks to more than {limit} bytes")
     return body
 
 
@@ -285,7 +285,7 @@ def _members(body: bytes, limit: int, decompressor: Callable[[], Any]) -> bytes:
         parts.append(machine.decompress(body, limit + 1 - size))
         size += len(parts[-1])
         if not machine.eof and size <= limit:
-            raise DecodingError("its compressed data end too early")
+            raise DecodingError("the compressed data of the response end too early")
         body = machine.unused_data if machine.eof else b""
     return b"".join(parts)
 
@@ -309,7 +309,7 @@ def _brotli(body: bytes, limit: int) -> bytes:
     while size <= limit and not machine.is_finished():
         made.append(machine.process(b"", output_buffer_limit=limit + 1 - size))
         if not made[-1]:
-            raise DecodingError("its compressed data end too early")
+            raise DecodingError("the compressed data of the response end too early")
         size += len(made[-1])
     return b"".join(made)
 

@@ -73,7 +73,7 @@ class FolderContents:
     folders: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, root: Path) -> "FolderContents":
+    def listed(cls, root: Path) -> "FolderContents":
         """List a folder. Raises UserError for one that cannot be listed."""
         contents = cls(root)
         waiting, entries = [("", 0)], 0
@@ -84,7 +84,8 @@ class FolderContents:
                     found = sorted(listed, key=lambda entry: entry.name)
             except OSError as error:
                 raise UserError(
-                    f"{root / folder} cannot be listed ({error.strerror}); check its permissions."
+                    f"the folder {root / folder} cannot be read ({error.strerror}); allow your "
+                    "user to read it (chmod)."
                 ) from None
             entries += len(found)
             for entry in found:

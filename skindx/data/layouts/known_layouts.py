@@ -135,6 +135,10 @@ class LayoutMatch:
             if field == "also":
                 columns[field] = column
                 continue
+            if isinstance(column, dict):
+                few = {one: [of] if isinstance(of, str) else of for one, of in column.items()}
+                columns[field] = {one: of for one, of in few.items() if len(kept(of)) == len(of)}
+                continue
             if field not in ("file", "label"):
                 given = [one for one in given if kept((one, *also.get(one, ())))]
                 given = given or [""]
@@ -239,8 +243,8 @@ def _one_of(tables: Sequence[TableHead], layout: KnownLayout) -> TableHead | Non
     if len(tables) > 1 and len({_said(table) for table in tables}) > 1:
         names = " and ".join(str(table.path) for table in tables[:3])
         raise UserError(
-            f"{names} both have the columns of {layout.title} and say other things; give a folder "
-            "with one of them, or move the other one away."
+            f"the tables {names} both look like the table of {layout.title} but differ; remove "
+            "the wrong table from the folder, or give the folder of the correct one."
         )
     return tables[0] if tables else None
 

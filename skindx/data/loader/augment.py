@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import go_offline
 from skindx.data.loader.crops import ASPECTS, random_window
-from skindx.data.loader.settings import Augment
+from skindx.data.loader.settings import Augment, loaded_pipeline
 from skindx.data.manifest import Record
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ def squares_changer(augment: Augment) -> Callable[[NDArray[np.uint8], Sequence[i
     def at_once(squares_TSS3: NDArray[np.uint8], seeds: Sequence[int]) -> None:
         count, side = squares_TSS3.shape[:2]
         if squares_TSS3.shape != (len(seeds), side, side, 3) or not squares_TSS3.flags.c_contiguous:
-            raise ValueError(f"{len(seeds)} seeds need as many squares, not {squares_TSS3.shape}")
+            raise ValueError(
+                f"{len(seeds)} seeds were given for squares of the shape {squares_TSS3.shape}; "
+                "give one seed for each square"
+            )
         turns_T = np.zeros(count, np.int32)
         steps_T4 = np.full((count, 4), -1, np.int32)
         factors_T4 = np.ones((count, 4))
@@ -141,6 +144,8 @@ def composed_changer(augment: Augment) -> Change:
             share = (0.1, 0.3)
             hole = A.CoarseDropout((1, 3), share, share, fill="random_uniform", p=augment.holes)
             steps.append(hole)
+        if augment.pipeline is not None:
+            steps.append(loaded_pipeline(augment.pipeline))
         return A.Compose(steps)
 
     local = threading.local()  # a Compose carries the generator that it was seeded with last

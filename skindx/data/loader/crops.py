@@ -149,7 +149,10 @@ def draw_windows(
     seeds_T = np.array(seeds, np.uint32)
     sizes_T2 = np.ascontiguousarray(sizes_T2, np.int64)
     if sizes_T2.shape != (len(seeds_T), 2):
-        raise ValueError(f"{len(seeds_T)} seeds need as many sizes, not {sizes_T2.shape}")
+        raise ValueError(
+            f"{len(seeds_T)} seeds were given for sizes of the shape {sizes_T2.shape}; give one "
+            "size for each seed"
+        )
     windows_T4 = np.empty((len(seeds_T), 4))
     library.draw_windows(
         len(seeds_T),
@@ -175,7 +178,10 @@ def window_places(
     windows_T4 = np.ascontiguousarray(windows_T4, np.float64)
     sizes_T2 = np.ascontiguousarray(sizes_T2, np.int64)
     if (windows_T4.shape, sizes_T2.shape) != ((len(sizes_T2), 4), (len(sizes_T2), 2)):
-        raise ValueError(f"{len(windows_T4)} windows need as many sizes, not {len(sizes_T2)}")
+        raise ValueError(
+            f"{len(windows_T4)} windows were given with {len(sizes_T2)} sizes; give one size for "
+            "each window"
+        )
     places_T4 = np.empty((len(sizes_T2), 4), np.int64)
     library.places(
         len(sizes_T2), windows_T4.ctypes.data, sizes_T2.ctypes.data, places_T4.ctypes.data

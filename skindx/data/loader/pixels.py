@@ -187,8 +187,8 @@ def _telling(file: Path, sizes_N2: NDArray[np.int64]) -> Iterator[None]:
         else:
             why = f"cannot be written to {file.parent} ({error.strerror or error})"
         raise UserError(
-            f"the image cache {why}; set loader.cache.folder to another disk, or "
-            "loader.cache.kind to memory."
+            f"the image cache {why}; set `loader.cache.folder` to a folder on another disk, or "
+            "set `loader.cache.kind` to memory."
         ) from None
 
 
@@ -215,8 +215,8 @@ def _write(file: Path, files: Files, sizes_N2: NDArray[np.int64], mark: str, thr
 def _shrunk(files: Files, index: int, size: Sequence[int]) -> NDArray[np.uint8]:
     data = files.read(index)
     if hashlib.sha256(data).hexdigest() != files.records[index].sha256:
-        raise files.unreadable(index, "its bytes are not the manifest's")
+        raise files.unreadable(index, "its content differs from its SHA-256 in the manifest")
     image = files.decode(index, data)
     if list(image.shape[:2]) != list(files.size(index)):
-        raise files.unreadable(index, "its size is not the manifest's")
+        raise files.unreadable(index, "its size differs from the size in the manifest")
     return image if list(size) == list(image.shape[:2]) else shrink(image, min(size))

@@ -1,11 +1,17 @@
 """How training reads and changes its images: threads, look-ahead, cache, augmentation."""
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from skindx.core.machine import go_offline
 from skindx.core.settings_base import Settings
+
+if TYPE_CHECKING:
+    from albumentations import BasicTransform
 
 
 class NoCache(Settings):
@@ -65,8 +71,8 @@ class LoaderSettings(Settings):
     def _can_exchange(self) -> Self:
         if self.exchange in ("send", "read") and self.cache.kind == "disk":
             raise ValueError(
-                f"loader.exchange={self.exchange} redraws shares, which a cache on disk cannot; "
-                "set loader.cache.kind=memory, or loader.exchange=never"
+                f"loader.exchange={self.exchange} needs a cache in memory; set "
+                "loader.cache.kind=memory, or loader.exchange=never"
             )
         return self
 
@@ -95,15 +101,50 @@ class Augment(Settings):
     """How often it is sharpened: a telephone's own processing."""
     holes: float = Field(0, ge=0, le=1)
     """How often one to three rectangles are painted over (coarse dropout; Cutout, 2017)."""
+    pipeline: dict[str, Any] | None = Field(None, exclude_if=lambda given: given is None)
+    """A pipeline of albumentations after these changes, as `albumentations.to_dict` gives it.
+
+    It takes a square and returns one of the same side, 8 bits a channel.
+    """
 
     @field_validator("scale")
     @classmethod
     def _shares(cls, scale: tuple[float, float]) -> tuple[float, float]:
         if not 0 < scale[0] <= scale[1] <= 1:
-            raise ValueError("give [smallest, largest] share, both above 0 and at most 1")
+            raise ValueError("give two shares [smallest, largest], both above 0 and at most 1")
         return scale
+
+    @field_validator("pipeline")
+    @classmethod
+    def _keeps_squares(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        if given is not None:
+            try:
+                given = json.loads(json.dumps(given))  # tuples, which a file does not keep
+                changed = loaded_pipeline(given)(image=np.zeros((64, 64, 3), np.uint8))["image"]
+            except Exception as error:  # code of others, on settings of others
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise ValueError(f"albumentations cannot create this pipeline ({reason})") from None
+            if changed.shape != (64, 64, 3) or changed.dtype != np.uint8:
+                raise ValueError(
+                    "the pipeline turns an image of 64 x 64 x 3 pixels of uint8 into "
+                    f"{changed.shape} of {changed.dtype}; remove the steps that resize, normalise "
+                    "or make tensors"
+                )
+        return given
 
     @property
     def composed(self) -> bool:
         """True when there is a change that only albumentations makes, one image after the other."""
-        return any((self.rotate, self.white, self.blur, self.sharpen, self.holes))
+        changes = (self.rotate, self.white, self.blur, self.sharpen, self.holes)
+        return any(changes) or self.pipeline is not None
+
+
+def loaded_pipeline(given: dict[str, Any]) -> "BasicTransform":
+    """Return the pipeline that a mapping describes; only albumentations' own steps can stand in it.
+
+    What `albumentations.save` writes into a YAML file is such a mapping too.
+    """
+    go_offline()
+    import albumentations as A
+
+    return A.from_dict(given)

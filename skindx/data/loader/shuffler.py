@@ -117,8 +117,9 @@ class ShardShuffler:
             except RuntimeError as error:
                 raise JobError(
                     f"the exchange of images before epoch {epoch + 1} failed on rank "
-                    f"{self.mesh.data.rank}: another rank is gone or silent for "
-                    f"{self.mesh.settings.timeout_s:g} s ({' '.join(str(error).split())})"
+                    f"{self.mesh.data.rank}, because another rank stopped or did not answer for "
+                    f"{self.mesh.settings.timeout_s:g} s ({' '.join(str(error).split())}); see "
+                    "the log of that rank"
                 ) from None
 
     def _waves(
@@ -170,7 +171,7 @@ class ShardShuffler:
         for index in np.concatenate(outgoing).tolist():
             data = self.source.take(index)
             if len(data) != self.sizes_N[index]:
-                raise self.source.unreadable(index, "its size changed while it was in use")
+                raise self.source.unreadable(index, "its size changed while the training read it")
             sending[at : at + len(data)] = np.frombuffer(data, np.uint8)
             at += len(data)
         dist.all_to_all_single(

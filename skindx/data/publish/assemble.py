@@ -118,14 +118,14 @@ PUBLISHED = FolderKind("a published dataset", FACTS, (*_TABLES, PLOTS, DATA, *SP
 def check_place(out: Path, dataset: Path) -> None:
     """Raise UserError unless `out` is absent, empty or an earlier published folder."""
     if out.is_symlink():
-        raise UserError(f"{out} is a link; give --out a new or empty folder.")
+        raise UserError(f"--out {out} is a link; give a new or empty folder.")
     finish_folder(out, FACTS)
     PUBLISHED.check(out)
     here, there = dataset.resolve(), out.resolve()
     if there.is_relative_to(here) or here.is_relative_to(there):
         raise UserError(
-            f"{out} and the private dataset {dataset} lie in each other; give --out a folder "
-            f"elsewhere."
+            f"--out {out} and the private dataset {dataset} lie one inside the other; give a "
+            "folder elsewhere."
         )
 
 
@@ -193,9 +193,9 @@ def publish(
     if len(withheld) == len(records):
         reason, (_, detail) = _commonest(withheld), next(iter(withheld.values()))
         raise UserError(
-            f"none of the {len(records)} images of {dataset} may be published (most often: "
-            f"{reason}; the first: {detail.rstrip('.')}); name licence and creator in the recipe's "
-            f"source, or decide on flagged images, and build again."
+            f"none of the {len(records)} images of {dataset} may be published (most frequent "
+            f"reason: {reason}; first image: {detail.rstrip('.')}); set `licence` and `creator` "
+            "in the recipe, or decide on flagged images in `skindx review`, and build again."
         )
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)
@@ -264,11 +264,11 @@ def _cleaned(
 def _taken(path: Path, sha256: str, clean: CleanFile) -> bytes:
     """Return a clean image's bytes; its file goes. Raises UserError when there is none."""
     if clean.problem:
-        raise UserError(f"{path} {clean.problem}; build the dataset again.")
+        raise UserError(f"{path} {clean.problem}; run `skindx build` again.")
     if clean.sha256 != sha256:
         raise UserError(
-            f"{path} no longer holds the image that the manifest names; delete it and build the "
-            f"dataset again."
+            f"{path} is not the image that the manifest names; delete the file and run `skindx "
+            "build` again."
         )
     data = clean.path.read_bytes()
     clean.path.unlink()
@@ -339,8 +339,8 @@ def _without(
     for row, (sha256, data) in zip(before, stored, strict=True):
         if row.sha256 != sha256 or hashlib.sha256(data).hexdigest() != row.published_sha256:
             raise UserError(
-                f"{pub / row.path} does not hold what {pub}/manifest.parquet says; publish the "
-                f"dataset again."
+                f"{pub / row.path} is not the image that {pub}/manifest.parquet names; run `skindx "
+                "publish` again."
             )
         if sha256 in stays:
             yield stays[sha256], data

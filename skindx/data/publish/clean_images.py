@@ -55,7 +55,7 @@ def strip_jpeg(data: bytes) -> bytes:
             # Says how colours are coded; whatever follows its 12 bytes does not.
             parts.append(b"\xff\xee\x00\x0e" + payload[:12])
         elif marker in _FRAMES and payload[5:6] == b"\x04":
-            raise NotStrippable("it has four colours")
+            raise NotStrippable("the JPEG has four colour channels")
         elif marker in _KEPT:
             parts.append(data[start:end])
     return b"".join([*parts, b"\xff\xd9"])
@@ -64,27 +64,27 @@ def strip_jpeg(data: bytes) -> bytes:
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) up to the end of the first image; a scan includes its data."""
     if data[:2] != b"\xff\xd8":
-        raise NotStrippable("it does not begin as a JPEG")
+        raise NotStrippable("the file does not begin like a JPEG")
     at = 2
     for _ in range(MOST_SEGMENTS):
         match = _MARKER.search(data, at)
         if not match:
-            raise NotStrippable("it has no end")
+            raise NotStrippable("the JPEG has no end")
         at = match.end() - 2
         marker = data[at + 1]
         if marker == _EOI:
             return
         if marker in (0x00, 0x01, _SOI) or 0xD0 <= marker <= 0xD7:
-            raise NotStrippable(f"marker {marker:02x} stands outside a scan")
+            raise NotStrippable(f"the JPEG has the marker {marker:02x} at a wrong place")
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if marker == _SOS:
             following = _SCAN_END.search(data, end)
             if not following:
-                raise NotStrippable("its scan has no end")
+                raise NotStrippable("a scan of the JPEG has no end")
             end = following.start()
         yield marker, at, end
         at = end
-    raise NotStrippable("it has too many segments")
+    raise NotStrippable("the JPEG has too many segments")
 
 
 JPEG_QUALITY = 95
@@ -142,12 +142,12 @@ def _strip_webp(data: bytes) -> bytes:
     while at + 8 <= min(end, len(data)):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         if name in (b"VP8L", b"ALPH", b"ANIM", b"ANMF"):
-            raise NotStrippable("it is lossless, transparent or moving")
+            raise NotStrippable("the WebP is lossless, transparent or animated")
         if name == b"VP8 ":
             coded.append(data[at : at + 8 + size] + b"\0" * (size % 2))
         at += 8 + size + size % 2
     if len(coded) != 1:
-        raise NotStrippable("it does not hold exactly one image")
+        raise NotStrippable("the WebP does not have exactly one image")
     return b"RIFF" + (4 + len(coded[0])).to_bytes(4, "little") + b"WEBP" + coded[0]
 
 

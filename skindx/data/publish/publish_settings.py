@@ -64,8 +64,8 @@ class PublishedFacts(Settings):
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
         if "@" not in contact and "://" not in contact:
             raise UserError(
-                "a published dataset names whom to ask to take an image down; give --contact "
-                f"with a URL or mail address, not {contact[:100]!r}."
+                f"--contact is {contact[:100]!r}, but people must be able to ask for the removal "
+                "of an image; give --contact a URL or mail address."
             )
         cleaning = {
             f"{part}.{key}": ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -99,11 +99,17 @@ class PublishedFacts(Settings):
             return cls.model_validate_json((folder / FACTS).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(
-                f"{folder / FACTS} does not exist, so {folder} was not written by `skindx publish`."
+                f"{folder} was not written by `skindx publish`, because it has no {FACTS}; give a "
+                "folder that `skindx publish` wrote."
             ) from None
-        except (OSError, ValueError, ValidationError) as error:
+        except (OSError, ValueError) as error:
             detail = " ".join(str(error).split())[:200]
-            raise UserError(f"{folder / FACTS} cannot be read ({detail}); publish again.") from None
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False)[0]
+                detail = ": ".join([*map(str, first["loc"]), first["msg"]])
+            raise UserError(
+                f"{folder / FACTS} is damaged ({detail}); run `skindx publish` again."
+            ) from None
 
 
 def _stated_licence(source: Source) -> str:

@@ -42,9 +42,9 @@ def check_audited(dataset: Path, records: Sequence[Record]) -> None:
     unseen = sum(record.sha256 not in seen for record in records)
     if unseen:
         raise UserError(
-            f"{unseen} of the {len(records)} images of {dataset} were not audited for faces, text "
-            f"and intimate regions; run `skindx audit {dataset}` first, or give --unaudited "
-            f"to publish without."
+            f"{unseen} of the {len(records)} images of {dataset} were not checked for faces, text "
+            f"and intimate regions; run `skindx audit {dataset}` first, or add --unaudited to "
+            "publish them without this check."
         )
 
 

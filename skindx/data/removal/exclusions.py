@@ -198,7 +198,10 @@ class Exclusions:
         self._block(entries)
         staying = [pair for position, pair in enumerate(sound) if position not in matches]
         if not staying:
-            raise UserError("every sound image was taken down; add other images to the sources.")
+            raise UserError(
+                "every usable image is on the block list, so no image is left; add other images "
+                "to the sources."
+            )
         return staying, marked
 
     def of_cleaned(self, cleaned: Cleaned) -> tuple[list[LabelledImage], list[Issue]]:

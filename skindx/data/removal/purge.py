@@ -131,7 +131,9 @@ def _text(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} cannot be read ({error}); correct or delete it.")
+    return UserError(
+        f"{path} cannot be read ({error}); restore or delete it, and run the same command again."
+    )
 
 
 _KINDS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

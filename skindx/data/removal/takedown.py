@@ -194,20 +194,21 @@ def _resolve(
         named |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
         if not named - {""}:
             raise UserError(
-                f"{where} knows no image of the URL {url!r}; give it as its page had it."
+                f"{where} has no image of the URL {url!r}; copy the URL exactly from the tables "
+                "in that folder."
             )
         requested |= dict.fromkeys(sorted(named - {""}))
     for sha256 in sha256s:
         if not is_sha256(sha256):
             raise UserError(
-                f"--sha {sha256!r} is no SHA-256; give 64 lower-case hexadecimal digits."
+                f"--sha {sha256!r} is not a SHA-256; give 64 lower-case hexadecimal digits."
             )
         if not (
             any(row.sha256 == sha256 for rows in known.values() for row in rows)
             or any(sha256 in blocklist.by_sha for blocklist in lists.values())
             or any(store_files(dataset, sha256) for dataset in known)
         ):
-            raise UserError(f"{where} knows no image of the SHA-256 {sha256}; check it.")
+            raise UserError(f"{where} has no image with --sha {sha256}; check the digits.")
         requested[sha256] = None
     return list(requested)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.seven_points import QUESTIONS, answers_from
 from skindx.core.text import counted, printable
 from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.decisions import Flag
@@ -123,6 +124,10 @@ class DatasetFacts:
     people: tuple[Bars, ...]
     unknown: tuple[str, ...]
     """Facts that no image has."""
+    asked: tuple[str, ...]
+    """What was asked about the lesion of some image."""
+    answers: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    """Class -> images with yes and images with an answer, by `asked`; classes as listed."""
     sizes: Bars
     size_words: str
     group_sizes: Bars
@@ -192,6 +197,8 @@ def dataset_facts(
             if values.keys() - {UNKNOWN}
         ),
         unknown=tuple(titles[f] for f, values in known.items() if not values.keys() - {UNKNOWN}),
+        asked=(asked := _asked(records)),
+        answers=tuple(_answers(records, _listed(classes), asked)),
         sizes=_banded(
             "longer side, pixels", [max(r.width, r.height) for r in records], _LONGER_SIDES
         ),
@@ -263,6 +270,23 @@ def _listed(classes: Sequence[ClassFacts]) -> Sequence[ClassFacts]:
     if len(classes) <= LARGEST + SMALLEST:
         return classes
     return [*classes[:LARGEST], *classes[-SMALLEST:]]
+
+
+def _asked(records: Sequence[Record]) -> tuple[str, ...]:
+    some = {name for record in records for name in answers_from(record.answers)}
+    return tuple(one for one in QUESTIONS if one in some)
+
+
+def _answers(
+    records: Sequence[Record], classes: Sequence[ClassFacts], asked: Sequence[str]
+) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for record in records if asked else ():
+        counts.update((record.label, *pair) for pair in answers_from(record.answers).items())
+    for one in classes if asked else ():
+        yes = [counts[one.key, name, "yes"] for name in asked]
+        no = [counts[one.key, name, "no"] for name in asked]
+        yield one.name, tuple((y, y + n) for y, n in zip(yes, no, strict=True))
 
 
 def _splits(records: Sequence[Record]) -> Iterator[tuple[str, int, int, int]]:

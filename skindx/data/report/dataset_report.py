@@ -34,7 +34,8 @@ from skindx.data.publish.published_rows import withheld_of
 from skindx.data.report.dataset_facts import DatasetFacts, dataset_facts, short
 from skindx.data.summary import STAGES
 from skindx.imaging.image_formats import DamagedImage
-from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.imaging.resize import small_jpeg
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def write_report(dataset: Path) -> Path:
         raise
     except MALFORMED as error:
         raise UserError(
-            f"{file} is none that a build wrote ({type(error).__name__}: {error}); delete it, or "
-            "run `skindx build` again."
+            f"{file} is damaged ({type(error).__name__}: {error}); delete it, or run `skindx "
+            "build` again."
         ) from None
     write_text(dataset / REPORT, page)
     return dataset / REPORT

@@ -35,7 +35,10 @@ REASON_TEXTS = {
     "bad-url": "Its address is none.",
     "link-refused": "It is a link that leads out of the folder.",
     "dead-link": "The server has no such image (404), or has it no more (410).",
-    "forbidden": "The server has it for others only (401, 403); no smaller copy stands in for it.",
+    "forbidden": (
+        "The server has it for others only (401, 403); no smaller copy stands in for it. A build "
+        "asks again once its line in ledger.jsonl is deleted."
+    ),
     "more-results": "A search has more results than were read; its row says how many.",
     "server-error": "The server failed; the next build asks again.",
     "timeout": "The server did not answer in time; the next build asks again.",

@@ -70,7 +70,7 @@ class ScreenSettings(Settings):
         if self.min_luminance >= self.max_luminance:
             raise ValueError(
                 f"min_luminance={self.min_luminance:g} must be below "
-                f"max_luminance={self.max_luminance:g}, or every image is refused"
+                f"max_luminance={self.max_luminance:g}, because otherwise every image is excluded"
             )
         return self
 
@@ -200,15 +200,20 @@ def _without_repeated(lines_LN: NDArray[np.float32]) -> NDArray[np.float32]:
     all periods finds their pattern whatever single edges an image has.
     """
     differences_N = np.square(np.diff(lines_LN, axis=1)).mean(axis=0)
+    sorted_N = np.sort(differences_N)
     repeated = np.zeros(1, bool)
     for period in _PERIODS:
         whole = len(differences_N) // period
         if whole < _FEWEST_PERIODS:
             break
+        # Half of a phase lies on either side of its median, so at least as many of all do.
+        half = (whole - 1) // 2
+        if sorted_N[half] >= _REPEATED * sorted_N[-1 - half]:
+            continue  # as mostly where all pixels are alike: no phase repeats
         by_phase = _medians(differences_N[: whole * period].reshape(whole, period).T)
         low = by_phase < _REPEATED * by_phase.max()
-        if low.mean() <= repeated.mean():
-            continue  # as nearly always: no phase repeats
+        if not low.any() or low.mean() <= repeated.mean():
+            continue
         apart = by_phase[low].max() <= _REPEATED * by_phase[~low].min()
         # With a wrong period pixels that differ would go as well, single edges among them.
         low_N = np.resize(low, len(differences_N))
@@ -227,9 +232,6 @@ def _without_repeated(lines_LN: NDArray[np.float32]) -> NDArray[np.float32]:
 def _medians(rows_PW: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the median of each row; `np.median` takes six times as long on such short ones."""
     middle = rows_PW.shape[1] // 2
-    kth = middle if rows_PW.shape[1] % 2 else (middle - 1, middle)
-    first = middle if rows_PW.shape[1] % 2 else middle - 1
-    medians_P: NDArray[np.float32] = np.partition(rows_PW, kth, axis=1)[:, first : middle + 1].mean(
-        axis=1
-    )
-    return medians_P
+    below = middle if rows_PW.shape[1] % 2 else middle - 1
+    ordered_PW = np.partition(rows_PW, (below, middle), axis=1)
+    return (ordered_PW[:, below] + ordered_PW[:, middle]) / np.float32(2)

@@ -289,8 +289,7 @@ def _screen_missing(
     for shard, _ in lost:
         if len(shard.paths) == 1:
             detail = "it ends the process that decodes it"
-            none = np.empty((0, 0), np.uint64)
-            write_shard(shard.file, [Screened("decode-crash", detail, 0, 0, none)])
+            write_shard(shard.file, [_unscreened("decode-crash", detail)])
             on_shard(1)
         else:
             cut.append((shard, shard.halves()))

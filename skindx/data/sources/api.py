@@ -79,7 +79,7 @@ class ApiSource(WebSource):
         content = _content(answer)
         results = self.results(content)
         if not results and not page.start and not self.following(page, content):
-            raise UnreadablePageError("nothing-found", "The API finds no image by this search.")
+            raise UnreadablePageError("nothing-found", "The search of this API finds no image.")
         for result in results:
             yield from self.images(result, page.label, content)
         following = self.following(page, content)
@@ -134,17 +134,22 @@ def _content(answer: "Response") -> dict[str, Any]:
         content = json.loads(answer.body)
     except (ValueError, RecursionError):
         raise UnreadablePageError(
-            "unreadable-page", f"The answer is no JSON; it begins with {answer.body[:40]!r}."
+            "unreadable-page",
+            f"The answer of the server is not JSON; it begins with {answer.body[:40]!r}.",
         ) from None
     if not isinstance(content, dict):
-        raise UnreadablePageError("unreadable-page", "The answer is no JSON object.")
+        raise UnreadablePageError(
+            "unreadable-page", "The answer of the server is not a JSON object."
+        )
     return content
 
 
 def objects(value: object, name: str) -> list[dict[str, Any]]:
     """Return a JSON list of objects. Raises UnreadablePageError for anything else."""
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise UnreadablePageError("unreadable-page", f"The answer has no list of {name}.")
+        raise UnreadablePageError(
+            "unreadable-page", f"The answer of the server has no list of {name}."
+        )
     return value
 
 

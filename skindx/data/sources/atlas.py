@@ -67,8 +67,8 @@ class AtlasSource(WebSource):
                 HTMLTranslator().css_to_xpath(selector)
             except SelectorError as error:
                 raise UserError(
-                    f"{self.start}: {name} = {selector!r} is no CSS selector ({error}); "
-                    "write it as in `figure.picture a`."
+                    f"`{name}` of the source {self.start} in the recipe is {selector!r}, which is "
+                    f"not a CSS selector ({error}); write a selector such as `figure.picture a`."
                 ) from None
 
     def begin(self) -> Iterator[Page]:

@@ -10,10 +10,11 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.core.seven_points import Question, answers_text
 from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.archives import is_there
-from skindx.data.tables.cells import LONGEST, cell, number_of, split_of
+from skindx.data.tables.cells import LONGEST, cell, number_of, split_of, truth
 from skindx.taxonomy.lexicon import plain_letters, site_of
 
 LONGEST_CAPTION = 2_000
@@ -68,6 +69,7 @@ _NEEDED = ("label", "file", "url", "image", "key")
 """Fields whose column must be there, also by its default name."""
 OLDEST = 120
 """Years."""
+LARGE_MM = 7
 
 
 class Columns(Settings):
@@ -97,6 +99,11 @@ class Columns(Settings):
     sex: str = Field("", exclude_if=lambda column: not column)
     site: str = Field("", exclude_if=lambda column: not column)
     """Place on the body."""
+    answers: Mapping[Question, str | tuple[str, ...]] = Field({}, exclude_if=lambda one: not one)
+    """What dermatologists ask, by question: {itches: itch, grew: grew}; yes and no, else unknown.
+
+    Of several columns one yes is enough; a number under `large` is a diameter in millimetres, which
+    is large from 7 on. Never published."""
     split: str = Field("", exclude_if=lambda column: not column)
     """The split that the table's makers give each image: train, val (valid), calibration, test."""
     also: Mapping[str, tuple[str, ...]] = Field({}, exclude_if=lambda also: not also)
@@ -110,8 +117,9 @@ class Columns(Settings):
     def _named(self) -> Iterator[tuple[str, str]]:
         """Yield (field, column) of each column that is set."""
         for field, value in self.model_dump(exclude={"also"}).items():
-            columns = (value,) if isinstance(value, str) else value
-            yield from ((field, column) for column in columns if column)
+            for part in value.values() if isinstance(value, Mapping) else (value,):
+                columns = (part,) if isinstance(part, str) else part
+                yield from ((field, column) for column in columns if column)
 
     def may_lack(self, field: str) -> bool:
         """Tell whether a column is one that only the default names, and not needed."""
@@ -124,8 +132,8 @@ class Columns(Settings):
         for field, column in self._named():
             if column not in names and not self.may_lack(field):
                 raise UserError(
-                    f"{path} has no column {column!r}; it has "
-                    f"{', '.join(names) or 'no columns'}: correct columns.{field}."
+                    f"{path} has no column {column!r}; set `columns.{field}` in the recipe to a "
+                    f"column of this table: {', '.join(names) or 'none'}."
                 )
 
     def known(self, line: Mapping[str, Any], **defaults: str) -> dict[str, Any]:
@@ -145,9 +153,16 @@ class Columns(Settings):
         known["sex"] = sex(cell(line.get(self.sex)))
         site = site_of(cell(line.get(self.site)))
         known["site"] = "" if is_placeholder(site) else site
+        known["answers"] = answers_text(
+            {str(one): answer(one, self._cells(line, one)) for one in self.answers}
+        )
         if split := split_of(cell(line.get(self.split))):
             known["split"] = split
         return known
+
+    def _cells(self, line: Mapping[str, Any], question: Question) -> list[str]:
+        named = self.answers[question]
+        return [cell(line.get(one)) for one in ((named,) if isinstance(named, str) else named)]
 
     def _groups(self, line: Mapping[str, Any]) -> str:
         """Return what a line belongs to, one a line; of several columns, with the column's name."""
@@ -172,6 +187,13 @@ class Columns(Settings):
                 for text in cells
                 if not is_placeholder(text) and text != "-1" and read(text) in {None, ""}
             ]
+        odd["answers are neither yes nor no and count as unknown"] = [
+            text
+            for line in lines
+            for one in self.answers
+            for text in self._cells(line, one)
+            if not is_placeholder(text) and not answer(one, [text])
+        ]
         ages = [cell(line.get(self.age)) for line in lines]
         odd["ages are ranges, of which the middle counts"] = [
             text for text in ages if age_years(text) is None and middle_age(text) is not None
@@ -203,6 +225,17 @@ def skin_type(text: str) -> int | None:
 def sex(text: str) -> str:
     """Return female, male or other; "" for all else."""
     return _SEX_OF.get(plain_letters(text).strip(), "")
+
+
+def answer(question: str, texts: Sequence[str]) -> str:
+    """Return yes or no; "" for all else, and for a no that other cells do not confirm."""
+
+    def one(text: str) -> bool | None:
+        size = number_of(text) if question == "large" else None
+        return truth(text) if size is None else size >= LARGE_MM
+
+    said = [one(text) for text in texts]
+    return "yes" if True in said else "no" if said and all(one is False for one in said) else ""
 
 
 def age_years(text: str) -> float | None:

@@ -97,7 +97,7 @@ class DicomLabels(TableFields):
             labels.setdefault(key, []).append(label)
             confirmed = confirmation(cell(line.get(self.columns.confirmed)))
             known[key] = label, known.get(key, ("", ""))[1] or confirmed
-        torn = check_sure(self.path, labels, "label", self, "correct the table")
+        torn = check_sure(self.path, labels, "label", self, "leaves it unlabelled")
         self._notes = log.all_notes(self.path)
         if torn:
             several = f"{counted(len(torn), self.identifier)} with several labels"
@@ -135,10 +135,10 @@ class DicomSource(LocalSource):
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if bool(self.path) == bool(self.server):
-            raise ValueError("give either path, a folder or a DICOMDIR, or server")
+            raise ValueError("give either `path` (a folder or a DICOMDIR) or `server`")
         if self.server and not (self.label or self.labels):
             raise ValueError(
-                "a server has no class folders: give label, an attribute's keyword, or labels"
+                "a DICOM server has no class folders; set `label` (a keyword) or `labels` (a table)"
             )
         return self
 
@@ -184,7 +184,7 @@ class DicomSource(LocalSource):
             rows = importer.of_server() if self.server else importer.of_files(self._files())
         if not rows:
             where = self.server.host if self.server else self.path
-            raise UserError(f"{where} holds no DICOM photographs; look at the source's settings.")
+            raise UserError(f"{where} has no DICOM photographs; give another folder or study.")
         return rows
 
     def _check(self) -> None:
@@ -192,7 +192,7 @@ class DicomSource(LocalSource):
 
         require_dicom()
         if self.path and not self.path.exists():
-            raise UserError(f"{self.path} does not exist; give a folder or a DICOMDIR.")
+            raise UserError(f"{self.path} does not exist; set `path` to a folder or a DICOMDIR.")
         if self.server:
             self.server.authorization()
 
@@ -233,7 +233,7 @@ def listed_files(index: Path) -> Iterator[DicomFile]:
     ((_, listed),) = run_sandboxed(dicomdir_listing, {}, [index], LIMITS, workers=1)
     if isinstance(listed, Failure | str):
         why = listed if isinstance(listed, str) else listed.detail
-        raise UserError(f"{index} is no DICOMDIR ({why}); give one, or the folder of the files.")
+        raise UserError(f"{index} is not a DICOMDIR ({why}); set `path` to a DICOMDIR or a folder.")
     root = index.parent.resolve()
     for parts in listed:
         shown = "/".join(parts)
@@ -387,8 +387,8 @@ class DicomImporter:
                 read()
             except DicomWebError as error:
                 raise UserError(
-                    f"{error.detail}; run the same command again once that is mended (the server, "
-                    "or its address and login in the recipe): what was fetched is kept."
+                    f"{error.detail}; correct the settings below `server` or the server itself, "
+                    "and run the same command again, which keeps the files fetched so far."
                 ) from None
         return sorted(rows, key=lambda row: row.url)
 

@@ -95,27 +95,34 @@ class DicomWebServer(Settings):
         """Return the header that logs in, "" for none. Raises UserError, without the secret."""
         if not self.secret:
             if self.user:
-                raise UserError("server.user needs server.secret: env:NAME or file:PATH.")
+                raise UserError(
+                    "`server.user` is set without `server.secret`; set `server.secret` to "
+                    "env:NAME or file:PATH."
+                )
             return ""
         where, _, name = self.secret.partition(":")
         if where == "env" and re.fullmatch(r"\w+", name):
             secret = os.environ.get(name, "").strip()
             if not secret:
-                raise UserError(f"server.secret names the variable {name}, which is not set.")
+                raise UserError(
+                    f"`server.secret` names the environment variable {name}, which is not set; "
+                    f"run `export {name}=SECRET` first."
+                )
         elif where == "file" and name:
             secret = (
                 read_plain(Path(name).resolve(), _SECRET_BYTES).decode("utf-8", "replace").strip()
             )
         else:
             raise UserError(
-                "server.secret must be env:NAME or file:PATH; the secret itself may not stand in a "
-                "recipe: export it, or write it to a file that only you can read."
+                "`server.secret` in the recipe must not be the secret itself; store the secret "
+                "in an environment variable or a private file, and write env:NAME or file:PATH."
             )
         if not secret or not secret.isprintable() or (not self.user and not secret.isascii()):
-            raise UserError(f"{self.secret} holds no secret: it must be one line of text.")
+            raise UserError(f"the secret in {self.secret} must be one line of text; correct it.")
         if urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname):
             raise UserError(
-                f"{self.host} would get its secret unencrypted; write server.url with https."
+                f"the secret would be sent to {self.host} unencrypted; change `server.url` in the "
+                "recipe to https."
             )
         check_secret(name, self.host, "the recipe")
         if self.user:
@@ -152,7 +159,8 @@ class DicomWebClient:
                 self._link = http.client.HTTPConnection(host, port, timeout=server.timeout_s)
         except (OSError, ValueError) as error:
             raise UserError(
-                f"server.url or server.ca_file cannot be used ({error}); correct it."
+                f"`server.url` or `server.ca_file` in the recipe cannot be used ({error}); correct "
+                "that setting."
             ) from None
 
     def __enter__(self) -> Self:
@@ -204,8 +212,8 @@ class DicomWebClient:
             offset += len(results)
         raise DicomWebError(
             "too-many-pages",
-            f"{self._server.host} gives more than server.max_pages = {self._server.max_pages} "
-            "answers to one search; narrow server.query, or set a larger number",
+            f"a search at {self._server.host} has more answers than server.max_pages = "
+            f"{self._server.max_pages} allows; narrow server.query, or set a larger number",
         )
 
     def _page(self, path: str, *, first: bool) -> list["Result"]:
@@ -224,8 +232,8 @@ class DicomWebClient:
         if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
             raise DicomWebError(
                 "unreadable-answer",
-                f"{self._server.host} answered a search with no list in JSON ({kind[:40] or '?'}); "
-                "look whether server.url is its DICOMweb address",
+                f"{self._server.host} answered a search with {kind[:40] or '?'}, not with a JSON "
+                "list; check that server.url is the DICOMweb address",
             )
         return results
 
@@ -238,7 +246,7 @@ class DicomWebClient:
         kind, body = self._get(path, _WHOLE, self._server.max_bytes)
         file = body if kind.startswith("application/dicom") else only_part(kind, body)
         if file[128:132] != b"DICM":
-            raise DicomWebError("unreadable-answer", "the answer holds no DICOM file")
+            raise DicomWebError("unreadable-answer", "the answer of the server has no DICOM file")
         return file
 
     def _get(self, path: str, accept: str, most: int) -> tuple[str, bytes]:
@@ -283,12 +291,14 @@ class DicomWebClient:
     def _problem(self, error: Exception) -> DicomWebError:
         host = self._server.host
         if self._late or isinstance(error, TimeoutError):
-            return DicomWebError("timeout", f"{host} took longer than {self._server.timeout_s:g} s")
+            return DicomWebError(
+                "timeout", f"{host} did not answer within {self._server.timeout_s:g} s"
+            )
         if isinstance(error, ssl.SSLCertVerificationError):
             return DicomWebError(
                 "untrusted",
-                f"the certificate of {host} is not trusted ({error.verify_message}); "
-                "set server.ca_file to your authority's",
+                f"the certificate of {host} is not trusted ({error.verify_message}); set "
+                "server.ca_file to the certificate of your authority",
             )
         if isinstance(error, http.client.HTTPException):
             return DicomWebError("half-answer", f"{host} broke its answer off")
@@ -327,7 +337,7 @@ class DicomWebClient:
 def uid_of(text: str) -> str:
     """Return a UID that a server named. Raises DicomWebError for anything else."""
     if not _UID.fullmatch(text):
-        raise DicomWebError("odd-uid", "the server names it by what is no UID of DICOM")
+        raise DicomWebError("odd-uid", "the server gave an identifier that is not a DICOM UID")
     return text
 
 
@@ -336,7 +346,9 @@ def _refuse_link_local(link: http.client.HTTPConnection, host: str) -> None:
     address = ipaddress.ip_address(link.sock.getpeername()[0].partition("%")[0])
     inner = getattr(address, "ipv4_mapped", None) or address
     if inner.is_link_local or inner.is_multicast or inner.is_unspecified:
-        raise DicomWebError("private-address", f"{host} has the address {inner}, which is no PACS")
+        raise DicomWebError(
+            "private-address", f"{host} has the address {inner}, which cannot be a PACS"
+        )
 
 
 def _body(answer: http.client.HTTPResponse, most: int) -> bytes:
@@ -345,7 +357,7 @@ def _body(answer: http.client.HTTPResponse, most: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > most:
-            raise DicomWebError("too-large", f"the answer has more than {most} bytes")
+            raise DicomWebError("too-large", f"the answer of the server has more than {most} bytes")
     if answer.length:  # http.client tells of a short body only who reads it at once
         raise http.client.IncompleteRead(b"")
     return b"".join(pieces)
@@ -358,15 +370,22 @@ def only_part(content_type: str, body: bytes) -> bytes:
     boundary = head.get_boundary("").encode("latin-1", "replace")
     if not boundary or head.get_content_maintype() != "multipart":
         what = content_type[:60] or "nothing"
-        raise DicomWebError("unreadable-answer", f"the answer is no multipart but {what!r}")
+        raise DicomWebError(
+            "unreadable-answer", f"the answer of the server is {what!r}, not multipart"
+        )
     mark = b"\r\n--" + boundary
     body = b"\r\n" + body
     begin, end = body.find(mark), body.rfind(mark + b"--")
     content = body.find(b"\r\n\r\n", begin)
     if begin < 0 or end < 0:
-        raise DicomWebError("half-answer", "the answer ends before its last boundary")
+        raise DicomWebError(
+            "half-answer", "the answer of the server is cut off: its last boundary is missing"
+        )
     if not begin < content < end or body.find(mark, content, end) >= 0:
-        raise DicomWebError("unreadable-answer", "the answer holds none or several parts, not one")
+        raise DicomWebError(
+            "unreadable-answer",
+            "the answer of the server must have exactly one part, but has none or several",
+        )
     return body[content + 4 : end]
 
 

@@ -21,7 +21,10 @@ def expanded(root: Path, pattern: str) -> list[str]:
     parts = pattern.split("/")
     at = next(place for place, part in enumerate(parts) if _HOLE.search(part))
     if any("*" in part for part in parts[at:]):
-        raise UserError(f"files: {pattern!r} has a * behind the cell's own {{}}; name it whole.")
+        raise UserError(
+            f"`files: {pattern!r}` has a * after {{column}}; write the name of the folder "
+            "instead of the *."
+        )
     rest = "/".join(parts[at:])
     if not at:
         return [rest]
@@ -37,5 +40,8 @@ def _folders(root: Path, pattern: str) -> list[str]:
         path for path in sorted(root.glob(pattern)) if path.is_dir() or archive_above(path) == path
     ]
     if not found:
-        raise UserError(f"files: there is no folder {pattern} beside the table; correct files.")
+        raise UserError(
+            f"the folder {pattern!r} is not in the folder of the table; change `files` in the "
+            "recipe."
+        )
     return [path.relative_to(root).as_posix() for path in found]

@@ -24,7 +24,7 @@ from skindx.data.sources.folder import MAX_BYTES, look_at, visible
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.data.tables.archives import DAMAGED, ArchiveFiles, archive_above, is_there
 from skindx.data.tables.cells import cell, same_value
-from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog
+from skindx.data.tables.fields import LEFT_OUT, LISTED, TableFields, TableLog
 from skindx.data.tables.shape import ROWS, SHOWN_AS, ImageColumn, TableShape, shaped_lines
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
@@ -118,8 +118,9 @@ class TableOfFiles(TableFields, LocalSource):
         for what, names in list(odd.items())[:2]:
             if names and self.on_conflict == "refuse":
                 raise UserError(
-                    f"{self.table}: {len(names)} {what}, such as {names[0]}, and on_conflict is "
-                    "refuse; correct table and folder, or set on_conflict: list."
+                    f"{self.table}: {len(names)} {what}, such as {names[0]}; correct the table or "
+                    "the folder, or change `on_conflict: refuse` in the recipe to `on_conflict: "
+                    "list`, which leaves such images out."
                 )
         notes = [
             f"{self.table}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
@@ -140,7 +141,7 @@ class TableOfFiles(TableFields, LocalSource):
         self._listed.clear()
         lines = self.lines()
         if all(AT in line for line in lines):
-            raise UserError(f"{self.table} holds no rows; give a table with one line an image.")
+            raise UserError(f"{self.table} has no rows; give a table with one row for each image.")
         rows = [self._row(line, dataset) for line in lines]
         detail = f"{self.table.name} has no line for it"
         return rows + [
@@ -303,7 +304,10 @@ class FilesSource(TableShape, TableOfFiles):
         self._archives().missing.clear()
         if self.or_paths and not is_there(self.table):
             places = ", ".join(map(str, (self.path, *self.or_paths)))
-            raise UserError(f"there is no table at any of {places}; download it, or correct path.")
+            raise UserError(
+                f"no table was found at {places}; download the table, or change `path` in the "
+                "recipe."
+            )
         lines = self._settled()
         taken = [line for line in lines if LEFT_OUT not in line]
         if len(self._patterns) > 1 and taken and not any(map(self._found, taken)):
@@ -311,8 +315,8 @@ class FilesSource(TableShape, TableOfFiles):
             packed = sorted(path.name for path in self.root.glob("*.zip"))
             step = f"unzip {' and '.join(packed)} there" if packed else "put the images there"
             raise UserError(
-                f"{self.table} names {len(taken):,} images, and none of them is beside it as "
-                f"{places}; {step}, or correct files."
+                f"{self.table} names {len(taken):,} images, but none of them is at {places} in its "
+                f"folder; {step}, or change `files` in the recipe."
             )
         if len(self._patterns) > 1:
             self._compare_places(taken)
@@ -323,11 +327,10 @@ class FilesSource(TableShape, TableOfFiles):
         for line in lines:
             places = [one for one in self.files_of(line) if self._has(one)]
             if len(places) > 1 and len({self._sketch(one) for one in places}) > 1:
-                said = f"{places[0]} and {places[1]} are two files of one name with other bytes"
+                said = f"{places[0]} and {places[1]} are two files of one name with other contents"
                 if self.on_conflict != "list":
                     raise UserError(
-                        f"{self.table}: {said}; correct files, or set on_conflict: list, which "
-                        "leaves such an image out."
+                        f"{self.table}: {said}; change `files` in the recipe, or {LISTED}."
                     )
                 line[LEFT_OUT] = ("conflict", said)
 
@@ -371,8 +374,8 @@ class FilesSource(TableShape, TableOfFiles):
             if torn := _differing(same, file):
                 if self.on_conflict != "list":
                     raise UserError(
-                        f"{self.table} names {name} {len(same)} times, with other values ({torn}); "
-                        "correct the table, or set on_conflict: list, which leaves the image out."
+                        f"{self.table} names {name!r} {len(same)} times with different values "
+                        f"({torn}); correct the table, or {LISTED}."
                     )
                 for line in same:
                     line[LEFT_OUT] = ("conflict", f"{self.table.name} says of it {torn}")

@@ -103,7 +103,8 @@ def visible(folder: Path) -> list[Path]:
         listed = sorted(entries(folder))
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be listed ({error.strerror}); check its permissions."
+            f"the folder {folder} cannot be read ({error.strerror}); allow your user to read it "
+            "(chmod)."
         ) from None
     return [entry for entry in listed if not entry.name.startswith(".")]
 
@@ -181,7 +182,7 @@ class FolderSource(LocalSource):
         if not any(row.status == "stored" for row in rows):
             raise UserError(
                 f"none of the {len(rows)} files in {self.path} can be used ({rows[0].url}: "
-                f"{rows[0].detail}); check them and their permissions."
+                f"{rows[0].detail}); check that they are images and that your user may read them."
             )
         return rows
 
@@ -259,8 +260,8 @@ def _look_at_named(root: Path, source: FolderSource, walk: FolderWalk) -> Folder
             files.append(replace(file, label=label or ""))
     if found and not any(file.label for file in files):
         raise UserError(
-            f"{root}: label_pattern finds no class in file names such as {found[0].path.name!r}; "
-            "correct it."
+            f"`label_pattern` in the recipe finds no class in the file names of {root}, such as "
+            f"{found[0].path.name!r}; change `label_pattern`."
         )
     _check_classes(root, [file.label for file in files if file.status == "stored"], files)
     return FolderLayout((), tuple(files))
@@ -314,7 +315,9 @@ def _coco_classes(root: Path) -> Iterator[tuple[Path, Sequence[str], str]]:
     files = [path for path in below(root) if path.is_file()]
     drawn = [read_coco(path) for path in files if path.suffix.lower() == ".json" and is_coco(path)]
     if not drawn:
-        raise UserError(f"{root} holds no COCO JSON (images, annotations, categories); {_ADVICE}.")
+        raise UserError(
+            f"{root} has no COCO JSON file; add such a file, or change `layout` in the recipe."
+        )
     ends: dict[str, list[Path]] = {}
     for path in files:
         ends.setdefault(path.name, []).append(path)
@@ -352,8 +355,8 @@ def _tops(root: Path, walk: FolderWalk) -> tuple[list[Path], tuple[str, ...]]:
     outside = [folder.name for folder in folders if folder not in splits]
     if outside:
         raise UserError(
-            f"{root} mixes split folders ({splits[0].name}) with others ({outside[0]}); put the "
-            f"class folders either all inside split folders or all at the top."
+            f"{root} has folders of splits ({splits[0].name}) and other folders ({outside[0]}); "
+            f"put all class folders inside the split folders, or all directly into {root}."
         )
     return splits, tuple(split.name for split in splits)
 
@@ -364,9 +367,9 @@ def _check_links(root: Path, classes: list[str], files: list[FolderFile]) -> Non
     links = [path for path in links if path.is_dir()]
     if links and len({normalise(label) for label in classes}) < 2:
         raise UserError(
-            f"{links[0]} is a link to a folder, and links are not followed unless the source says "
-            "so; set sources.0.follow_links=true if you trust where they lead, or give the folder "
-            "that holds the images themselves."
+            f"{links[0]} is a link to a folder, which is not followed by default; if you trust "
+            "the link, set `follow_links: true` in the recipe (--set "
+            "sources.0.follow_links=true), or give the linked folder itself."
         )
 
 
@@ -376,9 +379,8 @@ def _check_parts(root: Path, classes: list[str]) -> None:
     parts = [name for name in names if _PART.fullmatch(name)]
     if parts and 2 * len(parts) >= len(names):
         raise UserError(
-            f"the folders in {root} ({', '.join(names[:3])}) are named as parts of a dataset, not "
-            f"as classes, so they tell no image's class; {_ADVICE}, or a recipe with the table "
-            "that has the classes (kind: files)."
+            f"the folders in {root} ({', '.join(names[:3])}) have names of dataset parts, not of "
+            f"classes; {_ADVICE}, or write a recipe with `kind: files` and the table of classes."
         )
 
 
@@ -389,7 +391,7 @@ def _check_classes(root: Path, classes: list[str], files: list[FolderFile]) -> N
     shown = {normalise(label): label for label in reversed(classes)}
     if len(shown) == 1:
         raise UserError(
-            f"{root} holds one class only, {classes[0]!r}, and a classifier needs two or more; "
+            f"{root} has only one class, {classes[0]!r}, and a classifier needs two or more; "
             f"{_ADVICE}."
         )
     # A file that cannot be opened may well be an image: it counts here and becomes an issue.
@@ -397,9 +399,9 @@ def _check_classes(root: Path, classes: list[str], files: list[FolderFile]) -> N
     for folded, label in sorted(shown.items()):
         if not is_no_label(label) and counts[folded] < MIN_PER_CLASS:
             raise UserError(
-                f"the class {label!r} in {root} has {counts[folded]} readable images "
-                f"and needs at least {MIN_PER_CLASS}{_why_unread(folded, files)}; add images or "
-                "remove its folder."
+                f"the class {label!r} in {root} has {counts[folded]} readable images and needs at "
+                f"least {MIN_PER_CLASS}{_why_unread(folded, files)}; add images to its folder, or "
+                "remove that folder."
             )
 
 

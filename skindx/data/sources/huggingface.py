@@ -20,6 +20,7 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import Columns
 from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.data.tables.cells import cell, split_of
+from skindx.data.tables.fields import AGAIN
 from skindx.data.tables.reader import ONE_ROW, UNREADABLE, read_table
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
@@ -71,7 +72,7 @@ def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator
         raise
     except (*UNREADABLE, pa.ArrowException) as error:
         detail = " ".join(str(error).split())
-        raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
+        raise UserError(f"{shard} cannot be read as Parquet ({detail}); {AGAIN}.") from None
 
 
 def labels_of_shard(shard: Path, columns: HuggingFaceColumns) -> Iterator[str]:
@@ -171,7 +172,7 @@ class HuggingFaceSource(LocalSource):
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if bool(self.path) == bool(self.repo):
-            raise ValueError("give either path, a folder, or repo, as in owner/name")
+            raise ValueError("set either `path` (a folder) or `repo` (owner/name)")
         return self
 
     @property
@@ -192,7 +193,7 @@ class HuggingFaceSource(LocalSource):
         root, fence = self._root()
         rows = [self._store(item, dataset) for item in self._items(root, fence)]
         if not rows:
-            raise UserError(f"{root} holds tables without a single line; check the dataset.")
+            raise UserError(f"the tables in {root} have no rows; download the dataset again.")
         return rows
 
     def _root(self) -> tuple[Path, Path]:
@@ -201,7 +202,9 @@ class HuggingFaceSource(LocalSource):
             folder = _download(self.repo, self.revision)
             return folder, folder.parents[1]  # the hub's cache links into its own blobs
         if not self.path.is_dir():
-            raise UserError(f"{self.path} is no folder; give one that holds a dataset.")
+            raise UserError(
+                f"{self.path} is not a folder; set `path` to the folder of the dataset."
+            )
         return self.path, self.path.resolve()
 
     def _files(self, root: Path, fence: Path) -> tuple[list[Path], list[Path]]:
@@ -211,12 +214,14 @@ class HuggingFaceSource(LocalSource):
         shards = [path for path in files if path.suffix == ".parquet" and path not in tables]
         if not shards and not tables:
             raise UserError(
-                f"{root} holds neither Parquet shards nor a metadata.csv or metadata.jsonl; class "
-                f"folders without a table are read by `kind: folder`."
+                f"{root} has neither Parquet files nor a metadata.csv or metadata.jsonl; if it has "
+                "one folder a class, set `kind: folder` in the recipe."
             )
         for path in (*shards, *tables):
             if not path.resolve().is_relative_to(fence.resolve()):
-                raise UserError(f"{path} is a link out of the dataset; put the file itself there.")
+                raise UserError(
+                    f"{path} is a link to a file outside the dataset; replace the link by the file."
+                )
         return shards, tables
 
     def preview(self) -> SourcePreview:
@@ -264,8 +269,9 @@ def _download(repo: str, revision: str | None) -> Path:
     """Fetch the data files of a hub dataset into the hub's own cache; return their folder."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in {"1", "ON", "YES", "TRUE"}:
         raise UserError(
-            f"{repo} is on the Hugging Face hub, which is used only if HF_HUB_OFFLINE=0 is "
-            f"exported; export it, or download the dataset and set `path`."
+            f"HF_HUB_OFFLINE is not set to 0, so the Hugging Face dataset {repo} is not "
+            "downloaded; run `export HF_HUB_OFFLINE=0`, or download the dataset yourself and set "
+            "`path` in the recipe."
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
@@ -276,12 +282,13 @@ def _download(repo: str, revision: str | None) -> Path:
         )
     except GatedRepoError:
         raise UserError(
-            f"{repo} is given only to those whom its owners permit it; ask for access on its page "
-            f"of the Hugging Face hub, and export HF_TOKEN."
+            f"the Hugging Face dataset {repo} needs permission of its owners; request access on "
+            "its page there, and run `export HF_TOKEN=TOKEN` with your token."
         ) from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{repo} cannot be had from the Hugging Face hub ({detail}); check repo and revision."
+            f"the Hugging Face dataset {repo} cannot be downloaded ({detail}); check `repo` and "
+            "`revision` in the recipe, and your network."
         ) from None
     return Path(folder)

@@ -203,7 +203,9 @@ class WebSource(SourceSettings):
 
         Raises UnreadablePageError. `answer` is an HtmlResponse for a source of HTML pages.
         """
-        raise UnreadablePageError("no-pages", f"{self.name} has no pages, {page.url} is none.")
+        raise UnreadablePageError(
+            "no-pages", f"the source {self.name} has no pages, so {page.url} cannot be read"
+        )
 
     def promise(self, answer: "Response") -> SearchCount | None:
         """Return what the first answer to a search says of all its results, None for nothing."""

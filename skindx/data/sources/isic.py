@@ -110,7 +110,8 @@ class IsicSource(ApiSource):
         url = plain_url(address) if address else ""
         if url is None or (url and url.partition("?")[0].rstrip("/") != self.api.rstrip("/")):
             raise UnreadablePageError(
-                "bad-url", f"The next page is said to be {address[:200]!r}, not the API."
+                "bad-url",
+                f"The answer names the next page {address[:200]!r}, which is not part of the API.",
             )
         return url
 
@@ -160,8 +161,9 @@ class _ArchiveColumns(Columns):
             lacking = "diagnosis_1"
         if lacking:
             raise UserError(
-                f"{path} has no column {lacking!r}, which `isic image download` writes; download "
-                f"it again, or name the table's columns in a source of kind files."
+                f"{path} has no column {lacking!r}, which `isic image download` writes; run that "
+                "command again, or use `kind: files` in the recipe, where you can name the "
+                "columns."
             )
 
 
@@ -226,7 +228,9 @@ class IsicFolder(TableOfFiles):
 
     def _raw(self) -> Iterator[dict[str, Any]]:
         if self.table.suffix.lower() != ".csv":
-            raise UserError(f"{self.table} is no CSV; give the folder that isic-cli wrote.")
+            raise UserError(
+                f"{self.table} is not a CSV file; set `path` to a folder that isic-cli wrote."
+            )
         return read_table(self.table, _ArchiveColumns(label=_WRITTEN[0]), every=True)
 
     def _files(self) -> Iterator[Path]:

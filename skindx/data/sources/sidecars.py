@@ -21,7 +21,7 @@ from skindx.data.sources.files import FileColumns, TableOfFiles
 from skindx.data.sources.folder import look_at, visible
 from skindx.data.tables.archives import DAMAGED, ENDINGS, may_be_archive
 from skindx.data.tables.cells import cell
-from skindx.data.tables.fields import LEFT_OUT, TableLog, WantedColumns
+from skindx.data.tables.fields import AGAIN, LEFT_OUT, TableLog, WantedColumns
 from skindx.data.tables.shape import TableShape, shaped_lines
 
 FOLDER = "(folder)"
@@ -84,7 +84,10 @@ class SidecarsSource(TableShape, TableOfFiles):
     def lines(self) -> list[dict[str, Any]]:
         """Read the JSON files. Raises UserError."""
         if not self.path.is_dir():
-            raise UserError(f"{self.path} is no folder; give one with images and JSON files.")
+            raise UserError(
+                f"{self.path} is not a folder; set `path` to the folder of the images and JSON "
+                "files."
+            )
         log = TableLog()
         lines = shaped_lines(
             self.path,
@@ -98,8 +101,8 @@ class SidecarsSource(TableShape, TableOfFiles):
         if not any(LEFT_OUT not in line for line in lines):
             what = f"pages with {self.records}" if self.records else "JSON files beside its images"
             raise UserError(
-                f"{self.path} has no {what}; correct path or records, or read its folders as "
-                "classes (kind: folder)."
+                f"{self.path} has no {what}; change `path` or `records` in the recipe, or set "
+                "`kind: folder`, where each folder is a class."
             )
         return lines
 
@@ -130,8 +133,8 @@ class SidecarsSource(TableShape, TableOfFiles):
         for key in keys:
             if example and key not in seen:
                 raise UserError(
-                    f"no JSON file in {self.path} has {key!r}; they have such as "
-                    f"{', '.join(list(example)[:12])}: correct columns."
+                    f"no JSON file in {self.path} has the key {key!r}; change `columns` in the "
+                    f"recipe to existing keys, such as {', '.join(list(example)[:12])}."
                 )
         if lone:
             log.notes.append(f"{counted(lone, 'image')} without a JSON file left out.")
@@ -184,7 +187,7 @@ class SidecarsSource(TableShape, TableOfFiles):
         def opened() -> IO[bytes]:
             inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
             if not inside or not path.is_file() or path.stat().st_size > _MOST_BYTES:
-                raise ValueError("it is no plain file of this folder, or too large")
+                raise ValueError("it is a link, or no plain file, or too large")
             return path.open("rb")
 
         return path, opened
@@ -229,8 +232,7 @@ def _read(one: _Opener) -> str:
         return data.decode("utf-8-sig")
     except (*DAMAGED, MemoryError) as error:
         raise UserError(
-            f"{path} cannot be read ({' '.join(str(error).split())[:200]}); get it again, or "
-            "delete it."
+            f"{path} cannot be read ({' '.join(str(error).split())[:200]}); {AGAIN}, or delete it."
         ) from None
 
 
@@ -240,8 +242,8 @@ def _read_json(one: _Opener) -> dict[str, Any]:
         content = json.loads(_read(one))
     except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(
-            f"{one[0]} cannot be read as JSON ({' '.join(str(error).split())[:200]}); get it "
-            "again, or delete it."
+            f"{one[0]} cannot be read as JSON ({' '.join(str(error).split())[:200]}); {AGAIN}, or "
+            "delete it."
         ) from None
     return content if isinstance(content, dict) else {"": content}
 

@@ -15,7 +15,7 @@ from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, stated_modality
 from skindx.data.sources.image_source import SourcePreview, WebSource
 from skindx.data.tables.cells import cell
-from skindx.data.tables.fields import LEFT_OUT, TableLog
+from skindx.data.tables.fields import LEFT_OUT, LISTED, TableLog
 from skindx.data.tables.shape import TableShape, shaped_lines
 
 
@@ -65,17 +65,17 @@ class TableSource(TableShape, WebSource):
         """Read the table once, and return all addresses that it will ask."""
         if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
             raise UserError(
-                f"{self.path} is another file than the recipe means: its SHA-256 begins with "
-                f"{sha256_file(self.path)[:12]}, not {self.sha256[:12]}; get the right one or "
-                f"correct sha256."
+                f"{self.path} is a different file than the recipe expects: its SHA-256 begins "
+                f"with {sha256_file(self.path)[:12]}, not {self.sha256[:12]}; replace the file, "
+                "or change `sha256` in the recipe."
             )
         rows = list(self.begin())
         if not rows:
-            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+            raise UserError(f"{self.path} has no rows; give a table with one line for each image.")
         if self.on_conflict == "refuse" and (torn := _of_several_labels(rows)):
             raise UserError(
-                f"{self.path} gives {torn[0][:200]} several labels, and on_conflict is refuse; "
-                "correct it, or set on_conflict: list, which leaves the image out."
+                f"{self.path} gives different labels for {torn[0][:200]}; correct the table, or "
+                f"{LISTED}."
             )
         return {self.address(row.url) for row in rows if not row.status}
 

@@ -55,7 +55,7 @@ def read_places(path: Path) -> dict[str, Placement]:
             return _of_manifest(path)
         path = path / SPLITS_TABLE
     elif not path.exists():
-        raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
+        raise UserError(f"{path} does not exist; set `split.frozen` to a dataset or a splits.csv.")
     rows: list[tuple[str, str, Placement]] = []
     for where, row in named_rows(path, ("sha256", "split")):
         place = _place(row, f"{path}, {where}")
@@ -80,8 +80,8 @@ def _collect(rows: Iterable[tuple[str, str, Placement]], path: Path) -> dict[str
             groups[group] = nearest((groups.get(group, place), place))
         if sha256 and images.setdefault(sha256, place).split != place.split:
             raise UserError(
-                f"{path}: {sha256} stands in {images[sha256].split} and in {place.split}; "
-                f"correct it."
+                f"{path} puts the image {sha256} into both {images[sha256].split} and "
+                f"{place.split}; delete one of the two rows."
             )
     # A group may be named by an image that has left it: what the image's own line says counts.
     return groups | images
@@ -90,9 +90,11 @@ def _collect(rows: Iterable[tuple[str, str, Placement]], path: Path) -> dict[str
 def _place(row: Mapping[str, str], where: str) -> Placement:
     split, fold = row.get("split", "").strip(), row.get("fold", "").strip()
     if split not in SPLITS:
-        raise UserError(f"{where}: the split {split!r} is none of {', '.join(SPLITS)}; correct it.")
+        raise UserError(
+            f"{where}: the split {split!r} is unknown; write one of {', '.join(SPLITS)}."
+        )
     if fold and not fold.isdecimal():
-        raise UserError(f"{where}: the fold {fold!r} is no number; correct it.")
+        raise UserError(f"{where}: the fold {fold!r} is not a whole number; correct that cell.")
     return Placement(split, int(fold) if fold else None)
 
 
@@ -174,7 +176,11 @@ def group_aliases(
     for same in images:
         sha256 = same[0].row.sha256
         group = groups[sha256]
-        names[group] |= {group, sha256, *(key for image in same for key in keys.of(image.row))}
+        names[group] |= {
+            group,
+            sha256,
+            *(key for image in same for key in keys.group_keys(image.row)),
+        }
     return dict(names)
 
 

@@ -56,7 +56,10 @@ class GroupTable(TableFields):
         names = list(map(str, existing)) if isinstance(existing, list | tuple) else []
         for column in self.wanted:
             if column not in names:
-                raise UserError(f"{path} has no column {column!r}; it has {', '.join(names)}.")
+                raise UserError(
+                    f"{path} has no column {column!r}, which `groups.tables` in the recipe names; "
+                    f"choose one of {', '.join(names)}."
+                )
 
 
 class GroupSettings(Settings):
@@ -83,7 +86,7 @@ class GroupKeys:
         self._counted: set[tuple[str, int]] = set()
         """Sources whose ids count up from zero, with the digits of such an id."""
 
-    def of(self, row: LedgerRow) -> list[str]:
+    def group_keys(self, row: LedgerRow) -> list[str]:
         """Return the names that tie a row to others; the same name is the same group."""
         source, groups = self._ids(row)
         keys = [f"{source}/{group}" for group in groups if not self._is_none(source, group)]
@@ -139,9 +142,9 @@ class GroupKeys:
             self._tables[position][1].update(first_groups(table.key_pattern, names))
             if rows and not any(self._look_up(position, row) for row in rows):
                 raise UserError(
-                    f"{table.path}: no value of its column {table.key_column!r} is found by "
+                    f"no value of the column {table.key_column!r} of {table.path} is found with "
                     f"{table.key_pattern!r} in file names such as {file_name(rows[0].url)!r}; "
-                    f"correct key_column or key_pattern."
+                    "change `key_column` or `key_pattern` in `groups.tables` of the recipe."
                 )
 
 
@@ -157,7 +160,7 @@ def group_names(
     spelt: dict[str, str] = {}
     tied: list[tuple[int, int]] = []
     for i, same in enumerate(images):
-        named = {key for image in same for key in keys.of(image.row)}
+        named = {key for image in same for key in keys.group_keys(image.row)}
         spelt |= {key: folded_name(key) for key in named}
         tied += [(owner.setdefault(spelt[key], i), i) for key in named]
     near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
@@ -176,7 +179,7 @@ def _read_table(table: GroupTable, notes: list[str]) -> dict[str, list[str]]:
     """Return the groups of each key: one, or both where the recipe has contradictions listed."""
     path = first_there(table.path, table.or_paths)
     if not is_there(path):
-        raise UserError(f"{path} does not exist; correct groups.tables.")
+        raise UserError(f"{path} does not exist; change its path in `groups.tables`.")
     log = TableLog()
     lines = read_table(path, table, table, log)
     rows = [tuple(cell(line.get(column)) for column in table.wanted) for line in lines]
@@ -187,7 +190,7 @@ def _read_table(table: GroupTable, notes: list[str]) -> dict[str, list[str]]:
         if key and not is_placeholder(group) and (not is_zero(group) or len(group) in counts):
             known = groups.setdefault(folded_name(key), [])
             known += [] if group in known else [group]
-    torn = check_sure(path, groups, table.group_column, table, "correct the table")
+    torn = check_sure(path, groups, table.group_column, table, "makes them one group")
     if torn:
         key, names = next(iter(torn.items()))
         notes.append(

@@ -35,7 +35,7 @@ class SplitSettings(Settings):
     @classmethod
     def _more_than_one(cls, folds: int) -> int:
         if folds == 1:
-            raise ValueError("one fold is no folds; 0 switches them off, else two or more")
+            raise ValueError("one fold is not possible; write 0 for no folds, or 2 or more")
         return folds
 
     @model_validator(mode="after")

@@ -151,7 +151,9 @@ def paint(label: str, index: int, seed: int = 0) -> Painting:
     Raises UserError for a class without a recipe.
     """
     if label not in RECIPES:
-        raise UserError(f"No recipe paints {label!r}; choose one of {', '.join(CLASSES)}.")
+        raise UserError(
+            f"the class {label!r} cannot be painted; choose one of {', '.join(CLASSES)}."
+        )
     rng = np.random.default_rng([seed, index, zlib.crc32(label.encode())])
     width, height = SIZES[rng.integers(len(SIZES))]
     spots = _place(rng, width, height, 2 if label in IN_PAIRS and rng.random() < 0.4 else 1)

@@ -124,12 +124,13 @@ def serve_site(folder: Path, port: int = 0) -> Iterator[str]:
     Port 0 takes a free one. Raises UserError when the folder is absent or the port is taken.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; make the site first.")
+        raise UserError(f"{folder} is not a folder; give a folder that `make_site` has written.")
     try:
         server = _SiteServer(("127.0.0.1", port), partial(_Quiet, directory=str(folder)))
     except OSError as error:
         raise UserError(
-            f"Port {port} cannot be served ({error.strerror}); give another, or 0 for a free one."
+            f"Port {port} cannot be used ({error.strerror}); give another port, or 0 for a free "
+            "one."
         ) from None
     with server:
         thread = threading.Thread(
@@ -179,8 +180,8 @@ def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[Si
     """
     if per_class < LEAST_PER_CLASS:
         raise UserError(
-            f"per_class = {per_class} is too small to plant the duplicates; "
-            f"give at least {LEAST_PER_CLASS}."
+            f"per_class is {per_class}, which is too small for the planted duplicates; give at "
+            f"least {LEAST_PER_CLASS}."
         )
     keys = [(label, index) for label in CLASSES for index in range(per_class)]
 

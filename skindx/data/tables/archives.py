@@ -24,6 +24,7 @@ from typing import IO, cast
 from skindx.core.errors import UserError
 from skindx.data.tables.arrays import SUFFIXES as ARRAYS
 from skindx.data.tables.arrays import ArrayFile
+from skindx.data.tables.fields import AGAIN
 
 _ENDING = re.compile(r"\.(zip|tar|tar\.gz|tgz|npz|h5|hdf5)$", re.IGNORECASE)
 _WITHIN = re.compile(r"\.(zip|tar|tar\.gz|tgz|npz|h5|hdf5)/", re.IGNORECASE)
@@ -32,6 +33,7 @@ ENDINGS = (
     *[".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".tif", ".tiff", ".webp"],
 )
 """Endings to try for files of a folder that a cell names without an ending."""
+_UNPACK = "unpack the archive and give the unpacked folder instead"
 _DEEPEST = 3
 """Archives within archives."""
 _MOST_MEMBERS = 5_000_000
@@ -156,7 +158,9 @@ class ArchiveFiles:
             first = "/".join(parts[:at])
             if _ENDING.search(first) and first in opened.members:
                 if depth >= _DEEPEST:
-                    raise UserError(f"{name} holds archives in archives in archives; unpack it.")
+                    raise UserError(
+                        f"{name} has archives inside archives inside archives; {_UNPACK}."
+                    )
                 nested = self._open(f"{name}/{first}", opened.members[first])
                 return self._member(nested, f"{name}/{first}", parts[at:], depth + 1)
         return None
@@ -170,7 +174,7 @@ class ArchiveFiles:
             except DAMAGED as error:
                 detail = " ".join(str(error).split())[:200] or type(error).__name__
                 raise UserError(
-                    f"{self._root / name} cannot be read as an archive ({detail}); get it again."
+                    f"{self._root / name} cannot be read as an archive ({detail}); {AGAIN}."
                 ) from None
         return self._opened[name]
 
@@ -194,12 +198,12 @@ class ArchiveFiles:
             if info.is_dir() or _is_clutter(info.filename):
                 continue
             if info.flag_bits & 1:
-                raise UserError(f"{self._root / name} has a password; unpack it yourself.")
+                raise UserError(f"{self._root / name} is protected by a password; {_UNPACK}.")
             member = _plain_name(info.filename)
             if crcs.setdefault(member, info.CRC) != info.CRC:
                 raise UserError(
-                    f"{self._root / name} has {member[:80]} twice, with other bytes; unpack it and "
-                    "keep one."
+                    f"{self._root / name} has two different files of the name {member[:80]!r}; "
+                    f"{_UNPACK}, and keep only the correct one."
                 )
             opened.members[member] = partial(archive.open, info)
         self._check(name, len(crcs), total, size)
@@ -215,7 +219,9 @@ class ArchiveFiles:
                 continue
             member = _plain_name(info.name)
             if member in opened.members:
-                raise UserError(f"{self._root / name} has {member[:80]} twice; unpack it.")
+                raise UserError(
+                    f"{self._root / name} has two files of the name {member[:80]!r}; {_UNPACK}."
+                )
             opened.members[member] = partial(_extracted, archive, info)
         return opened
 
@@ -235,7 +241,7 @@ class ArchiveFiles:
         if members > _MOST_MEMBERS or total > max(_ALWAYS, _RATIO * size):
             raise UserError(
                 f"{self._root / name} unpacks to far more than its size, as no archive of "
-                "photographs does; unpack it yourself if you trust it."
+                f"photographs does; if you trust it, {_UNPACK}."
             )
 
 

@@ -81,7 +81,7 @@ class StoredArray:
         from PIL import Image
 
         if math.prod(self.shape[1:]) > _MOST_BYTES:
-            raise ValueError("an image of it is too large")
+            raise ValueError("an image in the file is too large")
         pixels = self.row(number)
         if pixels.ndim == 3:
             pixels = np.moveaxis(pixels, 0, 2) if 3 not in self._channels else pixels
@@ -95,7 +95,7 @@ class StoredArray:
         import numpy as np
 
         if self.shape[0] > _MOST_CELLS:
-            raise ValueError("a column of it is too long")
+            raise ValueError("a column of the file is too long")
         if isinstance(self.source, tuple):
             file, start = self.source
             file.seek(start)
@@ -158,7 +158,7 @@ class ArrayFile:
         if array is None or not array.is_encoded:
             return None
         if math.prod(array.shape) * array.dtype.itemsize > _MOST_BYTES:
-            raise ValueError("it is too large")
+            raise ValueError("the file is too large")
         value = array.source[()] if not isinstance(array.source, tuple) else array.values()
         value = bytes(value) if isinstance(value, list) else value
         return value if isinstance(value, bytes) else bytes(value.tobytes())
@@ -188,7 +188,7 @@ class ArrayFile:
         size = self._path.stat().st_size if self._path.exists() else 0
         infos = archive.infolist()
         if sum(info.file_size for info in infos) > max(_ALWAYS, _RATIO * size):
-            raise UserError(f"{self._path} unpacks to far more than its size; it may be malicious.")
+            raise UserError(f"{self._path} unpacks to far more than its size; do not use it.")
         for info in infos:
             if not info.filename.endswith(".npy"):
                 continue

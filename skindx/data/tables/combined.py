@@ -34,7 +34,8 @@ class CombinedColumns:
             elif isinstance(of, str) and not _HOLE.search(of):
                 if of.count("*") != 1:
                     raise UserError(
-                        f"combine.{name}: {of!r} is no list, no map, no one * and no {{column}}."
+                        f"combine.{name} is {of!r}, which has the wrong form; give a list, a map, "
+                        "a pattern with one *, or a pattern with one {column}."
                     )
                 self._sets[name] = {}
 
@@ -67,7 +68,9 @@ class CombinedColumns:
         self.match(existing)
         for name, of in self._patterns():
             if not self._sets[name]:
-                raise UserError(f"{path} has no column such as {of!r}; correct combine.{name}.")
+                raise UserError(
+                    f"{path} has no column like {of!r}; change `combine.{name}` in the recipe."
+                )
 
     def fill(self, line: dict[str, Any]) -> None:
         """Give a line its new columns; several that are set, and what is odd, say nothing."""

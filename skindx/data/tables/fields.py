@@ -11,6 +11,11 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 
+AGAIN = "download this file again from where the dataset came from, and replace it"
+LISTED = (
+    "set `on_conflict: list` in the recipe, which leaves such images out and lists them in "
+    "issues.parquet"
+)
 LEFT_OUT = "left out"
 """Key of a line whose image is not taken: (status, detail)."""
 
@@ -81,15 +86,18 @@ class NeededColumns:
         if set(self.wanted) - set(names):
             *first, last = self.wanted
             columns = f"{', '.join(first)} and {last}" if first else last
-            raise UserError(f"{path} needs the columns {columns} in its first line.")
+            raise UserError(
+                f"{path} has missing columns; its first line must have the names {columns}."
+            )
 
 
 def check_sure(
-    path: Path, counts: Mapping[str, Iterable[str]], what: str, fields: TableFields, step: str
+    path: Path, counts: Mapping[str, Iterable[str]], what: str, fields: TableFields, effect: str
 ) -> dict[str, list[str]]:
     """Return the keys that say several things; `counts` are the values of each key.
 
-    Raises UserError for the first of them, unless the recipe has such keys listed.
+    Raises UserError for the first of them, unless the recipe has them listed; the `effect`
+    of that stands in the error.
     """
     torn = {key: sorted(set(values)) for key, values in counts.items()}
     torn = {key: values for key, values in torn.items() if len(values) > 1}
@@ -97,7 +105,7 @@ def check_sure(
         key, values = next(iter(torn.items()))
         said = " and ".join(repr(value[:60]) for value in values[:2])
         raise UserError(
-            f"{path} gives {key[:80]!r} {counted(len(values), what)} ({said}); {step}, or set "
-            "on_conflict: list, which leaves it out."
+            f"{path} gives {counted(len(values), what)} for {key[:80]!r} ({said}); correct the "
+            f"table, or set `on_conflict: list` for it in the recipe, which {effect}."
         )
     return torn

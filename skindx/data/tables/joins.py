@@ -12,7 +12,7 @@ from skindx.core.text import counted
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.cells import as_matched, cell, same_value
 from skindx.data.tables.combined import CombinedColumns
-from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog
+from skindx.data.tables.fields import LEFT_OUT, LISTED, TableFields, TableLog
 from skindx.data.tables.reader import read_table
 
 
@@ -44,13 +44,15 @@ class _OfJoined:
         names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
         if self.key not in names:
             raise UserError(
-                f"{path} has no column {self.key!r}; it has {', '.join(names)}: correct join."
+                f"{path} has no column {self.key!r}; set `join` in the recipe to one of its "
+                f"columns: {', '.join(names)}."
             )
         self.combined.match(names)
         if not set(self.wanted) - {self.key} & set(names):
             raise UserError(
-                f"{path} has none of the columns that the recipe names ({', '.join(self.names)}); "
-                f"it has {', '.join(names)}: name them, or leave the join out."
+                f"{path} has none of the columns that the recipe names ({', '.join(self.names)}) "
+                f"but has {', '.join(names)}; change `columns` in the recipe, or remove the table "
+                "from `join`."
             )
 
 
@@ -94,9 +96,8 @@ class Join:
                 said = f"{name}: {cell(before[name])[:60]!r} and {cell(value)[:60]!r}"
                 if self.table.on_conflict != "list":
                     raise UserError(
-                        f"{self.table.path} has {text[:60]!r} twice in {self.key!r}, with other "
-                        f"values ({said}); correct it, or set on_conflict: list, which leaves the "
-                        "images of such a key out."
+                        f"{self.table.path} has {text[:60]!r} twice in its column {self.key!r} "
+                        f"with different values ({said}); correct that table, or {LISTED}."
                     )
                 self.torn[key] = f"{self.table.path.name} says {said}"
 
@@ -119,8 +120,8 @@ class Join:
                 said = f"{self.table.path.name} says {name} {other!r}, and the line {one!r}"
                 if self.table.on_conflict != "list":
                     raise UserError(
-                        f"of {key[:60]!r} {said}; correct one of the tables, or set on_conflict: "
-                        "list, which leaves the image out."
+                        f"two tables have different values for {key[:60]!r} ({said}); correct one "
+                        f"of the tables, or {LISTED}."
                     )
                 line.setdefault(LEFT_OUT, ("conflict", said))
 
@@ -130,8 +131,9 @@ class Join:
         if self._lone and not self._used:
             there = self.examples[0] if self.examples else ""
             raise UserError(
-                f"no line of {path} has its key in {self.table.path}: {self.table.key} is such as "
-                f"{example[:60]!r}, and {self.key} such as {there[:60]!r}; correct join."
+                f"no value of the column {self.table.key!r} in {path} (such as {example[:60]!r}) "
+                f"is in the column {self.key!r} of {self.table.path} (such as {there[:60]!r}); "
+                "change `key` or `to` of this `join` in the recipe."
             )
         if self._lone:
             notes.append(

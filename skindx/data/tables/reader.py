@@ -73,7 +73,9 @@ class _Reading:
         if self.lists:
             self.log.dropped.append((where, why))
             return
-        hint = "" if self.fields is None else ", or set on_conflict: list, which leaves it out"
+        hint = (
+            "" if self.fields is None else ", or set `on_conflict: list`, which leaves the line out"
+        )
         raise UserError(f"{self.path}, {where}, {why}; {step}{hint}.")
 
     def take_header(self, existing: Sequence[Any]) -> list[str]:
@@ -106,8 +108,8 @@ class _Reading:
         for name in wanted:
             if known.count(name) > 1 and not self.lists:
                 raise UserError(
-                    f"{self.path} has the column {name!r} twice, and only one would count; delete "
-                    "or rename one of them."
+                    f"{self.path} has two columns of the name {name!r}; delete or rename one of "
+                    "them in the table."
                 )
         self.columns.check(self.path, known)
         self._names, self.log.names = known, tuple(known)
@@ -126,7 +128,7 @@ class _Reading:
                     where,
                     f"says {cell(cells[first])[:40]!r} and {cell(cells[place])[:40]!r} in two "
                     f"columns {self._names[first]!r}",
-                    "correct it",
+                    "make the two cells equal",
                 )
                 return False
         return True
@@ -199,7 +201,8 @@ class _Reading:
                 pairs = json.loads(text, object_pairs_hook=_Pairs) if text.strip() else None
                 if text.strip() and not isinstance(pairs, _Pairs):
                     raise UserError(
-                        f"{self.path}, line {number}, is no JSON object; correct the table."
+                        f"line {number} of {self.path} is not a JSON object; correct or delete "
+                        "that line."
                     )
                 if pairs is not None:
                     yield from self._of_pairs(f"line {number}", pairs)
@@ -207,14 +210,20 @@ class _Reading:
     def of_json(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list."""
         if self.path.stat().st_size > _MOST_JSON:
-            raise UserError(f"{self.path} is too large for one list; write JSON lines (.jsonl).")
+            raise UserError(
+                f"{self.path} is too large for one JSON list; save it as JSON lines (.jsonl)."
+            )
         with open_text(self.path) as (file, _):
             content = json.loads(file.read(), object_pairs_hook=_Pairs)
         if isinstance(content, _Pairs) or not isinstance(content, list):
-            raise UserError(f"{self.path} is no list of JSON objects; give a list, or JSON lines.")
+            raise UserError(
+                f"{self.path} is not a list of JSON objects; save it as JSON lines (.jsonl)."
+            )
         for number, pairs in enumerate(content, 1):
             if not isinstance(pairs, _Pairs):
-                raise UserError(f"{self.path}, entry {number}, is no JSON object; correct it.")
+                raise UserError(
+                    f"entry {number} of {self.path} is not a JSON object; correct the list."
+                )
             yield from self._of_pairs(f"entry {number}", pairs)
 
     def _of_pairs(self, where: str, pairs: "_Pairs") -> Iterator[dict[str, Any]]:
@@ -263,8 +272,8 @@ class _Reading:
                 yield from self.of_rows(((f"row {n}", cells) for n, cells in rows), padded=False)
         if not before:
             raise UserError(
-                f"{self.path} holds no arrays that are columns; name a table in path, and this "
-                "file, which may hold its images, in files."
+                f"{self.path} has no arrays that can be columns of a table; set `path` in the "
+                "recipe to a table, and name this file in `files` if it has the images."
             )
 
     def of_workbook(self) -> Iterator[dict[str, Any]]:
@@ -294,7 +303,8 @@ class _Reading:
         if fields.sheet and not named:
             names = ", ".join(one.name for one in book.sheets)
             raise UserError(
-                f"{self.path} has no sheet {fields.sheet!r}; it has {names}: correct sheet."
+                f"{self.path} has no sheet {fields.sheet!r}; set `sheet` in the recipe to one of: "
+                f"{names}."
             )
         sheets = named or [one for one in book.sheets if not one.hidden] or book.sheets
         wanted = {folded_name(name) for name in self.columns.wanted}
@@ -310,14 +320,14 @@ class _Reading:
                 header = [" ".join(cell(one).split()) for one in rows[at][1]]
                 best.append((hits[at], sheet, rows[at][0], header))
         if not best:
-            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+            raise UserError(f"{self.path} has no rows; give a table with one row an image.")
         most = max(hits for hits, *_ in best)
         first, *others = [one for one in best if one[0] == most]
         if others and not fields.sheet:
             names = " and ".join(one[1].name for one in (first, *others))
             raise UserError(
-                f"{self.path} has the columns in several sheets ({names}); set sheet to the one "
-                "that is meant."
+                f"{self.path} has the needed columns in several sheets ({names}); set `sheet` in "
+                "the recipe to one of them."
             )
         return first[1:]
 
@@ -359,6 +369,7 @@ _READERS = {
     **dict.fromkeys(ARRAYS, _Reading.of_arrays),
 }
 """Dataverse's tables end in .tab; the separator is that of the header."""
+_SAVE_AGAIN = "open it in the program that wrote it, and save it again"
 _OTHERS = dict.fromkeys((".xls", ".ods", ".numbers"), "save it as .xlsx or as CSV")
 
 
@@ -386,22 +397,22 @@ def read_table(
     file = path
     if not is_table(path):
         step = _OTHERS.get(path.suffix.lower(), f"give one of {', '.join(SUFFIXES)}")
-        raise UserError(f"{path} is no table that can be read; {step}.")
+        raise UserError(f"{path} is not a table of a known format; {step}.")
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path} is no plain file; correct the path of the table.")
+            raise UserError(f"{path} is not a plain file; give the path of a table file.")
         with file_on_disk(path) as file:
             reading = _Reading(file, path, columns, fields, log or TableLog(), every, short)
             yield from _READERS[path.suffix.lower()](reading)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} does not exist; correct the path of the table.") from None
+        raise UserError(f"the table {path} does not exist; correct its path.") from None
     except UserError as error:
         if file == path:
             raise
         raise UserError(str(error).replace(str(file), str(path))) from None
     except (*UNREADABLE, *DAMAGED, csv.Error, pa.ArrowException) as error:
         detail = " ".join(str(error).split())[:300]
-        raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
+        raise UserError(f"{path} cannot be read as a table ({detail}); {_SAVE_AGAIN}.") from None
 
 
 def named_rows(
@@ -418,5 +429,7 @@ def named_rows(
         texts = {name: one if isinstance(one, str) else cell(one) for name, one in line.items()}
         rows.append((log.at, texts))
     if twice := [name for name, count in Counter(log.names).items() if count > 1 and name]:
-        raise UserError(f"{path} has the column {twice[0]!r} twice; delete one of them.")
+        raise UserError(
+            f"{path} has two columns of the name {twice[0]!r}; delete or rename one of them."
+        )
     return rows

@@ -22,7 +22,7 @@ from skindx.data.origin import Modality
 from skindx.data.placeholders import is_placeholder
 from skindx.data.tables.cells import LONGEST, as_matched, cell, number_of, truth
 from skindx.data.tables.combined import Combine, CombinedColumns
-from skindx.data.tables.fields import LEFT_OUT, TableFields, TableLog, WantedColumns
+from skindx.data.tables.fields import LEFT_OUT, LISTED, TableFields, TableLog, WantedColumns
 from skindx.data.tables.joins import Join, JoinedTable
 from skindx.data.tables.reader import read_table
 
@@ -109,8 +109,8 @@ class _Shaped:
         for name in self.extra:
             if name not in names and name not in self.given:
                 raise UserError(
-                    f"{path} has no column {name!r}, which the recipe names; it has "
-                    f"{', '.join(names)}: correct the recipe."
+                    f"{path} has no column {name!r}, which the recipe names; name one of its "
+                    f"columns in the recipe: {', '.join(names)}."
                 )
 
 
@@ -212,8 +212,8 @@ class _Pieces:
         elif len(best) > 1:
             if self.shape.on_conflict == "refuse":
                 raise UserError(
-                    f"{self.path} has a line of several classes ({' and '.join(best[:3])}), and "
-                    "on_conflict is refuse; correct it, or set on_conflict: list."
+                    f"{self.path} marks several classes in one line ({' and '.join(best[:3])}); "
+                    f"correct the table, or {LISTED}."
                 )
             self._leave(line, "conflict", f"it is of several classes: {' and '.join(best)}")
 

@@ -42,7 +42,7 @@ def encoding_of(path: Path) -> str:
                 if b"\0" in chunk:
                     raise UserError(
                         f"{path} cannot be read as a table (it has NUL bytes, so it is no text or "
-                        "is damaged); save it again."
+                        "is damaged); save it again as CSV from the program that wrote it."
                     )
             decoder.decode(b"", final=True)
             return "utf-8-sig"
@@ -79,7 +79,8 @@ def open_text(path: Path) -> Iterator[tuple[io.TextIOWrapper, str]]:
             yield file, encoding
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path} cannot be read as a table (it is damaged: {error.reason}); save it again."
+                f"{path} cannot be read as a table (it is damaged: {error.reason}); save it again "
+                "as CSV from the program that wrote it."
             ) from None
 
 

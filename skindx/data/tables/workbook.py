@@ -65,7 +65,7 @@ class Workbook:
                         continue
                     at = _column(each.get("r")) if each.get("r") else len(cells)
                     if not len(cells) <= at < _MOST_COLUMNS:
-                        raise ValueError(f"its cell {each.get('r')} stands in no right place")
+                        raise ValueError(f"the cell {each.get('r')!r} is not at a valid place")
                     cells += [None] * (at - len(cells))
                     cells.append(self._value(each))
                 if any(value is not None for value in cells):
@@ -148,19 +148,21 @@ def open_workbook(path: Path) -> Workbook:
     with path.open("rb") as file:
         if file.read(4) == _OLE:
             raise UserError(
-                f"{path} is a workbook with a password or of an old kind (.xls); save it as .xlsx "
-                "without a password."
+                f"{path} is a workbook with a password or in the old format .xls; save it as "
+                ".xlsx without a password."
             )
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile:
         raise UserError(
-            f"{path} cannot be read as a table (it is no .xlsx); save it again."
+            f"{path} is not an .xlsx workbook, so it cannot be read as a table; open it in the "
+            "program that wrote it, and save it as .xlsx or CSV."
         ) from None
     try:
         if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:
             raise UserError(
-                f"{path} unpacks to more than {MOST_BYTES >> 20} MiB; save the sheet as CSV."
+                f"{path} unpacks to more than {MOST_BYTES >> 20} MiB; save its sheet as CSV and "
+                "give the CSV file."
             )
         book = Workbook(path, archive)
         book._read_book()
@@ -177,7 +179,7 @@ def _elements(file: IO[bytes], *names: str) -> Iterator[Any]:
         from defusedxml.ElementTree import ParseError, iterparse
     except ImportError:
         raise UserError(
-            f"A workbook is read with defusedxml, which is not installed; run "
+            "reading a workbook needs the package defusedxml, which is not installed; run "
             f"{how_to_install('data')}, or save the sheet as CSV."
         ) from None
     above: list[Any] = []
@@ -190,7 +192,7 @@ def _elements(file: IO[bytes], *names: str) -> Iterator[Any]:
                 within += named
                 held += 1
                 if held > _MOST_ELEMENTS:
-                    raise ValueError("a row of it holds too much")
+                    raise ValueError("a row of the sheet is too long")
                 continue
             above.pop()
             within -= named
@@ -202,7 +204,7 @@ def _elements(file: IO[bytes], *names: str) -> Iterator[Any]:
                 if above:
                     above[-1].remove(element)
     except (ParseError, DefusedXmlException) as error:
-        raise ValueError(f"its XML is damaged: {error}") from None
+        raise ValueError(f"the XML of the workbook is damaged: {error}") from None
 
 
 def _local(tag: str) -> str:

@@ -26,7 +26,7 @@ from skindx.data.manifest import Record, Split
 from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import SRGB, Decoding
-from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.bounded_files import AGAIN, load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
     CARD,
@@ -164,8 +164,9 @@ class Bundle:
         towers = {member.trunk for member in self.spec.members}
         if not self.spec.embeddings and (len(towers) > 1 or "" in towers):
             raise UserError(
-                f"bundle {self.path} has more than heads on one frozen tower, so embeddings "
-                "cannot replace its networks; evaluate it with `skindx evaluate`."
+                f"bundle {self.path} is not made of heads on one frozen tower only, so it cannot "
+                "use embeddings; remove the embeddings and evaluate it on images with `skindx "
+                "evaluate`."
             )
         members = [
             embedded_member(
@@ -344,8 +345,8 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     raw = parse_json(content, origin)
     if (of := raw.get("format", 1)) != 1:
         raise UserError(
-            f"bundle {path} has format {str(of)[:20]}, and this version of skindx reads 1; update "
-            "skindx, or pack the bundle with this version."
+            f"bundle {path} has format {str(of)[:20]}, but this version of skindx reads format 1; "
+            "install the newest skindx, or pack the bundle with this version."
         )
     spec = BundleSpec.parse(raw, origin, expand=False)
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
@@ -356,15 +357,15 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     detector = {f"detector/{name}" for name in (MODEL_YAML, MODEL_WEIGHTS)}
     needed |= detector if spec.detector else set()
     for name in sorted(needed - set(spec.files)):
-        raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
+        raise UserError(f"bundle {path}: {INDEX} does not list {name}; {AGAIN}.")
     beside = read_evaluation(path, digest_of(content))
     verify_files(path, {**spec.files, **beside})
     taxonomy = Taxonomy.load(path / TAXONOMY)
     _check_columns(path, spec, len(taxonomy.classes))
     if spec.adapted and len(spec.adapted.log_shifts) != len(taxonomy.classes):
         raise UserError(
-            f"bundle {path} was adapted for {len(spec.adapted.log_shifts)} classes and has "
-            f"{len(taxonomy.classes)}; adapt its parent again."
+            f"bundle {path} was adapted for {len(spec.adapted.log_shifts)} classes, but has "
+            f"{len(taxonomy.classes)}; run `skindx adapt` on its parent again."
         )
     return Bundle(path, spec, taxonomy, digest_of(content), beside)
 
@@ -398,14 +399,13 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
     metadata, calibration = spec.metadata, spec.class_calibration
     if calibration and len(calibration.biases) != classes:
         raise UserError(
-            f"bundle {path}: its calibration by class is of {len(calibration.biases)} classes, and "
-            f"the taxonomy has {classes}; pack the bundle again."
+            f"bundle {path} has a calibration for {len(calibration.biases)} classes, but its "
+            f"taxonomy has {classes}; {AGAIN}."
         )
     if metadata and metadata.head and len(metadata.head.weights[0]) != classes:
         raise UserError(
             f"bundle {path}: the weights of age, sex and place are for "
-            f"{len(metadata.head.weights[0])} classes, but the taxonomy has {classes}; pack the "
-            "bundle again."
+            f"{len(metadata.head.weights[0])} classes, but its taxonomy has {classes}; {AGAIN}."
         )
     with_fields = metadata.rules.values() if metadata else ()
     for rules, name in itertools.product((spec, *with_fields), RULES):
@@ -413,8 +413,8 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
         last = max(rule.urgent_columns, default=-1) if rule else -1
         if last >= classes:
             raise UserError(
-                f"bundle {path}: {name} names class {last}, but the taxonomy has {classes}; pack "
-                "the bundle again."
+                f"bundle {path}: {name} refers to class {last}, but its taxonomy has only "
+                f"{classes}; {AGAIN}."
             )
 
 

@@ -73,8 +73,8 @@ def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) 
     measured = (metrics.get("origin") or {}).get("bundle_digest") or bundle.digest
     if measured != bundle.digest:
         raise UserError(
-            f"these figures are of a bundle with the digest {measured}, and bundle {path} has "
-            f"{bundle.digest}; evaluate it again."
+            f"the figures belong to a bundle with the digest {measured}, but bundle {path} has "
+            f"{bundle.digest}; run `skindx evaluate` on this bundle again."
         )
     refuse_change(path)
     with atomic_folder(path, BUNDLE) as folder:
@@ -227,7 +227,7 @@ def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any]) -> str:
         return model_card(spec, bundle.taxonomy, metrics)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"{bundle.path / METRICS} does not hold the figures of an evaluation "
+            f"{bundle.path / METRICS} has no valid figures of an evaluation "
             f"({type(error).__name__}); run `skindx evaluate` again."
         ) from None
 

@@ -21,7 +21,7 @@ from skindx.data.origin import ImageOrigin
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.stored_colours import AS_STORED, Decoding
 from skindx.models.adaptation import Adaptation
-from skindx.models.bounded_files import MOST_BYTES, read_rows
+from skindx.models.bounded_files import AGAIN, MOST_BYTES, read_rows
 from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.class_calibration import ClassCalibration
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -287,12 +287,15 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
     """
     index = path / INDEX
     if not path.exists():
-        raise UserError(f"bundle {path} does not exist; give the folder `skindx train` packed.")
+        raise UserError(
+            f"the bundle {path} does not exist; give the folder of a bundle that `skindx train` "
+            "wrote."
+        )
     if not index.is_file():
         finish_folder(path, INDEX)  # a kill may have left the files half in their places
     if not index.is_file():
         advice = instead_of(path, "bundle") or "give RUN/bundle"
-        raise UserError(f"{path} is no bundle (it has no {INDEX}); {advice}.")
+        raise UserError(f"{path} is not a bundle, because it has no {INDEX}; {advice}.")
     wanted = None if expect is None else _parsed(expect)
     content = read_plain(index, _LONGEST_INDEX)
     digest, beside = digest_of(content), path / EVALUATED
@@ -300,8 +303,8 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
     digests = [digest, *([digest_of(read_plain(beside))] if beside.is_file() else [])]
     if wanted is not None and not any(one.startswith(wanted) for one in digests):
         raise UserError(
-            f"bundle {path} has the digest {digest}, not {wanted}; it is another bundle, or was "
-            "changed since: ask who gave you the digest for the bundle that it belongs to."
+            f"bundle {path} has the digest {digest}, not {wanted}, so it is another bundle or was "
+            "changed; ask the person who gave you the digest for the correct bundle."
         )
     return content
 
@@ -315,8 +318,8 @@ def _parsed(expect: str) -> str:
     wanted = expect.strip().lower().removeprefix("sha256:")
     if not re.fullmatch("[0-9a-f]+", wanted) or not _FEWEST_DIGITS <= len(wanted) <= 64:
         raise UserError(
-            f"{expect[:80]!r} is no digest of a bundle: give its {_FEWEST_DIGITS} to 64 "
-            "first hexadecimal digits, as `skindx train` prints them."
+            f"the digest {expect[:80]!r} is not valid; give the first {_FEWEST_DIGITS} to 64 "
+            "hexadecimal digits, as `skindx train` prints them."
         )
     return wanted
 
@@ -345,9 +348,7 @@ def read_evaluation(path: Path, digest: str) -> dict[str, str]:
     content = read_plain(file)
     bound = BoundEvaluation.parse(parse_json(content, str(file)), str(file), expand=False)
     if bound.bundle != digest:
-        raise UserError(
-            f"{file} is of bundle {bound.bundle}, not {digest}; copy the bundle again, whole."
-        )
+        raise UserError(f"{file} belongs to bundle {bound.bundle}, not to {digest}; {AGAIN}.")
     listed = {METRICS: bound.metrics_sha256, CARD: bound.card_sha256}
     return listed | {EVALUATED: digest_of(content)}
 
@@ -361,25 +362,30 @@ def verify_files(path: Path, files: Mapping[str, str]) -> None:
     for name in files:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != name or "\0" in name:
-            raise UserError(f"bundle {path}: {name!r} points outside the bundle; do not use it.")
+            raise UserError(
+                f"bundle {path} has a path {name!r} that points outside the bundle; do not use "
+                "this bundle."
+            )
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     existing = set()
     for number, (name, is_folder) in enumerate(_walk(path, path, 0)):
         if number > _MOST_FILES:
-            raise UserError(f"bundle {path} holds more than {_MOST_FILES} files; do not use it.")
+            raise UserError(
+                f"bundle {path} has more than {_MOST_FILES} files; do not use this bundle."
+            )
         if name not in (folders if is_folder else {INDEX, *files}):
             raise UserError(
-                f"bundle {path}: {INDEX} does not list {name!r}; remove it, or pack the bundle "
-                "again."
+                f"bundle {path} has a file {name!r} that {INDEX} does not list; delete this file, "
+                "or pack the bundle again."
             )
         existing.add(name)
     for name, expected in files.items():
         if is_clutter(name):  # older versions listed it
             continue
         if name not in existing:
-            raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
+            raise UserError(f"in bundle {path} the file {name} is missing; {AGAIN}.")
         if _sha256(path / name) != expected:
-            raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")
+            raise UserError(f"in bundle {path} the file {name} was altered; {AGAIN}.")
 
 
 def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
@@ -393,8 +399,8 @@ def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
             is_folder = entry.is_dir(follow_symlinks=False)
             if not is_folder and not entry.is_file(follow_symlinks=False):
                 raise UserError(
-                    f"bundle {root}: {name!r} is a link, a pipe or a device, and a bundle holds "
-                    "plain files; copy the bundle again with what its links lead to."
+                    f"bundle {root} must have only plain files, but {name!r} is a link, a pipe or "
+                    "a device; copy the bundle again with the files that its links lead to."
                 )
             yield name, is_folder
             if is_folder and depth < _DEEPEST:

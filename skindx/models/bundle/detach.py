@@ -49,13 +49,13 @@ def detach(path: Path, out: Path, expect: str | None = None) -> list[str]:
     trunks = {member.trunk: member for member in bundle.spec.members if member.trunk}
     if not trunks:
         raise UserError(
-            f"bundle {path} has no trunk to detach: the weights of its members were all changed "
-            "in training; train heads on a frozen trunk (trunk: frozen)."
+            f"bundle {path} has no trunk to detach, because its members changed all weights in "
+            "training; train heads on a frozen trunk (trunk: frozen)."
         )
     if any(name.startswith(f"{EXPORTS}/") for name in bundle.spec.files):
         raise UserError(
-            f"the exports of bundle {path} hold the trunk as well; remove them first, or train "
-            "and pack without exporting, and export after `skindx bundle attach`."
+            f"the exports of bundle {path} also have the trunk; remove the exports first, and run "
+            "`skindx export` after `skindx bundle attach`."
         )
     left_out = {trunk_file(trunk) for trunk in trunks}
     note = {key: _described(member, bundle.spec) for key, member in trunks.items()}
@@ -94,7 +94,8 @@ def attach(
             raise
         detail = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{archive} is no archive of `skindx bundle detach` ({detail}); copy it again."
+            f"{archive} is not a complete archive of `skindx bundle detach` ({detail}); copy it "
+            "again from its source."
         ) from None
     return open_bundle(out)
 
@@ -117,24 +118,27 @@ def unpack(archive: Path, folder: Path) -> Path:
                 default="",
             )
             if not index:
-                raise UserError(f"{archive} holds no {INDEX}; give the zip of a bundle's folder.")
-            if NOTE in opened.namelist():
                 raise UserError(
-                    f"{archive} lacks its trunk; complete it with `skindx bundle attach`."
+                    f"{archive} has no {INDEX}; give a zip file of the folder of a bundle."
                 )
+            if NOTE in opened.namelist():
+                raise UserError(f"{archive} has no trunk; add it with `skindx bundle attach`.")
             if sum(entry.file_size for entry in entries) > MOST_BYTES:
                 raise UserError(f"{archive} is larger than any bundle; do not use it.")
             for entry in entries:
                 pure = PurePosixPath(entry.filename)
                 if pure.is_absolute() or ".." in pure.parts or "\\" in entry.filename:
-                    raise UserError(f"{archive}: {entry.filename[:80]!r} is no file of a bundle.")
+                    raise UserError(
+                        f"{archive} has the file {entry.filename[:80]!r}, which does not belong "
+                        "in a bundle; copy the archive again."
+                    )
                 _extract(opened, entry.filename, folder / pure)
     except (*_NO_ZIP, *MALFORMED) as error:
         if isinstance(error, UserError):
             raise
         detail = " ".join(str(error).split())[:120]
         advice = instead_of(archive, "bundle") if archive.suffix != ".zip" else "copy it again"
-        raise UserError(f"{archive} is no zip of a bundle ({detail}); {advice}.") from None
+        raise UserError(f"{archive} is not a zip file of a bundle ({detail}); {advice}.") from None
     return folder / PurePosixPath(index).parent
 
 
@@ -160,10 +164,11 @@ def _index(opened: zipfile.ZipFile, archive: Path) -> BundleSpec:
     names = set(opened.namelist())
     if not {INDEX, NOTE} <= names:
         raise UserError(
-            f"{archive} is no archive of `skindx bundle detach`; give the file it wrote."
+            f"{archive} is not an archive of `skindx bundle detach`; give the file that this "
+            "command wrote."
         )
     if opened.getinfo(INDEX).file_size > _LONGEST_INDEX:
-        raise UserError(f"{archive}: {INDEX} is too large; do not use it.")
+        raise UserError(f"{archive} has an {INDEX} that is too large; do not use this archive.")
     origin = f"{archive}: {INDEX}"
     return BundleSpec.parse(parse_json(opened.read(INDEX), origin), origin, expand=False)
 
@@ -174,7 +179,10 @@ def _contained(opened: zipfile.ZipFile, spec: BundleSpec, archive: Path) -> Iter
     beside = {EVALUATED, METRICS, CARD} if EVALUATED in opened.namelist() else set()
     names = {*spec.files, *beside} - missing
     if set(opened.namelist()) != {INDEX, NOTE, *names}:
-        raise UserError(f"{archive} does not hold the files that it lists; copy it again.")
+        raise UserError(
+            f"{archive} has other files than its index lists; copy the archive again from its "
+            "source."
+        )
     entries = [opened.getinfo(name) for name in names]
     if sum(entry.file_size for entry in entries) > MOST_BYTES:
         raise UserError(f"{archive} is larger than any bundle; do not use it.")
@@ -183,7 +191,10 @@ def _contained(opened: zipfile.ZipFile, spec: BundleSpec, archive: Path) -> Iter
         plain = not pure.is_absolute() and ".." not in pure.parts and entry.filename == str(pure)
         # Stored as it is: what would grow when it is unpacked was not written by `detach`.
         if not plain or entry.compress_type != zipfile.ZIP_STORED:
-            raise UserError(f"{archive}: {entry.filename[:80]!r} is no file of a bundle.")
+            raise UserError(
+                f"{archive} has the file {entry.filename[:80]!r}, which does not belong in a "
+                "bundle; copy the archive again from its source."
+            )
     yield from sorted(names)
 
 
@@ -204,7 +215,8 @@ def _trunk_of(member: MemberSpec, tower: str | None, weights: Path | None) -> Tr
         # A folder's name says nothing of where it lies on this machine.
         if not tower and origin and "/" not in origin.name:
             raise UserError(
-                f"the trunk came from a folder, {origin.name}; give it: --tower local-dir:FOLDER."
+                f"the trunk of this bundle came from a local folder, {origin.name}; give --tower "
+                "local-dir:FOLDER."
             )
         resolved = resolve_tower(
             tower or f"{HUB}{origin.name if origin else ''}",
@@ -227,6 +239,6 @@ def _write_trunk(trunk: Trunk, file: Path) -> None:
 def _check(file: Path, expected: str, member: MemberSpec) -> None:
     if sha256_file(file) != expected:
         raise UserError(
-            f"these weights are not the bundle's trunk {_name(member)} (their SHA-256 is another); "
-            "give those that it was made with, in the same revision."
+            f"the given weights are not the trunk {_name(member)} of the bundle, because their "
+            "SHA-256 differs; give the weights that it was trained with, in the same revision."
         )

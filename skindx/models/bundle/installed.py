@@ -78,9 +78,9 @@ def bundle_path(given: "str | os.PathLike[str]") -> Path:
         if not entries and given not in IN_CHECKOUT:
             return Path(given)
         raise UserError(
-            f"{given} is the name of a bundle that can be installed, and something in this folder "
-            f"is called so too; write ./{given} for what is in this folder, or work in another "
-            "folder for the installed one."
+            f"{given} is both the name of an installed bundle and a file or folder here; write "
+            f"./{given} for the file or folder, or change to another folder for the installed "
+            "bundle."
         )
     if not entries:
         raise UserError(_not_installed(given))
@@ -131,7 +131,9 @@ def described(one: InstalledBundle) -> dict[str, Any]:
             if key in scores
         }
     except MALFORMED:
-        raise UserError(f"{file} holds no figures; install {one.distribution} again.") from None
+        raise UserError(
+            f"the installed bundle has no figures in {file}; install {one.distribution} again."
+        ) from None
     return {
         "name": one.name,
         "digest": one.digest,
@@ -152,8 +154,8 @@ def refuse_change(path: Path) -> None:
     """Raise UserError for the folder of an installed bundle, before it is written."""
     if isinstance(path, InstalledPath):
         raise UserError(
-            f"{path.installed} is installed, and an installed bundle stays as it is; copy its "
-            f"folder {path} and give the copy."
+            f"the installed bundle {path.installed} cannot be changed; copy its folder {path} and "
+            "give the copy."
         )
 
 
@@ -161,7 +163,8 @@ def beside(path: Path, name: str) -> Path:
     """Return the folder of that name beside a bundle; UserError: nothing is written there."""
     if isinstance(path, InstalledPath):
         raise UserError(
-            f"nothing is written beside the installed bundle {path.installed}; give --out FOLDER."
+            f"nothing can be written beside the installed bundle {path.installed}; give --out "
+            "FOLDER."
         )
     return path.resolve().parent / name
 
@@ -208,22 +211,23 @@ def _one(name: str, entries: list[metadata.EntryPoint]) -> InstalledBundle:
     if len(brought) > 1:
         names = " and ".join(sorted(f"{one.name} {one.version}" for one in brought))
         raise UserError(
-            f"two distributions bring a bundle {name}: {names}; uninstall all but one of them."
+            f"the packages {names} both contain a bundle {name}; uninstall all of them but one."
         )
     (distribution,) = brought
     package = _located(distribution, entries[0].value)
-    of = f"{name} of {distribution.name} {distribution.version} cannot be used"
+    of = f"the bundle {name} of {distribution.name} {distribution.version} cannot be used"
     if package is None:
         raise UserError(f"{of}: its package {entries[0].value} is missing; install it again.")
     index, stated = package / BUNDLE / INDEX, package / DIGEST
     if not index.is_file():
-        raise UserError(f"{of}: it holds no bundle, {index} is missing; install it again.")
+        raise UserError(f"{of}: the file {index} is missing; install it again.")
     digest = sha256_file(index)
     expected = read_plain(stated).decode(errors="replace").strip() if stated.is_file() else ""
     if digest != expected:
         raise UserError(
-            f"{of}: its bundle has the digest {digest[:16]}, and {DIGEST} names "
-            f"{expected[:16] or 'none'}; it was changed since it was published: install it again."
+            f"{of}: its bundle has the digest {digest[:16]}, and {DIGEST} has "
+            f"{expected[:16] or 'none'}, so it was changed since it was published; install it "
+            "again."
         )
     path = InstalledPath(package / BUNDLE)
     path.installed = name
@@ -266,7 +270,7 @@ def write_distribution(
     use = _checked(bundle, name, version, measured)
     project = out / _PYPROJECT
     if project.is_file() and GROUP.encode() not in project.read_bytes():
-        raise UserError(f"{out} is another project; give --out a new or empty folder.")
+        raise UserError(f"{out} has another project; give --out a new or empty folder.")
     package = f"skindx_{name.replace('-', '_')}"
     release, examples = (bundle.path.with_name(part) for part in (RELEASE, EXAMPLES))
     left_out = shutil.ignore_patterns(*([] if rows else [_ROWS]), "report.html", "*.tmp-*")
@@ -274,7 +278,9 @@ def write_distribution(
         inside = folder / package
         copy_bundle(bundle, inside / BUNDLE)
         if sha256_file(inside / BUNDLE / INDEX) != bundle.digest:
-            raise UserError(f"bundle {bundle.path} was changed while it was copied; try again.")
+            raise UserError(
+                f"bundle {bundle.path} was changed while it was copied; run the same command again."
+            )
         shutil.copytree(release, inside / RELEASE, ignore=left_out)
         if examples.is_dir():
             shutil.copytree(examples, inside / EXAMPLES)
@@ -297,31 +303,34 @@ def _checked(bundle: "Bundle", name: str, version: str, measured: str) -> UseLim
     """Return what the bundle may be used for. Raises UserError where it may not be published."""
     if not is_name(name):
         raise UserError(
-            f"{name!r} is no name of a bundle; give at most {_LONGEST} small letters and digits, "
-            "with - or _ between them."
+            f"the name {name!r} is not valid; give at most {_LONGEST} lower-case letters and "
+            "digits, with - or _ between them."
         )
     if not _VERSION.fullmatch(version):
-        raise UserError(f"{version!r} is no version; give numbers and dots, such as 1.0.0.")
+        raise UserError(f"the version {version!r} is not valid; give a version such as 1.0.0.")
     use = bundle.spec.use
     if use is None:
         raise UserError(
-            f"bundle {bundle.path} does not say what it may be used for, so nobody may use it; "
-            "write `use:` with its licence into the training's settings and pack it again."
+            f"bundle {bundle.path} has no licence of use, so it cannot be published; add `use:` "
+            "with the licence to the settings of the training and pack the bundle again."
         )
     if parse_licence(use.licence) == RESERVED:
-        raise UserError(f"bundle {bundle.path} is under {use.licence}: it may not be passed on.")
+        raise UserError(
+            f"the licence of bundle {bundle.path} ({use.licence}) does not allow publishing it; "
+            "ask the holder of its rights."
+        )
     for tower in (one.tower for one in bundle.spec.members if one.tower):
         if not parse_licence(tower.licence).may_redistribute:
             raise UserError(
-                f"bundle {bundle.path} holds weights of {tower.name}, whose licence "
-                f"({tower.licence or 'not named'}) is not known to let you pass them on; `skindx "
-                "bundle detach` makes an archive without them."
+                f"bundle {bundle.path} has weights of {tower.name} under the licence "
+                f"{tower.licence or 'not named'}, which may not allow publishing them; run "
+                "`skindx bundle detach` for an archive without these weights."
             )
     if not bundle.evaluation or measured != bundle.digest:
         raise UserError(
-            f"bundle {bundle.path} has the digest {bundle.digest[:16]}, and the evaluation of its "
-            f"release is of {measured[:16]}, or its figures do not lie beside it; run `skindx "
-            "evaluate BUNDLE DATA --release` again."
+            f"the release evaluation of bundle {bundle.path} (digest {bundle.digest[:16]}) "
+            f"belongs to the digest {measured[:16]} or has no figures; run `skindx evaluate "
+            "BUNDLE DATA --release` again."
         )
     return use
 

@@ -41,6 +41,7 @@ from skindx.models.urgent_risk import (
     why_no_threshold,
 )
 from skindx.taxonomy import SkinClass, Taxonomy
+from skindx.texts.catalogue import retold
 
 _FIGURES = {
     "top1": "top-1",
@@ -198,7 +199,7 @@ def not_useful_yet(
     the threshold of urgent calls urgent.
     """
     if metrics and isinstance(reasons := metrics.get("not_useful"), list):
-        return tuple(str(reason) for reason in reasons)
+        return tuple(retold(str(reason), "not_useful_") for reason in reasons)
     counts = provenance_value(spec.provenance, CALIBRATION_CLASSES)
     rule, known = spec.urgent_risk, counts if isinstance(counts, dict) and not spec.adapted else {}
     return not_useful(

@@ -5,6 +5,7 @@ for. The examples are photos of known diseases in the folder `examples` beside t
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from skindx.core.settings_base import Settings
 from skindx.core.text import folded_name
 from skindx.core.untrusted import MEGABYTE, read_plain, read_plain_values
 from skindx.data.origin import parse_licence
-from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.imaging.resize import small_jpeg
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.taxonomy import SkinClass
 from skindx.texts.catalogue import joined, text
 
@@ -28,7 +30,7 @@ MOST_WORDS = 32
 def _a_line(text: str) -> str:
     """Return text that fits into a sentence: one line, no signs that a terminal would obey."""
     if not text.isprintable() or text != text.strip():
-        raise ValueError("write it in one line, without blanks at its ends")
+        raise ValueError("this text must be one line without spaces at its start and end")
     return text
 
 
@@ -38,6 +40,23 @@ def _a_phrase(text: str) -> str:
 
 Line = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_a_line)]
 Phrase = Annotated[str, Field(min_length=1, max_length=160), AfterValidator(_a_phrase)]
+
+
+_ADULT, _DARK = 18, 5
+"""The age in years at which a person is no child, and the first Fitzpatrick type of dark skin."""
+_ROMAN = ("", "I", "II", "III", "IV", "V", "VI")
+_CHILDREN = frozenset({"child", "children", "paediatric", "pediatric", "minors"})
+_MUCOSA = frozenset({"lip", "genitals"})
+"""Places on the body that are mucosa, or border on it."""
+
+
+def _words(phrase: str) -> set[str]:
+    words = set(re.findall(r"[a-z]+", phrase.lower()))
+    return words | {word.removesuffix("s") for word in words}
+
+
+def _speaks_of_dark_skin(words: set[str]) -> bool:
+    return "skin" in words and bool(words & {"dark", "brown", "black"})
 
 
 class UseLimits(Settings):
@@ -71,17 +90,20 @@ class UseLimits(Settings):
     @model_validator(mode="after")
     def _can_be_said(self) -> Self:
         if self.commercial and parse_licence(self.licence).non_commercial:
-            raise ValueError(f"licence {self.licence} forbids commercial use; set commercial=false")
-        if (words := len(self.sentence.split())) > MOST_WORDS:
             raise ValueError(
-                f"each answer would say {words} words of it ({self.sentence!r}), and at most "
-                f"{MOST_WORDS} are read; shorten learned_from or not_for"
+                f"the licence {self.licence} forbids commercial use; set use.commercial=false"
+            )
+        said = joined(self.purpose_text, self._learned(self.not_for))
+        if (words := len(said.split())) > MOST_WORDS:
+            raise ValueError(
+                f"the sentence about use in each answer would have {words} words ({said!r}), and "
+                f"the limit is {MOST_WORDS}; shorten learned_from or not_for"
             )
         return self
 
     @property
     def sentence(self) -> str:
-        """What each answer of the bundle says, at most MOST_WORDS words."""
+        """What each answer says, at most MOST_WORDS words and what `lacking` adds."""
         return joined(self.purpose_text, self.learned)
 
     @property
@@ -92,9 +114,53 @@ class UseLimits(Settings):
     @property
     def learned(self) -> str:
         """What it learned from and knows nothing about, in a sentence."""
-        if self.not_for:
-            return text("learned_from_lacks", images=self.learned_from, lacking=self.not_for)
+        return self._learned(self.lacking)
+
+    def _learned(self, lacking: tuple[str, ...]) -> str:
+        if lacking:
+            return text("learned_from_lacks", images=self.learned_from, lacking=lacking)
         return text("learned_from", images=self.learned_from)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """`not_for`, and dark skin where it learned from light skin and no phrase speaks of it."""
+        spoken = any(_speaks_of_dark_skin(_words(phrase)) for phrase in self.not_for)
+        if spoken or "light skin" not in self.learned_from.lower():
+            return self.not_for
+        return (*self.not_for, text("dark_skin"))
+
+    def beyond(self, age: int | None, site: str | None, skin_type: int | None) -> tuple[str, ...]:
+        """Return what the model knows nothing about and the facts about a person describe.
+
+        `age` is in years, `skin_type` is Fitzpatrick's. Only what the bundle states counts.
+        """
+        is_child = age is not None and age < _ADULT
+        is_dark = skin_type is not None and skin_type >= _DARK
+        found = []
+        for phrase in self.lacking:
+            words = _words(phrase)
+            places = _MUCOSA if words & {"mucosa", "mucosae"} else frozenset()
+            of_dark_skin = phrase == text("dark_skin") or _speaks_of_dark_skin(words)
+            if (
+                (is_child and words & _CHILDREN)
+                or (is_dark and of_dark_skin)
+                or (site and (site in words or site in places))
+            ):
+                found.append(phrase)
+        return tuple(found)
+
+    def beyond_text(self, age: int | None, site: str | None, skin_type: int | None) -> str:
+        """Return the same in sentences, each with the fact that describes it."""
+        described: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+            "abstain_age": ({"age": age}, self.beyond(age, None, None)),
+            "abstain_site": ({"site": site}, self.beyond(None, site, None)),
+            "abstain_skin_type": (
+                {"type": _ROMAN[skin_type or 0]},
+                self.beyond(None, None, skin_type),
+            ),
+        }
+        said = (text(key, **fact, names=names) for key, (fact, names) in described.items() if names)
+        return joined(*said)
 
     @property
     def licence_text(self) -> str:
@@ -179,7 +245,9 @@ def read_examples(bundle: Path) -> Examples:
     if not folder.is_symlink() and not path.is_symlink() and not path.exists():
         return NO_EXAMPLES
     if folder.is_symlink():
-        raise UserError(f"{folder} is a link; put the examples themselves there, or remove it.")
+        raise UserError(
+            f"{folder} is a link; replace it by a folder with the examples, or delete it."
+        )
     values = read_plain_values(path)
     if not isinstance(values, list) or not 0 < len(values) <= _MOST_EXAMPLES:
         raise UserError(f"{path} must be a list of 1 to {_MOST_EXAMPLES} examples; correct it.")
@@ -191,14 +259,23 @@ def read_examples(bundle: Path) -> Examples:
         if (found := hashlib.sha256(data).hexdigest()) != example.sha256:
             raise UserError(
                 f"{folder / example.file} has the SHA-256 {found[:16]}, not {example.sha256[:16]} "
-                f"as {EXAMPLE_LIST} names; copy the folder again."
+                f"as in {EXAMPLE_LIST}; copy the whole folder again from its source."
             )
         try:
             small = small_jpeg(decode_limited(data), _THUMBNAIL_PX)
         except ValueError as error:
             raise UserError(
-                f"{folder / example.file} is no image that can be shown ({error}); take it out of "
-                f"{EXAMPLE_LIST}."
+                f"the example {folder / example.file} is not an image that can be shown "
+                f"({error}); remove it from {EXAMPLE_LIST}."
             ) from None
         photos[found] = ExamplePhoto(example, data, small)
     return Examples(photos)
+
+
+def use_columns(use: UseLimits | None) -> dict[str, str]:
+    """Return what each row says of a bundle's use; empty for one that states nothing.
+
+    They are columns, since a comment in a CSV spoils it for spreadsheets and is lost when rows are
+    sorted, filtered or joined.
+    """
+    return {"use": use.sentence, "licence": use.licence_text} if use else {}

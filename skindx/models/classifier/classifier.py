@@ -21,7 +21,9 @@ from skindx.models.bounded_files import load_tensors, read_state
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead
 from skindx.models.classifier.heads import AttentionPool, put_attention_pool, put_head
 from skindx.models.classifier.network_setup import (
+    NETWORKS,
     avoid_strided_pointwise_fault,
+    is_known,
     shapes_only,
     sized_arguments,
 )
@@ -143,10 +145,11 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     with light_imports():
         import timm
 
-    if not timm.is_model(settings.model):
+    if not is_known(settings.model):
         near = difflib.get_close_matches(settings.model, timm.list_models(), n=3)
         raise UserError(
-            f"timm has no model {settings.model!r}; nearest: {', '.join(near) or 'none'}."
+            f"timm has no model {settings.model!r}, and no installed package adds it (entry point "
+            f"{NETWORKS}); set `model` to a known name, such as: {', '.join(near) or 'none'}."
         )
     try:
         arguments = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
@@ -158,7 +161,8 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     except _DO_NOT_FIT as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"model_args of {settings.model!r} do not fit: {reason.rstrip('.')}."
+            f"model_args do not fit the model {settings.model!r} ({reason.rstrip('.')}); correct "
+            "model_args."
         ) from None
     _calm_head(net)
     avoid_strided_pointwise_fault(net)
@@ -200,8 +204,8 @@ def check_weights(
         check_finite(state, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"{file} does not hold the tensors of {settings.model!r} with {classes} classes "
-            f"({error}); {mend}."
+            f"{file} does not have the tensors of the model {settings.model!r} with {classes} "
+            f"classes ({error}); {mend}."
         ) from None
 
 
@@ -248,15 +252,15 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     }
     if len(fitting) < len(expected) / 2:
         raise UserError(
-            f"{path} fits only {len(fitting)} of the model's {len(expected)} tensors; "
-            "give the weights of the same model."
+            f"the weights {path} fit only {len(fitting)} of the model's {len(expected)} tensors; "
+            "give weights of the same model."
         )
     try:
         check_finite(fitting, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"weights {path} are not finite, of a training that diverged ({error}); give weights "
-            "from before that."
+            f"the weights {path} have invalid values, because their training diverged ({error}); "
+            "give weights from an earlier epoch or another training."
         ) from None
     classifier.net.load_state_dict(fitting, strict=False)
     untouched = [name for name in expected if name not in fitting]
@@ -284,7 +288,7 @@ def try_network(settings: ClassifierSettings, classes: int, smaller: int | None 
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise TrialError(
-            f"cannot be trained on images of {side} x {side} pixels: {reason}"
+            f"cannot be trained on images of {side} x {side} pixels ({reason})"
         ) from None
     check_last_map(classifier, side, classes)
 
@@ -311,17 +315,23 @@ def check_last_map(classifier: Classifier, side: int, classes: int) -> Tensor:
         try:
             map_ = classifier.forward_features(_images(side))
             if not isinstance(map_, Tensor):
-                raise TrialError("makes several last maps, and a diagnosis needs one")
+                raise TrialError(
+                    "makes several last feature maps, but a diagnosis needs exactly one"
+                )
             logits_BC, pooled_BD = classifier.forward_head(map_), classifier.forward_pooled(map_)
         except TrialError:
             raise
         except Exception as error:
             raise TrialError(
-                f"does not answer from its last map, which a diagnosis needs: {_reason(error)}"
+                "does not compute its answer from its last feature map, which a diagnosis needs "
+                f"({_reason(error)})"
             ) from None
     shapes = [tuple(logits_BC.shape), tuple(pooled_BD.shape[:1])]
     if shapes != [(2, classes), (2,)] or pooled_BD.ndim != 2:
-        raise TrialError("does not answer from its last map as it does from images")
+        raise TrialError(
+            "gives another answer from its last feature map than from the image, so it cannot be "
+            "used for a diagnosis"
+        )
     return map_
 
 

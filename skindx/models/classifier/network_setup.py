@@ -8,7 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from skindx.core.kinds import entry_of, load_entry
 from skindx.core.startup import light_imports
+
+NETWORKS = "skindx.networks"
+"""Group of the entry points by which other distributions bring networks."""
 
 
 @contextmanager
@@ -64,6 +68,25 @@ def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[st
         return arguments
     sized = {**arguments, "img_size": side}
     return sized if _accepts(model, sized, side) else arguments
+
+
+def is_known(model: str) -> bool:
+    """Tell whether timm has a network of this name.
+
+    A network of another distribution is an entry point of the group `skindx.networks`: its name is
+    the model's, and to load it registers the model with timm (`timm.models.register_model`). The
+    bundle then opens only where that distribution is installed. Raises UserError for an entry point
+    that cannot be imported.
+    """
+    with light_imports():
+        import timm
+
+    if timm.is_model(model):
+        return True
+    entry = entry_of(NETWORKS, model)
+    if entry is not None:
+        load_entry(entry, f"network {model!r}")
+    return bool(timm.is_model(model))
 
 
 def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:

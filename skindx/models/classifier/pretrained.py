@@ -33,7 +33,7 @@ from skindx.models.classifier.classifier import (
 )
 from skindx.models.classifier.head_kinds import LinearHead
 from skindx.models.classifier.heads import head_place
-from skindx.models.classifier.network_setup import sized_arguments
+from skindx.models.classifier.network_setup import is_known, sized_arguments
 
 
 def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
@@ -98,11 +98,11 @@ def kept_weights(settings: ClassifierSettings) -> Path:
     with light_imports():
         import timm
 
-    known = timm.get_pretrained_cfg(settings.model) if timm.is_model(settings.model) else None
+    known = timm.get_pretrained_cfg(settings.model) if is_known(settings.model) else None
     if known is None or not known.has_weights:
         raise UserError(
-            f"timm has no weights for {settings.model!r}; set pretrained: false, "
-            "or give the member weights from a file."
+            f"timm has no pretrained weights for {settings.model!r}; set `pretrained: false` for "
+            "this member, or set its `weights` to a file."
         )
     arguments = _arguments(settings)
     of = sha256(f"{known.hf_hub_id} {known.url} {arguments}".encode()).hexdigest()[:12]
@@ -119,9 +119,9 @@ def _fetch(model: str, arguments: str, file: Path) -> None:
     reason = fetch_by(module, model, arguments, str(file), limit_s=_LIMIT_S)
     if not file.is_file():
         raise UserError(
-            f"timm's weights of {model!r} are not on this machine and could not be fetched "
+            f"the weights of {model!r} are not on this machine and could not be downloaded "
             f"({reason}); connect to a network once, or set the member's `pretrained: false` and "
-            "give its weights: `skindx train --weights FILE`."
+            "give a file with `skindx train --weights FILE`."
         )
 
 

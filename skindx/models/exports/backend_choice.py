@@ -146,7 +146,7 @@ def with_backend(
     UserError for a named backend that cannot serve.
     """
     if backend not in (known := ("auto", "eager", *BACKENDS.names)):
-        raise UserError(f"there is no backend {backend!r}; give {', '.join(known)}.")
+        raise UserError(f"there is no backend {backend!r}; choose one of {', '.join(known)}.")
     if backend == "eager" or (backend == "auto" and device != "cpu"):
         return ServedEnsemble(ensemble)
     wanted = [
@@ -168,7 +168,10 @@ def with_backend(
             usable.append(spec)
     fastest_one = _fastest(bundle, ensemble, usable, problems, eager=backend == "auto")
     if fastest_one is None:
-        raise UserError(f"backend {backend!r} cannot serve {bundle.path}: {'; '.join(problems)}")
+        raise UserError(
+            f"backend {backend!r} cannot run {bundle.path} ({'; '.join(problems)}); remove "
+            "--backend, or make this export with `skindx export`."
+        )
     chosen, name = fastest_one
     fitted = {spec.name: spec.calibration for spec in usable}
     return ServedEnsemble(chosen, name, fitted.get(name))
@@ -259,7 +262,9 @@ def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
     for member in ensemble.members:
         file = bundle.path / spec.file(member.name)
         if spec.file(member.name) not in bundle.spec.files:
-            raise UserError(f"the bundle does not list {spec.file(member.name)}")
+            raise UserError(
+                f"the index of the bundle does not list the file {spec.file(member.name)}"
+            )
         exported = with_export(member, file, spec.to, spec.precision)
         # A graph whose map does not fit the network's head shows it here, not in a diagnosis.
         side = member.preprocess.size
@@ -270,9 +275,14 @@ def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
     if fitted is None:
         return served
     if len(fitted.members) != len(members):
-        raise UserError(f"its temperatures are of {len(fitted.members)} members")
+        raise UserError(
+            f"the export was calibrated for {len(fitted.members)} members, and the bundle has "
+            "another number of members"
+        )
     rules = (getattr(fitted, name) for name in RULES)
     columns = [column for rule in rules if rule for column in rule.urgent_columns]
     if max(columns, default=-1) >= len(bundle.taxonomy.classes):
-        raise UserError(f"its rules name class {max(columns)}, beyond the last")
+        raise UserError(
+            f"the export has rules for class {max(columns)}, which the bundle does not have"
+        )
     return with_temperatures(served, fitted.members, fitted.temperature)

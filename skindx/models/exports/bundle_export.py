@@ -82,7 +82,10 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
     records = read_manifest(dataset)
     val = split_of(records, "val")
     if not val:
-        raise UserError(f"{dataset} has no validation images to check an export on; add some.")
+        raise UserError(
+            f"{dataset} has no validation images, which the check of an export needs; give a "
+            "dataset with validation images."
+        )
     bundle = open_bundle(path)
     ensemble = bundle.ensemble()
     # A folder beside the bundle lets its files be linked into the bundle, not copied.
@@ -165,11 +168,14 @@ def _coarse(
     if bundle.spec.adapted:
         raise UserError(
             f"{bundle.path} was adapted to local images, and an int8 export would fit its "
-            f"temperature and thresholds to {dataset} again; export it in another precision."
+            f"thresholds to {dataset} instead; choose another --precision."
         )
     train, val, test = (split_of(records, split) for split in ("train", "val", "test"))
     if not train:
-        raise UserError(f"{dataset} has no training images for int8 to learn from; add some.")
+        raise UserError(
+            f"{dataset} has no training images, which an int8 export needs; give a dataset with "
+            "training images."
+        )
     check_refittable(bundle, records, dataset)
     members, taxonomy = ensemble.members, bundle.taxonomy
     files = Files(dataset, train, bundle.spec.decoding, limited=True)

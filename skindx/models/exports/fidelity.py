@@ -127,11 +127,11 @@ def require_parity(parity: Parity, precision: Precision) -> None:
         target = f"at least {LEAST_SHARE:.1%} of them"
     if not good_enough(parity, precision):
         raise UserError(
-            f"the {precision} export of {parity.member} is refused: it puts the same class first "
-            f"in {parity.same} of {parity.pictures} validation images ({parity.share:.1%}, "
-            f"95 % interval {parity.low:.1%} to {parity.high:.1%}) at a cosine of "
-            f"{parity.cosine:.6f}, and {target} are asked for; the bundle is as it was, try "
-            f"another --precision or --to."
+            f"the {precision} export of {parity.member} is not accurate enough: it has the same "
+            f"first class in {parity.same} of {parity.pictures} validation images "
+            f"({parity.share:.1%}, 95 % interval {parity.low:.1%} to {parity.high:.1%}) at a "
+            f"cosine of {parity.cosine:.6f}, but {target} are required; the bundle was not "
+            "changed, so try another --precision or --to."
         )
 
 
@@ -194,9 +194,8 @@ def check_refittable(bundle: Bundle, records: Sequence[Record], dataset: Path) -
         held and len(known(held, bundle.taxonomy)) == len(held)
     ):
         raise UserError(
-            f"{dataset} has no calibration images of the bundle's classes, on which an int8 export "
-            "fits the sets of classes and the urgent risk again; use the dataset that the bundle "
-            "was trained on."
+            f"{dataset} has no calibration images of the bundle's classes, which an int8 export "
+            "needs for its thresholds; give the dataset that the bundle was trained on."
         )
 
 
@@ -275,10 +274,10 @@ def refuse_loss(accuracy: PairedAccuracy, name: str) -> None:
     # Rounded: half a point exactly is not more.
     if round(lost, 9) > MOST_LOST:
         raise UserError(
-            f"the {name} export is refused: on {accuracy.pictures} test images its balanced "
-            f"accuracy is {100 * accuracy.exported:.2f} %, that of the networks "
-            f"{100 * accuracy.eager:.2f} %, and at most {100 * MOST_LOST:.1f} points may be lost; "
-            "the bundle is as it was, use a higher --precision."
+            f"the {name} export is not accurate enough: on {accuracy.pictures} test images its "
+            f"balanced accuracy is {100 * accuracy.exported:.2f} %, and that of the original "
+            f"networks {100 * accuracy.eager:.2f} % (largest loss allowed: {100 * MOST_LOST:.1f} "
+            "points); the bundle was not changed, so try a higher --precision."
         )
 
 
@@ -306,9 +305,9 @@ def refuse_without_gain(gain: Gain, name: str) -> None:
     """Raise UserError for an export that is not faster in at least three of four rounds."""
     if gain.low <= 1:
         raise UserError(
-            f"the {name} export is refused: on this machine it answers {gain.value:.2f} times as "
-            f"fast as {gain.over} (25 % to 75 % of the rounds: {gain.low:.2f} to "
-            f"{gain.high:.2f}), so it gains nothing; the bundle is as it was, use {gain.over}."
+            f"the {name} export is not faster on this machine: its speed is {gain.value:.2f} "
+            f"times that of {gain.over} (25 % to 75 % of the rounds: {gain.low:.2f} to "
+            f"{gain.high:.2f}); the bundle was not changed, so keep using {gain.over}."
         )
 
 

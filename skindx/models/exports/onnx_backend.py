@@ -137,7 +137,8 @@ def write_onnx(file: Path, classifier: "Classifier", size: int) -> None:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             network = type(classifier.net).__name__
             raise UserError(
-                f"a network of the kind {network} cannot be exported ({reason}); serve it as it is."
+                f"a network of the type {network} cannot be exported ({reason}); use the bundle "
+                "without an export."
             ) from None
 
 
@@ -179,4 +180,4 @@ def _refuse_foreign_data(file: Path) -> None:
     finally:
         os.close(descriptor)
     if problem:
-        raise UserError(f"{file} {problem}; export it again.")
+        raise UserError(f"{file} {problem}; run `skindx export` again.")

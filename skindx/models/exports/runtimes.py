@@ -311,13 +311,16 @@ def read_exports(bundle: Path, files: Iterable[str]) -> list[ExportSpec]:
             parts = read_json(path)
             if parts.get("to") in _RETIRED:
                 log.warning(
-                    "%s is for %s, which answers no faster than others and is no longer used; "
-                    "`skindx export %s --to onnx` makes a faster one.",
+                    "%s is for %s, which gave no faster answers and is no longer used; `skindx "
+                    "export %s --to onnx` makes a faster one.",
                     *(path, parts["to"], bundle),
                 )
                 continue
             spec = ExportSpec.parse(parts, str(path), expand=False)
             if spec.folder != folder:
-                raise UserError(f"{path} is of {spec.name}, which lies elsewhere; export it again.")
+                raise UserError(
+                    f"{path} needs its file {spec.name}, which is not in its folder; run `skindx "
+                    "export` again."
+                )
             exports.append(spec)
     return exports

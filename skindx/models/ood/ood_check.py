@@ -6,18 +6,20 @@ that are drawn as the calibration images were, at most the stated rate is refuse
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.models.bounded_files import load_tensors
+from skindx.models.bounded_files import AGAIN, load_tensors
+from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.ood_detectors import DETECTORS, Mahalanobis
 from skindx.models.ood.ood_features import (
     Features,
@@ -25,7 +27,9 @@ from skindx.models.ood.ood_features import (
     Need,
     OodDetector,
     OodDetectorSettings,
+    Singles,
     TrainingFeatures,
+    image_statistics,
 )
 
 if TYPE_CHECKING:
@@ -114,6 +118,80 @@ class OodCheck:
         return p_value <= self.rate
 
 
+SERVED: frozenset[Need] = frozenset({"pooled", "logits", "image"})
+"""Features of every runtime: an export ends in the last map; torch computes the others."""
+
+
+def features_of(
+    ensemble: Ensemble,
+    photos: Sequence[NDArray[np.uint8]],
+    output: EnsembleOutput,
+    needs: Collection[Need] = SERVED,
+    places: slice = slice(None),
+) -> Features:
+    """Return what `needs` names of decoded photos that `output` holds at `places`."""
+    whole = all(member.preprocess.frame == "whole" for member in ensemble.members)
+    nothing_N0 = np.zeros((len(photos), 0), dtype=np.float32)
+    return Features(
+        tuple(part[places] for part in output.pooled_MND) if "pooled" in needs else (),
+        _logits(ensemble, output, places) if "logits" in needs else (),
+        image_statistics(photos, whole=whole) if "image" in needs else nothing_N0,
+    )
+
+
+def p_values_of(
+    check: OodCheck,
+    ensemble: Ensemble,
+    photos: Sequence[NDArray[np.uint8]],
+    output: EnsembleOutput,
+    first: int = 0,
+) -> NDArray[np.float64]:
+    """Return the p-value of each photo, N; `output` holds them from `first` on.
+
+    One by one: products of matrices round otherwise for another number of rows.
+    """
+    places = [slice(n, n + 1) for n in range(first, first + len(photos))]
+    return np.concatenate(
+        [
+            check.p_values(features_of(ensemble, [photo], output, check.needs, place))
+            for photo, place in zip(photos, places, strict=True)
+        ]
+    )
+
+
+def try_check(check: OodCheck, ensemble: Ensemble) -> None:
+    """Raise UserError for a check whose numbers do not belong to these networks.
+
+    A blank image shows it here, not in the first diagnosis.
+    """
+    blank_SS3 = np.zeros((64, 64, 3), dtype=np.uint8)
+    try:
+        with np.errstate(all="ignore"):
+            features = features_of(
+                ensemble, [blank_SS3], ensemble.predict_with_features([blank_SS3]), check.needs
+            )
+            finite = bool(np.isfinite(check.scores(features)).all())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"the out-of-distribution check of the bundle does not fit its networks ({reason}); "
+            f"{AGAIN}."
+        ) from None
+    if not finite:
+        raise UserError(
+            "the out-of-distribution check of the bundle gives invalid scores (NaN or infinite); "
+            f"{AGAIN}."
+        )
+
+
+def _logits(ensemble: Ensemble, output: EnsembleOutput, places: slice) -> tuple[Singles, ...]:
+    with torch.inference_mode():
+        return tuple(
+            member.classifier.forward_head(map_[places]).float().cpu().numpy()
+            for member, map_ in zip(ensemble.members, output.maps, strict=True)
+        )
+
+
 def p_values(known_NK: Floats, queries_QK: Floats) -> Floats:
     """Return conformal p-values Q of photos among calibration images, by the combined score.
 
@@ -190,8 +268,9 @@ def _fit_added(
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UserError(
-            f"OOD detector {settings.kind!r} cannot be fitted ({reason}); update the package that "
-            "brings it, or leave it out of ensemble.ood, and start again: trained members stay."
+            f"the out-of-distribution detector {settings.kind!r} cannot be fitted ({reason}); "
+            "update its package or remove it from ensemble.ood, and run the same command again, "
+            "which keeps the trained members."
         ) from error
     return detector, scores_N
 
@@ -238,8 +317,8 @@ def load_check_v0_1(folder: Path, spec: OodSpecV01) -> OodCheck:
         or (np.diff(scores_N) < 0).any()
     ):
         raise UserError(
-            f"{folder / STATISTICS} does not hold the statistics of an out-of-distribution check; "
-            "copy or pack the bundle again."
+            f"{folder / STATISTICS} does not have the numbers of an out-of-distribution check; "
+            f"{AGAIN}."
         )
     distance = Mahalanobis(means_CD, axes_AD, variances_A, float(arrays["rest"]))
     return OodCheck((distance,), scores_N[:, None])

@@ -250,5 +250,7 @@ def _concentrate(vectors_FD: NDArray[np.float32]) -> Gaussian:
 def _fit(vectors_FD: NDArray[np.float32]) -> Gaussian:
     fitted = fit_gaussian(vectors_FD, np.zeros(len(vectors_FD), dtype="<U1"))
     if fitted is None:
-        raise UserError("the images' embeddings do not differ; embed with another network.")
+        raise UserError(
+            "all images have the same embedding; compute the embeddings with another network."
+        )
     return fitted

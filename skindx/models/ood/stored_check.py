@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.data.manifest import table_of
+from skindx.data.manifest import Record, table_of
 from skindx.data.typed_rows import arrow_schema
-from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
-from skindx.models.ood.ood_check import FEWEST, OodCheck, OodSpec, fit_check
+from skindx.models.bounded_files import AGAIN, load_arrays, read_rows, save_tensors
+from skindx.models.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ood.ood_check import FEWEST, OodCheck, OodSpec, features_of, fit_check
+from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import (
     SKETCH,
     Features,
@@ -120,8 +122,8 @@ class OodImages:
         known = tensors.get("sketch")
         if not _fit_each_other(tensors, (pooled, logits, weights, biases), len(rows)):
             raise UserError(
-                f"{folder / FEATURES} does not hold the features of the {len(rows)} images in "
-                f"{folder / ROWS}; copy or pack the bundle again."
+                f"{folder / FEATURES} does not have the features of the {len(rows)} images in "
+                f"{folder / ROWS}; {AGAIN}."
             )
         features = Features(pooled, logits, tensors["image"])
         return cls(tuple(OodRow(**row) for row in rows), features, weights, biases, known)
@@ -270,7 +272,81 @@ def load_check(folder: Path, spec: OodSpec) -> OodCheck:
                 raise ValueError(f"{name} is not finite")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"bundle {folder}: {CHECK} does not hold what the index says of it ({error}); pack "
-            "the bundle again."
+            f"bundle {folder}: {CHECK} differs from its description in the index of the bundle "
+            f"({error}); {AGAIN}."
         ) from None
     return OodCheck(detectors, scores_NK)
+
+
+def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles, ...]]:
+    """Return each member's last weights C x D and biases C.
+
+    Nothing if one has no linear layer, or if members share a trunk: features are then of trunks.
+    """
+    if len(ensemble.trunk_places) < len(ensemble.members):
+        return (), ()
+    weights, biases = [], []
+    for member in ensemble.members:
+        head = member.classifier.net.get_classifier()  # type: ignore[operator]
+        if not isinstance(head, torch.nn.Linear):
+            return (), ()
+        weights.append(head.weight.detach().float().cpu().numpy())
+        bias = head.bias if head.bias is not None else torch.zeros(head.out_features)
+        biases.append(bias.detach().float().cpu().numpy())
+    return tuple(weights), tuple(biases)
+
+
+CAP = 5_000
+"""Training images that a check is fitted on: more change its figures little and its size much."""
+
+
+class OodCollector:
+    """Collects what detectors and a monitor need of training and of calibration images."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        learned: Collection[str],
+        detectors: Sequence[OodDetectorSettings] = DEFAULT,
+    ) -> None:
+        """Take of the training images those whose SHA-256 is in `learned`."""
+        self._ensemble, self._learned, self._detectors = ensemble, learned, detectors
+        self._rows: list[OodRow] = []
+        self._features: list[Features] = []
+
+    def train(
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
+    ) -> None:
+        """Take a batch of training images that the ensemble looked at."""
+        mine_N = np.array([record.sha256 in self._learned for record in records], dtype=bool)
+        if mine_N.any():
+            self._add("train", records, mine_N, features_of(self._ensemble, photos, output))
+
+    def calibration(
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
+    ) -> None:
+        """Take a batch of calibration images that the ensemble looked at."""
+        all_N = np.ones(len(records), dtype=bool)
+        self._add("calibration", records, all_N, features_of(self._ensemble, photos, output))
+
+    def part(self) -> OodPart | None:
+        """Return the fitted check; None for too few images."""
+        images = self.images()
+        return None if images is None else OodPart.fit(self._detectors, images)
+
+    def _add(
+        self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], features: Features
+    ) -> None:
+        self._features.append(features.select(mine_N))
+        self._rows += [
+            OodRow(record.sha256, record.label, record.group, split)
+            for record, mine in zip(records, mine_N, strict=True)
+            if mine
+        ]
+
+    def images(self) -> OodImages | None:
+        """Return all that was collected; None for nothing."""
+        if not self._rows:
+            return None
+        weights, biases = last_layers(self._ensemble)
+        return OodImages(tuple(self._rows), Features.join(self._features), weights, biases)

@@ -60,9 +60,9 @@ def match(before: ScanView, after: ScanView, registration: Registration) -> Matc
     expected = min(int(shown_L.sum()), len(after.rows))
     if expected >= _FEW and len(pairs_N2) < _LEAST_MATCHED * expected:
         raise UserError(
-            f"only {len(pairs_N2)} of the {expected} lesions that {before.photo.name} and "
-            f"{after.photo.name} should both show lie where they should; take the second photo in "
-            "the posture and from the side of the first."
+            f"the photos {before.photo.name} and {after.photo.name} do not fit: only "
+            f"{len(pairs_N2)} of {expected} lesions are at their expected places; take the second "
+            "photo again in the posture and from the side of the first."
         )
     return Matched(final, pairs_N2)
 

@@ -94,8 +94,8 @@ def read_scan(folder: Path) -> StoredScan:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"the scan in {folder} is not complete ({type(error).__name__}: {error}); scan the "
-            f"photos again."
+            f"the scan in {folder} is damaged ({type(error).__name__}: {error}); run `skindx scan` "
+            "on the photos again."
         ) from None
     return StoredScan(folder, summary, views)
 
@@ -316,8 +316,9 @@ def register(before: ScanView, after: ScanView) -> Registration:
             registration = lesions
     if registration is None:
         raise UserError(
-            f"{before.photo.name} and {after.photo.name} cannot be laid on each other: they show "
-            f"different people, another part of the body, or were taken from very different sides."
+            f"{before.photo.name} and {after.photo.name} show different people, body parts or "
+            "sides, so they cannot be compared; take the second photo again from the same side "
+            "as the first."
         )
     return registration
 

@@ -13,7 +13,7 @@ from skindx.core.errors import UserError
 from skindx.core.private_files import private_output, write_private, write_private_csv
 from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.tables.cells import no_formula
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match
 from skindx.scan.compare.registration import Registration, ScanView, StoredScan, read_scan, register
 from skindx.scan.outputs.scan_result import Summary, shown_risk
@@ -87,8 +87,8 @@ def compare(before: Path, after: Path) -> ScanComparison:
     if len(refusals) == 1:
         raise refusals[0]
     raise UserError(
-        f"no photo of {after} can be laid on one of {before}: they show different people, other "
-        f"parts of the body, or were taken from very different sides."
+        f"no photo of {after} shows the same person, body part and side as a photo of {before}; "
+        "take the photos again in the same way as the first time."
     )
 
 

@@ -24,8 +24,8 @@ from skindx.core.untrusted import MALFORMED, MEGABYTE, read_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.data.tables.cells import no_formula
-from skindx.diagnosis.scope import Scope, urgent_known
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.diagnosis.scope import Scope
+from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_pages import (
     PAGE,
     PDF,
@@ -44,7 +44,7 @@ from skindx.scan.outputs.scan_result import (
 )
 from skindx.scan.pixel_store import ReadRegion, overview
 from skindx.scan.scanned_lesions import RankedLesion, ScannedLesion, ScannedPhoto
-from skindx.taxonomy import SkinClass
+from skindx.taxonomy import SkinClass, urgent_known
 from skindx.texts.catalogue import text
 
 PARQUET, CSV = "lesions.parquet", "lesions.csv"
@@ -102,8 +102,8 @@ def renew_tables(folder: Path) -> list[Path]:
             contents = {name: (new / name).read_bytes() for name in (COCO, CSV, PARQUET)}
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise UserError(
-            f"the scan in {folder} is not complete ({type(error).__name__}: {error}); scan the "
-            f"photos again."
+            f"the scan in {folder} is damaged ({type(error).__name__}: {error}); run `skindx scan` "
+            "on the photos again."
         ) from None
     kept = [renew_private(folder / name, content) for name, content in contents.items()]
     return [old for old in kept if old]
@@ -216,7 +216,7 @@ def write_lesion_list(
             ],
             "problems": list(problems),
             "no_urgent_risk": "" if urgent_known(classes) else text("no_urgent_classes"),
-            "not_known": Scope.of(classes).text,
+            "not_known": Scope.of_classes(classes).text,
         },
     )
 
@@ -259,11 +259,11 @@ _ASIDE = ".results-"
 def check_output(folder: Path) -> None:
     """Raise UserError where the scan would replace what no scan has written."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give a new folder to --out.")
+        raise UserError(f"{folder} is no folder; give a new folder as --out.")
     for name in (CROPS, OVERVIEWS):
         for path in entries(folder / name) if (folder / name).is_dir() else ():
             if not re.fullmatch(r"\d+\.jpg", path.name):
-                raise UserError(f"{path} is of no scan; give a new folder to --out.")
+                raise UserError(f"{path} belongs to no scan; give a new folder as --out.")
 
 
 def write_scan(folder: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:

@@ -13,12 +13,11 @@ from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
     ScanResult,
     missed_by_size,
-    missed_sentence,
     shown_difference,
     shown_risk,
     shown_size,
@@ -73,7 +72,7 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
         title=f"{counted(len(result.ranked), 'lesion')} on {counted(len(result.photos), 'photo')}",
         not_a_diagnosis=NOT_A_DIAGNOSIS,
         summary=summary(result),
-        missed_sentence=missed_sentence(result.recall, sizes_px, result.measured_on),
+        missed_sentence=result.missed,
         missed=missed_by_size(result.recall or (), sizes_px, result.measured_on),
         problems=problems(result),
         views=[
@@ -267,8 +266,7 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M %Z}".strip(), faint=True)
     sheet.text(NOT_A_DIAGNOSIS, 10, bold=True, fill=_NOTICE_FILL)
     sheet.text(summary(result), 11)
-    sizes_px = [ranked.diameter_px for ranked in result.ranked]
-    sheet.text(missed_sentence(result.recall, sizes_px, result.measured_on))
+    sheet.text(result.missed)
     for problem in problems(result):
         sheet.text(problem, bold=True)
     for sentence in limits(result):

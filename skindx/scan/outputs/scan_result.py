@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
@@ -21,13 +21,14 @@ from skindx.core.untrusted import read_plain
 from skindx.data.origin import UNSTATED, ImageOrigin
 from skindx.diagnosis.conclusion import LARGEST_SET
 from skindx.diagnosis.record import Source
-from skindx.diagnosis.scope import Scope, urgent_known
+from skindx.diagnosis.scope import Scope
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.conformal import Share
 from skindx.models.detector import SizeRecall
+from skindx.models.shipped_detector import PlantedRecall
 from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
-from skindx.taxonomy import SkinClass
+from skindx.taxonomy import SkinClass, urgent_known
 from skindx.texts.catalogue import percent, text
 
 UNKNOWN = (
@@ -91,12 +92,18 @@ def missed_by_size(
 
 
 def missed_sentence(
-    bands: Sequence[SizeRecall] | None, diameters_px: Sequence[float], measured_on: ImageOrigin
+    bands: Sequence[SizeRecall] | None,
+    diameters_px: Sequence[float],
+    measured_on: ImageOrigin,
+    planted: PlantedRecall | None = None,
 ) -> str:
     """Return in a sentence what the scan may have missed; by size it is in a table.
 
-    What was measured on images that may be no photos is said, and promises nothing here.
+    What was measured on images that may be no photos is said, and promises nothing here. A shipped
+    detector promises a bound for photos like those on which lesions were planted.
     """
+    if planted:
+        return planted.promise
     if not bands:
         return UNKNOWN
     detected, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
@@ -146,6 +153,8 @@ class ScanResult:
     """The detector's recall on validation images, by lesion size; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
     """Origin of these validation images."""
+    planted: PlantedRecall | None = None
+    """What a shipped detector promises, where one took the place of the bundle's."""
     miss_rate: float | None = None
     """Miss rate of the threshold that calls lesions urgent; None: the bundle has no threshold."""
     sent_on: Share | None = None
@@ -159,6 +168,12 @@ class ScanResult:
         return rank(self.photos)
 
     @property
+    def missed(self) -> str:
+        """What the scan may have missed, in a sentence."""
+        sizes_px = [ranked.diameter_px for ranked in self.ranked]
+        return missed_sentence(self.recall, sizes_px, self.measured_on, self.planted)
+
+    @property
     def no_urgent_risk(self) -> str:
         """Why there is no urgent risk, in a sentence; empty where there is."""
         return "" if urgent_known(self.classes) else text("no_urgent_classes")
@@ -166,7 +181,7 @@ class ScanResult:
     @property
     def scope(self) -> Scope:
         """What the bundle knows, and what it does not."""
-        return Scope.of(self.classes, self.source.limits)
+        return Scope.of_classes(self.classes, self.source.limits)
 
     def name_of(self, key: str) -> str:
         """Return a class's name as shown to a person."""
@@ -251,6 +266,7 @@ class Summary(Settings):
     """The detector's recall; None: unknown for this bundle."""
     measured_on: ImageOrigin = UNSTATED
     """Origin of its images; not stated in a scan of an older version."""
+    planted: PlantedRecall | None = Field(None, exclude_if=lambda planted: planted is None)
     threshold: str = ""
     """What the threshold of urgent promises, with both of its errors; empty in older scans."""
     no_urgent_risk: str = ""
@@ -280,6 +296,7 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
         ),
         recall=result.recall,
         measured_on=result.measured_on,
+        planted=result.planted,
         threshold=threshold,
         no_urgent_risk=result.no_urgent_risk,
         known=result.scope.known,
@@ -296,19 +313,19 @@ def read_summary(folder: Path) -> Summary:
         raw = json.loads(read_plain(path, _LARGEST))
     except (UserError, ValueError, RecursionError):
         raise UserError(
-            f"{folder} holds no scan: {SUMMARY} is not there or cannot be read; give a folder that "
-            f"`skindx scan run` wrote."
+            f"{folder} is not the folder of a scan, because {SUMMARY} is missing or unreadable; "
+            "give a folder that `skindx scan run` wrote."
         ) from None
     version = raw.get("format") if isinstance(raw, dict) else None
     if version != _FORMAT:
         raise UserError(
-            f"{path} has format {version!r}, and this version of skindx reads {_FORMAT}; scan the "
-            f"photos again, or update skindx."
+            f"{path} has format {version!r}, but this version of skindx reads {_FORMAT}; scan the "
+            "photos again, or update skindx."
         )
     try:
         return Summary.model_validate(raw)
     except ValidationError as error:
         raise UserError(
-            f"{path} is damaged ({error.error_count()} of its values do not fit); scan the photos "
-            f"again."
+            f"{path} is damaged ({error.error_count()} invalid values); run `skindx scan` on the "
+            "photos again."
         ) from None

@@ -18,6 +18,7 @@ from skindx.core.machine import require_extra
 from skindx.core.private_files import make_private, private_output
 from skindx.core.progress import Progress
 from skindx.imaging.stored_colours import SRGB, Decoding
+from skindx.models.shipped_detector import open_shipped
 from skindx.models.urgent_risk import check_level
 from skindx.scan.patches import blend, create_map
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
@@ -71,13 +72,13 @@ def joined_boxes(
     skipped = sum(answer["skipped"] for answer in of_photo)
     if skipped == total:
         raise UnscannableError(
-            f"{name} shows no skin in any of its {total} tiles; give a colour photo in which "
-            "skin can be seen."
+            f"{name} shows no skin in any of its {total} tiles; give a colour photo that shows "
+            "skin."
         )
     if skipped + len(lost) == total:
         raise UnscannableError(
-            f"{name}: all of its tiles with skin ended their workers; see that the bundle and the "
-            "machine are sound, and run the command again with another --out."
+            f"every tile of {name} with skin crashed its worker; check the bundle and the memory "
+            "of the machine, and run the same command again with another --out."
         )
     rows = np.array([row for answer in of_photo for row in answer["rows"]], np.float64)
     boxes_K4, scores_K, labels_K = join(TileDetections.from_rows(rows), plan.settings.least_side)
@@ -94,8 +95,8 @@ def _refuse_filled(name: str, store: PixelStore, boxes_K4: Any) -> None:
         store.size()
     ):
         raise UnscannableError(
-            f"one lesion fills {name}; a scan is for wide photos, use `skindx diagnose` for "
-            "this one."
+            f"one lesion fills {name}, but a scan is for wide photos; run `skindx "
+            "diagnose` on this photo."
         )
 
 
@@ -276,6 +277,7 @@ def prepared(
     queue: str | None = None,
     lease_s: float = 60.0,
     expect: str | None = None,
+    detector: Path | None = None,
     device: str = "cpu",
     progress: Progress = lambda *_: None,
     most_pixels: int = MAX_PIXELS,
@@ -290,10 +292,12 @@ def prepared(
     from skindx.models.bundle.bundle import open_bundle
 
     opened = open_bundle(bundle, expect)
-    if opened.spec.detector is None:
+    shipped = open_shipped(detector) if detector else None
+    spec = shipped.index.spec if shipped else opened.spec.detector
+    if spec is None:
         raise UserError(
-            f"bundle {bundle} has no detector, so it cannot find lesions; train one with "
-            "`detector:` in the settings and pack it again."
+            f"bundle {bundle} has no detector, so it cannot find lesions; add --detector "
+            "models/lesion-detector, or set `detector:` in the training settings and train again."
         )
     if settings.precision == "auto":
         settings = settings.model_copy(update={"precision": fast_precision(device)})
@@ -305,13 +309,17 @@ def prepared(
         token=secrets.token_hex(8),  # a name that no other scan has
         bundle=bundle.absolute(),
         digest=opened.digest,
-        tile=settings.tile or opened.spec.detector.size,
+        detector=detector.absolute() if detector else None,
+        detector_digest=shipped.digest if shipped else None,
+        tile=settings.tile or spec.size,
         photos=hashes,
         settings=settings,
     )
     work = out / WORK
     if out.exists() and not work.is_dir() and entries(out):
-        raise UserError(f"{out} is not empty and holds no scan at work; give another --out.")
+        raise UserError(
+            f"--out {out} has other files and no scan to continue; give another folder."
+        )
     begun = not out.exists()
     make_private(work)
     where: Path | str = queue or work / DATABASE
@@ -320,13 +328,12 @@ def prepared(
         with only_writer(work, "scan", wait_s=0.0):
             plan = _resumed(plan, work)
             stages = ScanStages(where, work, plan, lease_s, progress)
-            labels = opened.spec.detector.labels
             held = WorkFolder(work)
             scan = PreparedScan(
                 held,
                 plan,
                 tuple(photos),
-                labels,
+                spec.labels,
                 where,
                 lease_s,
                 progress,
@@ -355,10 +362,10 @@ def _resumed(plan: ScanPlan, work: Path) -> ScanPlan:
     known = ScanPlan.read(work)
     if known.fingerprint != plan.fingerprint:
         raise UserError(
-            f"{work.parent} holds an unfinished scan of other photos, or with another bundle "
-            "or settings; give another --out, or remove that folder."
+            f"{work.parent} has an unfinished scan of other photos, or with another bundle or "
+            "other settings; give another --out, or delete that folder."
         )
-    known = known.model_copy(update={"bundle": plan.bundle})
+    known = known.model_copy(update={"bundle": plan.bundle, "detector": plan.detector})
     known.write(work)
     return known
 
@@ -369,4 +376,6 @@ def _sha256(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); give a photo file that you may read."
+        ) from None

@@ -24,6 +24,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import Box
 from skindx.models.detector import BatchDetector
+from skindx.models.shipped_detector import open_shipped
 from skindx.scan.patches import save_patch
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scanned_lesions import ScannedLesion, diagnose_lesions, write_lesions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
     from skindx.models.detector import BatchDetector
 
-    Load = Callable[[Path, str, str, ScanSettings], tuple[Predictor, BatchDetector]]
+    Load = Callable[["ScanPlan", str], tuple[Predictor, BatchDetector]]
 
 
 WORK = "_scan"
@@ -53,6 +54,9 @@ class ScanPlan(Settings):
     bundle: Path
     digest: str
     """Digest of the bundle, which may be a copy at the same path on another machine."""
+    detector: Path | None = None
+    """A detector in the place of the bundle's."""
+    detector_digest: str | None = None
     tile: int
     photos: tuple[str, ...]
     """SHA-256 of the files, in their order."""
@@ -62,7 +66,8 @@ class ScanPlan(Settings):
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides the answer."""
-        facts = (self.digest, self.tile, self.photos, self.settings.model_dump(mode="json"))
+        settings = self.settings.model_dump(mode="json")
+        facts = (self.digest, self.detector_digest, self.tile, self.photos, settings)
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
@@ -73,15 +78,15 @@ class ScanPlan(Settings):
         """Read a plan. Raises UserError where there is none, or one of another version."""
         if not (folder / PLAN).is_file():
             raise UserError(
-                f"{folder} holds no scan at work; workers on other machines need the scan's folder "
-                "at the same path."
+                f"{folder} has no running scan; make the folder of the scan available at the same "
+                "path on this machine."
             )
         raw = read_json(folder / PLAN)
         version = str(raw.get("version"))
         if version != __version__:
             raise UserError(
-                f"the scan in {folder} was begun by skindx {version}, and this is {__version__}; "
-                "go on with that version, or remove the folder to begin again."
+                f"the scan in {folder} was started with skindx {version}, but this is skindx "
+                f"{__version__}; install that version, or delete the folder to start again."
             )
         return cls.parse(raw, str(folder / PLAN), expand=False)
 
@@ -153,7 +158,7 @@ class ScanTask:
         """Read a name. Raises UserError for one that is none."""
         match = _KEY.fullmatch(key)
         if not match:
-            raise UserError(f"{key[:80]!r} is no task of a scan; the queue is another program's.")
+            raise UserError(f"{key[:80]!r} is no task of a scan; give the queue of a scan.")
         photo, level, first, last = map(int, match.groups()[1:])
         kind: Kind = "tiles" if match[1] == "tiles" else "lesions"
         return cls(kind, photo, level, first, last)
@@ -196,8 +201,7 @@ class ScanTaskRunner:
         return {}
 
     def _networks(self) -> "tuple[Predictor, BatchDetector]":
-        plan = self.plan
-        return self._load(plan.bundle, plan.digest, self._device, plan.settings)
+        return self._load(self.plan, self._device)
 
     def _tiles(self, task: ScanTask) -> dict[str, Any]:
         store = self.folder.store(task.photo)
@@ -234,17 +238,21 @@ def to_box(row: list[Any]) -> Box:
 
 
 @lru_cache(maxsize=1)
-def load_networks(
-    bundle: Path, digest: str, device: str, settings: ScanSettings
-) -> "tuple[Predictor, BatchDetector]":
-    """Load a bundle once for all tasks of a scan. Raises UserError for one without a detector."""
+def load_networks(plan: ScanPlan, device: str) -> "tuple[Predictor, BatchDetector]":
+    """Load the networks once for all tasks of a scan. Raises UserError without a detector."""
     from skindx.diagnosis.predictor import Predictor
 
-    predictor = Predictor.load(bundle, device, expect=digest, miss_rate=settings.miss_rate)
-    if predictor.detector is None:
-        raise UserError(predictor.missing or f"bundle {bundle} has no detector.")
+    settings = plan.settings
+    predictor = Predictor.load(
+        plan.bundle, device, expect=plan.digest, miss_rate=settings.miss_rate
+    )
+    detector = predictor.detector
+    if plan.detector is not None:
+        detector = open_shipped(plan.detector, plan.detector_digest).load()
+    if detector is None:
+        raise UserError(predictor.missing or f"bundle {plan.bundle} has no detector.")
     precision = "fp32" if settings.precision == "auto" else settings.precision
-    return predictor, BatchDetector(predictor.detector, device, precision)
+    return predictor, BatchDetector(detector, device, precision)
 
 
 PREFIX = "scan-"
@@ -280,8 +288,8 @@ def work(
             for name, version in _queues(any_queue, token):
                 if version != __version__:
                     raise UserError(
-                        f"the queue is of skindx {version}, and this is {__version__}; install the "
-                        "same version on every machine."
+                        f"the scan was started with skindx {version}, but this machine has skindx "
+                        f"{__version__}; install the same version on every machine."
                     )
                 with LeaseQueue(where, name) as queue:
                     count, left = _serve(queue, runners, make_runner)

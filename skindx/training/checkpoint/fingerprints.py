@@ -64,8 +64,8 @@ def otherwise(folder: Path, made: Mapping[str, Any], expected: str) -> UserError
         before, now = _WITHOUT | dict(before), _WITHOUT | now
     what = differences(before, now, _NAMES)
     return UserError(
-        f"{folder} was trained with other settings or data ({what}); "
-        "give another --out, or remove that folder to train it again."
+        f"{folder} was trained with other settings or other data ({what}); give another --out, or "
+        "delete that folder to train it again."
     )
 
 

@@ -50,7 +50,10 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
         with open(open_plain(path, _MOST_BYTES), "rb") as opened:  # noqa: PTH123 (a descriptor)
             with zipfile.ZipFile(opened) as archive:
                 if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
-                    raise UserError(f"{path} unpacks to more than {_MOST_BYTES} bytes.")
+                    raise UserError(
+                        f"{path} unpacks to more than {_MOST_BYTES} bytes, so it is damaged; "
+                        "delete its folder and run `skindx train` again."
+                    )
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as arrays:
                 result = {name: arrays[name] for name in wanted}
@@ -59,11 +62,15 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError) as error:
         detail = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{path} is no whole archive of arrays ({detail}); train it again."
+            f"{path} is damaged or is not an archive of arrays ({detail}); delete its folder and "
+            "run `skindx train` again."
         ) from None
     kinds = {name: (array.dtype.kind, array.ndim) for name, array in result.items()}
     if kinds != wanted:
-        raise UserError(f"{path} does not hold what a training writes there; train it again.")
+        raise UserError(
+            f"{path} does not have the expected arrays; delete its folder and run `skindx train` "
+            "again."
+        )
     return result
 
 
@@ -202,7 +209,9 @@ def load_parts(run: Path) -> DetectorParts:
     index = _index(run)
     spec, result = index.get("spec"), index.get("recall")
     if not isinstance(spec, dict):
-        raise UserError(f"{file} has no detector spec; train one first.")
+        raise UserError(
+            f"{file} has no description of a detector; train the detector of this run again."
+        )
     detector_spec = DetectorSpec.parse(spec, str(file), expand=False)
     with suppress(NoUltralyticsError):  # which compares layers and weights
         load_detector(run / FOLDER, detector_spec)
@@ -218,7 +227,10 @@ def load_parts(run: Path) -> DetectorParts:
 def _index(run: Path) -> dict[str, Any]:
     file = run / FOLDER / INDEX
     if not file.is_file():
-        raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
+        raise UserError(
+            f"{run} has no trained detector ({FOLDER}/{INDEX} is missing); run `skindx train` on "
+            "this run again."
+        )
     return read_json(file, finite=False)
 
 
@@ -241,7 +253,7 @@ def packed_origin(settings: TrainSettings) -> dict[str, str]:
     manifest = _index(settings.detector.from_run).get("manifest")
     if not isinstance(manifest, str):
         raise UserError(
-            f"{settings.detector.from_run / FOLDER / INDEX} does not say which manifest its "
-            "detector learned from; train it again."
+            f"{settings.detector.from_run / FOLDER / INDEX} does not name the dataset of its "
+            "training; train that detector again."
         )
     return {DETECTORS_MANIFEST: manifest}

@@ -373,8 +373,9 @@ class Keeper:
                 rank_part.load_state_dict(RankStates(checkpoint, ranks, name))
         except UnfitStateError as error:
             raise UserError(
-                f"checkpoint {checkpoint} is not of this training ({error}); remove that folder, "
-                "and the same command goes on from the checkpoint before it or starts again."
+                f"the checkpoint {checkpoint} does not fit this training ({error}); delete this "
+                "folder and run the same command again, which continues from the previous "
+                "checkpoint or starts anew."
             ) from None
         return self._last
 
@@ -396,4 +397,4 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         known = value.float() if value.dtype == torch.bfloat16 else value
         if known.is_floating_point() and not np.isfinite(known.numpy()).all():
-            raise OSError(f"{name} is not finite")
+            raise OSError(f"{name} has invalid values (NaN or infinite)")

@@ -79,7 +79,7 @@ class RandomNumbers:
         check_like(state, current, "random numbers")
         numpy, python = state["numpy"], state["python"]
         if not 0 <= numpy["rest"][0] <= len(numpy["keys"]):
-            raise UnfitStateError("random numbers/numpy stands beyond its end")
+            raise UnfitStateError("the position in random numbers/numpy is beyond the end")
         try:
             torch.set_rng_state(state["torch"])
             np.random.set_state((numpy["name"], numpy["keys"].astype(np.uint32), *numpy["rest"]))
@@ -87,7 +87,7 @@ class RandomNumbers:
             if "cuda" in state:
                 torch.cuda.set_rng_state(state["cuda"], self._device)
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-            raise UnfitStateError(f"random numbers cannot be set ({error})") from None
+            raise UnfitStateError(f"the random numbers cannot be restored ({error})") from None
 
 
 _LOSS_SUM = "loss_sum"
@@ -164,8 +164,7 @@ class Remembered:
             self._exchange.load_state_dict(states)
         except UnfitStateError as error:
             raise UnfitStateError(
-                f"{error}; what an exchange remembers stays under the engine.parallel.kind and the "
-                "exchange.kind that it was trained with"
+                f"{error}; engine.parallel.kind and exchange.kind must be those of the checkpoint"
             ) from None
 
 

@@ -145,8 +145,8 @@ def read_state(folder: Path) -> State:
         return join(tensors, values)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
-            "that checkpoint, or train again."
+            f"{folder} does not have the state of a training ({type(error).__name__}); delete "
+            "this checkpoint and run the same command again."
         ) from None
 
 
@@ -207,7 +207,7 @@ def part_of(state: Any, name: str) -> dict[str, Any]:
     """Return a named part of a state. Raises UnfitStateError when it is not there, or no state."""
     part = state.get(name) if isinstance(state, dict) else None
     if not isinstance(part, dict):
-        raise UnfitStateError(f"it has no {name}")
+        raise UnfitStateError(f"the checkpoint has no {name}")
     return part
 
 
@@ -240,10 +240,12 @@ def check_optimizer(
     kept = {left: _kept(optimizer, left) for left in {False, bool(left_out)}}
     shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
     if complete and moments and moments.keys() != shapes.keys():
-        raise UnfitStateError("optimizer does not hold all parameters")
+        raise UnfitStateError("the state of the optimizer does not have all parameters")
     for name, values in moments.items():
         if name not in shapes:
-            raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
+            raise UnfitStateError(
+                f"the state of the optimizer has {name}, which is not a trained parameter"
+            )
         like = {
             key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
             for key, value in kept[trained[name] in left_out].items()
@@ -252,9 +254,9 @@ def check_optimizer(
             like.pop(GROUP_STEP, None)  # a checkpoint of before 0.2.0
         check_like(_plain(values), _plain(like), f"optimizer/{name}")
         if any(values[key] is not value for key, value in like.items() if type(value) is bool):
-            raise UnfitStateError(f"optimizer/{name} is kept for another way of stepping")
+            raise UnfitStateError(f"optimizer/{name} was saved by another kind of optimizer step")
         if not values.get(GROUP_STEP, 0) >= 0:
-            raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} counts below zero")
+            raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} is below zero")
 
 
 def check_position(position: Mapping[str, Any], like: Mapping[str, Any]) -> None:
@@ -263,14 +265,14 @@ def check_position(position: Mapping[str, Any], like: Mapping[str, Any]) -> None
     history = position.get("history")
     check_like({k: v for k, v in position.items() if k != "history"}, without, "position")
     if any(isinstance(value, int) and value < 0 for value in position.values()):
-        raise UnfitStateError("position counts below zero")
+        raise UnfitStateError("a number in position is below zero")
     if not isinstance(history, list) or len(history) != position["epoch"]:
         raise UnfitStateError("history does not have one row for each epoch")
     for row in history:
         if not isinstance(row, Mapping) or any(
             type(value) not in (int, float) for value in row.values()
         ):
-            raise UnfitStateError("history holds more than numbers")
+            raise UnfitStateError("history has values that are not numbers")
 
 
 def _shapes(module: nn.Module) -> dict[str, Tensor]:

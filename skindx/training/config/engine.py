@@ -105,9 +105,14 @@ class EngineSettings(Settings):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.channels_last and self.zero:
-            raise ValueError("channels_last needs zero=0: ZeRO keeps all weights in one flat row")
+            raise ValueError(
+                "channels_last does not work with ZeRO; set engine.zero=0, or "
+                "engine.channels_last=false"
+            )
         if self.compile and self.zero == 3:
-            raise ValueError("compile does not work with zero=3; choose one of them")
+            raise ValueError(
+                "compile does not work with zero=3; set engine.compile=false, or engine.zero=2"
+            )
         self.schedule_kind.check_engine(self)
         self.parallel.check_engine(self)
         if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
@@ -118,12 +123,13 @@ class EngineSettings(Settings):
             self.elastic.check_engine(self)
         if self.leases and re.search(r"://[^/@]*:[^/@]*@|[?&]password=", self.leases):
             raise ValueError(
-                "leases must hold no password, since the run keeps its settings; give it in "
-                "PGPASSWORD or in ~/.pgpass"
+                "the URL in `leases` must not contain a password, because it is stored in the "
+                "run; put the password into PGPASSWORD or ~/.pgpass"
             )
         if self.compile and self.activation_checkpointing:
             raise ValueError(
-                "compile already computes again what is cheap; switch activation_checkpointing off"
+                "activation_checkpointing has no use with compile, which already recomputes "
+                "activations; set engine.activation_checkpointing=false"
             )
         return self
 
@@ -162,7 +168,7 @@ _OURS = {
     "tensor_parallel": "engine.parallel",
     "sequence_parallel_size": "engine.parallel",
     "zero_optimization.stage": "engine.zero",
-    "zero_optimization.offload_optimizer": "nothing: the recipe's optimizer runs on the device",
+    "zero_optimization.offload_optimizer": "the recipe, whose optimizer runs on the device",
 }
 """Key of the JSON -> where its value comes from instead."""
 
@@ -172,19 +178,29 @@ def read_extra(file: Path) -> dict[str, Any]:
     try:
         extra = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"engine.deepspeed {file} does not exist; check the path.") from None
+        raise UserError(
+            f"the file {file} does not exist; correct the setting engine.deepspeed."
+        ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"engine.deepspeed {file} cannot be read as JSON: {error}.") from None
+        raise UserError(
+            f"engine.deepspeed {file} is not valid JSON ({error}); correct the file."
+        ) from None
     if not isinstance(extra, dict):
-        raise UserError(f"engine.deepspeed {file} must hold an object, {{...}}.")
+        raise UserError(
+            f"engine.deepspeed {file} must contain a JSON object, {{...}}; correct the file."
+        )
     zero = extra.get("zero_optimization", {})
     if not isinstance(zero, dict):
-        raise UserError(f"engine.deepspeed {file}: 'zero_optimization' must be an object, {{...}}.")
+        raise UserError(
+            f"engine.deepspeed {file} must have an object, {{...}}, for 'zero_optimization'; "
+            "correct the file."
+        )
     given = [*extra, *(f"zero_optimization.{key}" for key in zero)]
     for key in given:
         if key in _OURS:
             raise UserError(
-                f"engine.deepspeed {file}: take {key!r} out; its place is {_OURS[key]}."
+                f"engine.deepspeed {file} has the key {key!r}, which {_OURS[key]} sets; remove "
+                "this key from the file."
             )
     return extra
 

@@ -143,7 +143,8 @@ class DetectorSettings(Settings):
         if self.warmup_epochs > self.epochs:
             raise ValueError(
                 f"warmup_epochs={self.warmup_epochs:g} is longer than the training of "
-                f"epochs={self.epochs}; the learning rate would never reach its peak"
+                f"epochs={self.epochs}, so the learning rate would never reach its peak; lower "
+                "warmup_epochs"
             )
         return self
 
@@ -155,8 +156,8 @@ class DetectorSettings(Settings):
         ]
         if self.from_run and changed:
             raise ValueError(
-                f"a detector taken from a run is trained already, so {', '.join(changed)} would "
-                "have no effect; remove what stands beside `from`"
+                f"the detector of `detector.from` is already trained, so {', '.join(changed)} "
+                "would have no effect; remove these settings"
             )
         return self
 

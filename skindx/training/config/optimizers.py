@@ -189,7 +189,7 @@ class Steps(RateSchedule):
     @classmethod
     def _ascending(cls, epochs: tuple[int, ...]) -> tuple[int, ...]:
         if list(epochs) != sorted(set(epochs)):
-            raise ValueError("give each epoch once, in ascending order")
+            raise ValueError("`epochs` must have different epochs in ascending order")
         return epochs
 
     def rate(self, step: int, per_epoch: int, epochs: int, warmup: int, peak: float) -> float:

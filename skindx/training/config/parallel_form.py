@@ -34,22 +34,23 @@ class ParallelSettings(Settings):
         what = f"parallel.kind={self.kind} splits layers over the ranks"
         if not engine.schedule_kind.together:
             raise ValueError(
-                f"{what}, and schedule={engine.schedule} trains each member on one rank; set "
-                "schedule=data, or leave parallel out"
+                f"{what}, but schedule={engine.schedule} trains each member on one rank; set "
+                "engine.schedule=data, or remove engine.parallel"
             )
         if engine.zero:
             raise ValueError(
-                f"{what}, which ZeRO would split once more; set zero=0, or leave parallel out"
+                f"{what}, which does not work with ZeRO; set engine.zero=0, or remove "
+                "engine.parallel"
             )
         if engine.precision == "fp16":
             raise ValueError(
-                f"{what}, and the loss scale of fp16 is settled on whole gradients; set "
-                "precision=bf16, or leave parallel out"
+                f"{what}, which does not work with the loss scale of fp16; set "
+                "engine.precision=bf16, or remove engine.parallel"
             )
         if engine.compile:
             raise ValueError(
-                f"{what}, which talk to each other inside the network, and compile cannot look "
-                "into that; set compile=false, or leave parallel out"
+                f"{what}, which does not work with compile; set engine.compile=false, or remove "
+                "engine.parallel"
             )
 
     def check_member(self, member: str, recipe: Any) -> None:
@@ -57,16 +58,16 @@ class ParallelSettings(Settings):
         if self.splits and recipe.preconditioner:
             raise ValueError(
                 f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
-                f"and preconditioner.kind={recipe.preconditioner.kind} works on whole layers; "
-                "leave one of them out"
+                f"but preconditioner.kind={recipe.preconditioner.kind} needs whole layers; remove "
+                "engine.parallel or recipe.preconditioner"
             )
         kind = recipe.optimizer_kind
         if self.splits and (kind.matrices or kind.layerwise):
             does = "multiplies" if kind.matrices else "goes by the norms of"
             raise ValueError(
                 f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
-                f"and recipe.optimizer={recipe.optimizer} {does} whole layers; take adamw or "
-                "sgd, or leave parallel out"
+                f"but recipe.optimizer={recipe.optimizer} {does} whole layers; set "
+                "recipe.optimizer to adamw or sgd, or remove engine.parallel"
             )
 
 

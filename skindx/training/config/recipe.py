@@ -84,7 +84,9 @@ class Mix(Settings):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if not self.mixup and not self.cutmix:
-            raise ValueError("mixup or cutmix must be above 0; leave mix out to mix nothing")
+            raise ValueError(
+                "mix.mixup or mix.cutmix must be above 0; set one of them, or remove `mix`"
+            )
         return self
 
 
@@ -231,8 +233,8 @@ class Recipe(Settings):
         for key in special_settings():
             if key not in self.optimizer_kind.reads and getattr(self, key) != _default(key):
                 raise ValueError(
-                    f"{key} is a setting of {' and '.join(readers_of(key))}; leave it out for "
-                    f"{self.optimizer}"
+                    f"{key} applies only to the optimizers {' and '.join(readers_of(key))}; "
+                    f"remove {key} for optimizer={self.optimizer}"
                 )
         return self
 
@@ -241,9 +243,9 @@ class Recipe(Settings):
         if self.preconditioner and not self.optimizer_kind.preconditioned:
             takes = [name for name, kind in optimizer_kinds().items() if kind.preconditioned]
             raise ValueError(
-                f"optimizer={self.optimizer} evens out the gradient itself, which undoes "
-                f"preconditioner.kind={self.preconditioner.kind}; take {', '.join(takes[:-1])} or "
-                f"{takes[-1]}, or leave preconditioner out"
+                f"optimizer={self.optimizer} cancels the effect of "
+                f"preconditioner.kind={self.preconditioner.kind}; set optimizer to "
+                f"{', '.join(takes[:-1])} or {takes[-1]}, or remove preconditioner"
             )
         return self
 
@@ -252,12 +254,13 @@ class Recipe(Settings):
         if self.warmup_epochs > self.epochs:
             raise ValueError(
                 f"warmup_epochs={self.warmup_epochs:g} is longer than the training of "
-                f"epochs={self.epochs}; the learning rate would never reach its peak"
+                f"epochs={self.epochs}, so the learning rate would never reach its peak; lower "
+                "warmup_epochs"
             )
         if self.mix and self.mix.clean_epochs >= self.epochs:
             raise ValueError(
-                f"mix.clean_epochs={self.mix.clean_epochs} leaves none of epochs={self.epochs} to "
-                "mix in; lower it, or leave mix out"
+                f"mix.clean_epochs={self.mix.clean_epochs} leaves no epoch of "
+                f"epochs={self.epochs} for mixing; lower mix.clean_epochs, or remove `mix`"
             )
         return self
 
@@ -289,16 +292,21 @@ def check_frozen_recipe(name: str, recipe: Recipe) -> None:
     """Raise ValueError for what of a recipe needs images, which a frozen trunk saw before."""
     if recipe.resize:
         raise ValueError(
-            f"{name}: recipe.resize needs images, and a frozen trunk sees each once; leave it out"
+            f"{name}: recipe.resize has no use with a frozen trunk, which reads each image only "
+            "once; remove recipe.resize"
         )
     if recipe.layer_decay < 1:
-        raise ValueError(f"{name}: recipe.layer_decay has no layers to slow down; leave it out")
+        raise ValueError(
+            f"{name}: recipe.layer_decay has no use with a frozen trunk, which trains no layers; "
+            "remove recipe.layer_decay"
+        )
     if recipe.optimizer_kind.matrices:
         raise ValueError(
-            f"{name}: recipe.optimizer={recipe.optimizer} leaves the head to AdamW, and a frozen "
-            "trunk trains nothing else; take adamw"
+            f"{name}: recipe.optimizer={recipe.optimizer} cannot train the head, and a frozen "
+            "trunk trains only the head; set recipe.optimizer=adamw"
         )
     if recipe.mix and not recipe.mix.mixup:
         raise ValueError(
-            f"{name}: features can be blended and not cut; set recipe.mix.mixup above 0"
+            f"{name}: a frozen trunk works with mixup but not with cutmix; set recipe.mix.mixup "
+            "above 0"
         )

@@ -125,7 +125,9 @@ class MemberSettings(ClassifierSettings):
     @model_validator(mode="after")
     def _one_start(self) -> Self:
         if self.pretrained and self.weights:
-            raise ValueError("give weights, or pretrained: true, not both")
+            raise ValueError(
+                "`weights` and `pretrained: true` cannot be set together; remove one of them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -192,8 +194,9 @@ class TrainSettings(Settings):
     def _exchanges_whole_gradients(self) -> Self:
         if self.engine.zero and not self.exchange.by_engine:
             raise ValueError(
-                f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
-                f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
+                f"exchange.kind={self.exchange.kind} needs whole gradients, which ZeRO does not "
+                f"keep; set engine.zero=0, or keep engine.zero={self.engine.zero} and set "
+                "exchange.kind=dense"
             )
         return self
 
@@ -233,25 +236,25 @@ class TrainSettings(Settings):
             if "momentum" not in recipe.optimizer_kind.reads or recipe.momentum:
                 with_momentum = " or ".join(readers_of("momentum"))
                 raise ValueError(
-                    "exchange.momentum is the only one there may be; set recipe.momentum=0 with "
-                    f"recipe.optimizer={with_momentum} for member {member.name}, or "
+                    f"member {member.name} would apply momentum in both optimizer and exchange; "
+                    f"set recipe.momentum=0 with recipe.optimizer={with_momentum}, or "
                     "exchange.momentum=0"
                 )
         if self.detector and not self.detector.from_run:
             raise ValueError(
-                "exchange.momentum does not go with the detector's AdamW; set exchange.momentum=0, "
-                "or train the detector in a run of its own"
+                "exchange.momentum does not work with AdamW, the optimizer of the detector; set "
+                "exchange.momentum=0, or train the detector in a separate run"
             )
         return self
 
     @model_validator(mode="after")
     def _fusion_needs_boxes(self) -> Self:
         if self.fusion and not self.detector:
-            raise ValueError("fusion looks at the box of a detector; give one, or leave it out")
+            raise ValueError("fusion needs a detector; add `detector`, or remove `fusion`")
         if self.fusion and any(member.fold is not None for member in self.members):
             raise ValueError(
-                "the weight of fusion is fitted on the validation split, which members with a fold "
-                "learn from; leave out one of both"
+                "fusion is fitted on the validation split, but members with `fold` train on "
+                "validation images; remove `fusion`, or remove `fold` from all members"
             )
         return self
 
@@ -268,7 +271,8 @@ class TrainSettings(Settings):
             resize, size = self.recipe_of(member).resize, member.preprocess.size
             if resize and resize.start >= size:
                 raise ValueError(
-                    f"{member.name}: resize.start={resize.start} must be below its size of {size}"
+                    f"{member.name}: resize.start={resize.start} must be below its "
+                    f"preprocess.size={size}"
                 )
         return self
 
@@ -317,12 +321,14 @@ def check_names(settings: TrainSettings) -> None:
     names = [member.name for member in settings.members]
     names += [reused.known_as for reused in settings.reused]
     if not names:
-        raise ValueError("an ensemble needs a member; add one to members or reused")
+        raise ValueError(
+            "an ensemble needs at least one member; add a member to `members` or `reused`"
+        )
     if len(set(names)) < len(names):
-        raise ValueError("every member needs a name of its own")
+        raise ValueError("two members have the same name; give each member its own name")
     for member in settings.members:
         if member.fold is not None and member.fold >= settings.folds:
             raise ValueError(
-                f"member {member.name} has fold {member.fold}, but of {settings.folds} folds the "
-                f"last is {settings.folds - 1}"
+                f"member {member.name} has fold={member.fold}, but folds={settings.folds} allows "
+                f"only 0 to {settings.folds - 1}; correct fold"
             )

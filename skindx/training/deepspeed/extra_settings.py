@@ -44,15 +44,23 @@ def check_extra(settings: EngineSettings) -> None:
     try:
         made = make(asked)
     except Exception as error:
-        raise UserError(f"{file}: {_reason(error)}; correct it.") from None
+        raise UserError(
+            f"DeepSpeed cannot use the settings in {file} ({_reason(error)}); correct the file."
+        ) from None
     for key, value in extra.items():
         kind, taken = type(getattr(usual, key, None)), getattr(made, key, None)
         fits = type(taken) in (int, float) if kind is float else type(taken) is kind
         if kind in _KINDS and not fits:
-            raise UserError(f"{file}: {key!r} is {value!r}, and must be {_KINDS[kind]}.")
+            raise UserError(
+                f"in {file} the value of {key!r} is {value!r}, but must be {_KINDS[kind]}; "
+                "correct the file."
+            )
         like = difflib.get_close_matches(key, asked.keys_asked, 1, _CLOSE)
         if key not in asked.keys_asked and like:
-            raise UserError(f"{file}: DeepSpeed has no {key!r}; did you mean {like[0]!r}?")
+            raise UserError(
+                f"{file} has the key {key!r}, which DeepSpeed does not know; did you mean "
+                f"{like[0]!r}?"
+            )
 
 
 def _reason(error: Exception) -> str:

@@ -100,9 +100,10 @@ def join(settings: EngineSettings) -> Mesh:
     except (dist.DistError, RuntimeError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join the others at "
-            f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
-            "was started, that the nodes reach this address, and engine.interface."
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not connect to the "
+            f"other ranks at {where} within {settings.timeout_s:g} s ({_first_line(error)}); "
+            "check that all ranks were started and that every node can reach this address, or "
+            "set engine.interface."
         ) from None
     return mesh_of_all(device, settings)
 
@@ -133,8 +134,8 @@ def _prepare_device(accelerator: str, local_rank: int) -> tuple[str, torch.devic
         return "gloo", torch.device("cpu")
     if local_rank >= (gpus := torch.cuda.device_count()):
         raise UserError(
-            f"LOCAL_RANK is {local_rank}, and this machine has {gpus} GPUs, one for each rank from "
-            "0; start as many ranks as there are GPUs."
+            f"LOCAL_RANK is {local_rank}, but this machine has only {gpus} GPUs, one for each "
+            "rank from 0; start as many ranks on it as it has GPUs."
         )
     torch.cuda.set_device(local_rank)
     torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
@@ -264,14 +265,15 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     first, *more_hosts = read_hosts(hostfile)
     if users and engine.launcher != "pdsh":
         raise UserError(
-            f"{hostfile}: {users[0]} names a user, which engine.launcher={engine.launcher} cannot "
-            "pass on; write the host alone, and its user into ~/.ssh/config, or take pdsh."
+            f"{hostfile} names the user {users[0]}, which engine.launcher={engine.launcher} "
+            "cannot use; write only the host there and its user into ~/.ssh/config, or set "
+            "engine.launcher=pdsh."
         )
     away = bool(more_hosts) or first not in ("localhost", socket.gethostname())
     if away and shutil.which(program) is None:
         raise UserError(
             f"engine.launcher={engine.launcher} starts the hosts of {hostfile} with {program}, "
-            "which is not installed here; install it, choose another launcher, or start "
+            f"which is not installed; install {program}, set another engine.launcher, or start "
             "`skindx train` on each node with torchrun (train/README.md)."
         )
     return [
@@ -325,19 +327,19 @@ def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:
         if not it_has:
             why = (_of_host(host, answered.stderr) or ["it did not answer"])[-1]
             raise UserError(
-                f"node {host} of {hostfile} cannot start a rank ({why[:200].rstrip('.')}); check "
-                f"that `ssh {logins[host]} {sys.executable} --version` works from here and asks "
-                "for nothing, or take the node out of the hostfile."
+                f"the node {host} of {hostfile} cannot start a rank ({why[:200].rstrip('.')}); "
+                f"check that `ssh {logins[host]} {sys.executable} --version` runs without asking "
+                "a question, or remove its line from that file."
             )
         if it_has != here:
             raise UserError(
-                f"node {host} of {hostfile} has {it_has}, and this machine has {here}; "
+                f"the node {host} of {hostfile} has {it_has}, but this machine has {here}; "
                 f"install the same versions in {sys.prefix} on every node."
             )
         if gone:
             raise UserError(
-                f"node {host} of {hostfile} does not see {' and '.join(gone)}; run folder and "
-                "dataset must lie on storage that every node sees at the same path."
+                f"the node {host} of {hostfile} cannot see {' and '.join(gone)}; put the run and "
+                "the dataset on shared storage with the same path on every node."
             )
 
 
@@ -370,8 +372,8 @@ def read_hosts(hostfile: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise UserError(
-            f"engine.hostfile {hostfile} cannot be read ({reason}); give a text file of lines like "
-            "`host slots=2`."
+            f"engine.hostfile {hostfile} cannot be read ({reason}); give a text file with one "
+            "line such as `host slots=2` for each host."
         ) from None
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -379,18 +381,21 @@ def read_hosts(hostfile: Path) -> list[str]:
         match = _HOST_LINE.fullmatch(line.strip())
         if not match or not 1 <= int(match["slots"]) <= _MOST_SLOTS:
             raise UserError(
-                f"{hostfile}: {line.strip()[:80]!r} must look like `host slots=2`, or "
+                f"{hostfile} has the line {line.strip()[:80]!r}; write it like `host slots=2`, or "
                 "`user@host slots=2`."
             )
         if match["host"] in hosts:
-            raise UserError(f"{hostfile}: {match['host']} stands there twice; add up its slots.")
+            raise UserError(
+                f"{hostfile} has the host {match['host']} twice; write one line with the sum of "
+                "the slots."
+            )
         hosts.append(match["host"])
     if not hosts:
-        raise UserError(f"{hostfile} names no host; write lines like `host slots=2`.")
+        raise UserError(f"{hostfile} has no host; write lines like `host slots=2`.")
     if len(hosts) > 1 and hosts[0] in ("localhost", "127.0.0.1", "::1"):
         raise UserError(
-            f"{hostfile}: the first host is where the others meet, and {hosts[0]} is another "
-            "machine for each of them; give its name in your network."
+            f"{hostfile} has {hosts[0]} as its first host, which other machines cannot connect "
+            "to; write the name or address of this machine in your network."
         )
     return hosts
 

@@ -43,9 +43,9 @@ def refuse_reaching_out(run: Path, settings: TrainSettings, dataset: Path, file:
     """Raise UserError where training a run by its own settings reaches beyond run and dataset."""
     if reasons := reaches(run, settings, dataset):
         raise UserError(
-            f"a member of {run} is not finished, and {file} would {reasons[0]}; look at that file, "
-            f"and if you trust it run `skindx train {dataset} --config {file} --out {run}` first, "
-            "or give it as the `config` of the reused member."
+            f"a member of {run} is not trained to the end, and its settings {file} would "
+            f"{reasons[0]}; read this file, and if you trust it run `skindx train {dataset} "
+            f"--config {file} --out {run}` first, or set it as the `config` of the reused member."
         )
 
 
@@ -83,7 +83,7 @@ def refuse_special_files(settings: TrainSettings, member: MemberSettings, file: 
     """
     for path in (member.weights, settings.engine.deepspeed):
         if path and path.exists() and not path.is_file():
-            raise UserError(f"{file} names {path}, which is no plain file; do not use that run.")
+            raise UserError(f"{file} names {path}, which is not a plain file; do not use this run.")
 
 
 def _yaml_of(model: str) -> Path | None:
@@ -139,8 +139,8 @@ def _reused(reused: ReusedSettings) -> MemberRef:
     if not file.is_file():
         if reused.config is None:
             raise UserError(
-                f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
-                "give its config to train it by, or correct the path."
+                f"reused member {reused.member}: {reused.run} is not a run, because it has no "
+                f"{SETTINGS}; correct `run`, or set `config` to train this member."
             )
         file = reused.config
         settings = resolve(TrainSettings.load(file))
@@ -152,7 +152,8 @@ def _reused(reused: ReusedSettings) -> MemberRef:
     members = {member.name: member for member in settings.members}
     if reused.member not in members:
         raise UserError(
-            f"run {reused.run} trains no member {reused.member!r}; it has {', '.join(members)}."
+            f"the run {reused.run} has no member {reused.member!r}; set reused.member to one of "
+            f"{', '.join(members)}."
         )
     member = members[reused.member]
     refuse_special_files(settings, member, file)
@@ -167,8 +168,9 @@ def is_there(ref: MemberRef, dataset: Path) -> bool:
     expected = fingerprint(ref.settings, ref.member, dataset)
     if not is_same(read_json(file, finite=False), expected):
         raise UserError(
-            f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
-            f"or with other settings than that run's {SETTINGS}; train it again, or leave it out."
+            f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} or "
+            f"with other settings than {ref.run / SETTINGS}; train it again, or remove it from "
+            "`reused`."
         )
     return True
 
@@ -186,8 +188,9 @@ def units(trained: dict[str, MemberRef], records: Sequence[Record]) -> dict[str,
     if not out_of_fold_P(result).any():
         names = ", ".join(name for unit in result.values() for name in unit)
         raise UserError(
-            f"there is no image that none of {names} trained on, so their weights and "
-            "temperature cannot be fitted; train all folds (fold: each), or leave some out."
+            f"no image is left on which the weights and temperature of the members {names} can be "
+            "fitted, because each image trained one of them; train all folds (fold: each), or "
+            "remove some members."
         )
     return result
 

@@ -213,13 +213,13 @@ class EnsembleBuilder:
         """Raise UserError unless it is of this network and was validated on images `held_P`."""
         folder, state = member_folder(run, member.name), finished.state
         network, classes = fitted_network(member.network(), state), len(self.taxonomy.classes)
-        mend = f"remove {folder} to train it again"
+        mend = f"delete {folder} to train it again"
         check_weights(network, classes, state, folder / WEIGHTS, mend)
         rows = int(held_P.sum())
         log_NC, truth_N = finished.validation_NC, finished.truth_N
         if log_NC.shape != (rows, classes) or len(truth_N) != rows or np.isnan(log_NC).any():
             raise UserError(
-                f"{folder / VALIDATION} does not hold {member.name}'s predictions for {rows} "
+                f"{folder / VALIDATION} does not have the predictions of {member.name} for {rows} "
                 f"images and {classes} classes; {mend}."
             )
 
@@ -239,9 +239,9 @@ def _whole(run: Path, member: MemberSettings, state: State) -> State:
     made_on = read_json(folder / "member.json", finite=False).get("trunk")
     if made_on != trunk.key:
         raise UserError(
-            f"the head in {folder} was made on the features of trunk {made_on}, and the weights of "
-            f"member {member.name} are trunk {trunk.key}; give the weights that it was made on, or "
-            "remove that folder to train it again."
+            f"the head in {folder} was trained on the trunk {made_on}, but member {member.name} "
+            f"has the trunk {trunk.key}; set the weights of the first of these trunks, or delete "
+            "the folder of the head to train the head again."
         )
     return {**trunk.state, **state}
 

@@ -63,10 +63,9 @@ from skindx.models.metadata_head import (
     fit_metadata,
     with_rules,
 )
-from skindx.models.ood.feature_extraction import CAP, OodCollector
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import OodDetectorSettings
-from skindx.models.ood.stored_check import OodPart
+from skindx.models.ood.stored_check import CAP, OodCollector, OodPart
 from skindx.models.urgent_risk import QUESTIONS, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import State

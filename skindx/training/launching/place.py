@@ -58,22 +58,23 @@ def settle_place(environment: MutableMapping[str, str] = os.environ) -> None:
         return
     if WORLD not in known:
         raise UserError(
-            f"the environment variable {RANK} is set and {WORLD} is not, and a launcher sets both; "
+            f"the environment variable {RANK} is set without {WORLD}, but a launcher sets both; "
             f"unset {RANK}, or start the ranks with torchrun or srun."
         )
     if known[RANK] >= known[WORLD]:
         raise UserError(
-            f"the environment variable {RANK} is {known[RANK]}, and {WORLD} {known[WORLD]} has "
-            f"ranks from 0 to {known[WORLD] - 1}; unset both, or correct what starts the ranks."
+            f"the environment variable {RANK} is {known[RANK]}, but with {WORLD}={known[WORLD]} "
+            f"ranks go from 0 to {known[WORLD] - 1}; unset both, or correct the command that "
+            "starts the ranks."
         )
     for name in _OF_NODE[1:]:
         if derived or known[WORLD] == 1:  # workers that train alone keep their place on the node
             break
         if known.get("LOCAL_RANK", 0) >= known.get(name, 10**6):
             raise UserError(
-                f"the environment variable LOCAL_RANK is {known['LOCAL_RANK']}, and {name} "
-                f"{known[name]} has ranks from 0 to {known[name] - 1}; unset both, or correct what "
-                "starts the ranks."
+                f"the environment variable LOCAL_RANK is {known['LOCAL_RANK']}, but with "
+                f"{name}={known[name]} ranks go from 0 to {known[name] - 1}; unset both, or "
+                "correct the command that starts the ranks."
             )
 
 
@@ -82,7 +83,7 @@ def _number(environment: Mapping[str, str], name: str, most: int) -> int:
     least = 1 if name in _FROM_ONE else 0
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise UserError(
-            f"the environment variable {name} is {environment[name][:40]!r}, and must be a whole "
+            f"the environment variable {name} is {environment[name][:40]!r}, but must be a whole "
             f"number from {least} to {most}; unset it, or start the ranks with torchrun or srun."
         )
     return int(text)
@@ -102,13 +103,13 @@ def _of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     rank, tasks = given["SLURM_PROCID"], given.get("SLURM_NTASKS", 1)
     if rank and "SLURM_NTASKS" not in given:
         raise UserError(
-            f"the environment variable SLURM_PROCID is {rank} and SLURM_NTASKS is not set, and "
-            f"srun sets both; start the ranks with srun, or set {RANK} and {WORLD}."
+            f"the environment variable SLURM_PROCID is {rank} but SLURM_NTASKS is not set, "
+            f"although srun sets both; start the ranks with srun, or set {RANK} and {WORLD}."
         )
     if rank and tasks == 1:
         raise UserError(
-            f"the environment variable SLURM_PROCID is {rank}, and SLURM_NTASKS {tasks} has tasks "
-            f"from 0 to {tasks - 1}; start the ranks with srun, or set {RANK} and {WORLD}."
+            f"the environment variable SLURM_PROCID is {rank}, but SLURM_NTASKS={tasks} allows "
+            f"only 0; start the ranks with srun, or set {RANK} and {WORLD}."
         )
     if tasks == 1:
         return {}
@@ -132,14 +133,15 @@ def _of_mpi(environment: Mapping[str, str]) -> dict[str, str]:
         if size is None or size == 1 or rank is None:
             if size is None and rank:
                 raise UserError(
-                    f"the environment variable {names[0]} is {rank} and {names[1]} is not set, and "
-                    "mpirun sets both; start the ranks with mpirun, torchrun or srun."
+                    f"the environment variable {names[0]} is {rank} but {names[1]} is not set, "
+                    "although mpirun sets both; start the ranks with mpirun, torchrun or srun."
                 )
             continue
         if not environment.get(_MEET_AT) and size_here != size:
             raise UserError(
-                f"mpirun has started {size} ranks ({names[1]}), and does not say where they meet; "
-                f"set {_MEET_AT} to the first host and {_MEET_PORT} to a free port of it."
+                f"mpirun has started {size} ranks ({names[1]}) without the address at which they "
+                f"connect; set the environment variables {_MEET_AT} to the first host and "
+                f"{_MEET_PORT} to a free port of that host."
             )
         here = {"LOCAL_RANK": rank_here, "LOCAL_WORLD_SIZE": size_here}
         place = {RANK: rank, WORLD: size} | {k: n for k, n in here.items() if n is not None}
@@ -159,14 +161,15 @@ def _first_host(environment: Mapping[str, str]) -> tuple[str, bool]:
         if environment.get(_MEET_AT):
             return environment[_MEET_AT], False
         raise UserError(
-            "Slurm started this process (SLURM_PROCID is set) and names no nodes "
-            f"({', '.join(_NODELISTS)}); start it with srun, or set {_MEET_AT}."
+            "Slurm started this process (SLURM_PROCID is set) without a list of nodes "
+            f"({', '.join(_NODELISTS)}); start it with srun, or set {_MEET_AT} to the first host."
         )
     hosts = environment[name].strip()
     if len(hosts) > 100_000 or not _HOSTS.fullmatch(hosts):
         raise UserError(
-            f"the environment variable {name} is {hosts[:80]!r}, which is no list of hosts like "
-            f"node[01-03,7]; start the ranks with srun, or set {_MEET_AT}, {RANK} and {WORLD}."
+            f"the environment variable {name} is {hosts[:80]!r}, which is not a list of hosts "
+            f"such as node[01-03,7]; start the ranks with srun, or set {_MEET_AT}, {RANK} and "
+            f"{WORLD}."
         )
     # A bracket holds numbers and ranges; the first number of each makes the first host.
     first = re.split(r",(?![^\[]*\])", hosts)[0]
@@ -213,8 +216,9 @@ def check_address(host: str) -> None:
                 continue
             reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
             raise UserError(
-                f"the ranks are to meet at {host[:80]} ({_MEET_AT}), and {socket.gethostname()} "
-                f"finds no such host ({reason}); correct the name, or give an address."
+                f"{socket.gethostname()} cannot find the host {host[:80]} of the environment "
+                f"variable {_MEET_AT} ({reason}); set {_MEET_AT} to the correct name or address "
+                "of the first host."
             ) from None
         return
 
@@ -235,8 +239,8 @@ def choose_interface(wanted: str | None, master: str) -> None:
         names = [name for _, name in socket.if_nameindex()]
         if wanted not in names:
             raise UserError(
-                f"engine.interface={wanted} is not on {socket.gethostname()}, "
-                f"which has {', '.join(names)}."
+                f"{socket.gethostname()} has no network interface {wanted}; set engine.interface "
+                f"to one of {', '.join(names)}."
             )
         os.environ[_GLOO] = os.environ[_NCCL] = wanted
     elif _GLOO not in os.environ and (result := interface_to(master)):

@@ -374,20 +374,20 @@ def _raise_error(
     if code and missing and (notes or code < 0):
         numbers = " and ".join(f"rank {rank}" for rank in sorted(missing))
         raise JobError(
-            f"{numbers} ended before it began to train (it was killed, if there is no "
-            "error of it above); run the same command again"
+            f"{numbers} stopped before training began; read its error above (without one, the "
+            "process was killed), and run the same command again"
         )
     # A launcher ends the other ranks when one is gone: one that was asked to stop did not go first.
     silent = [note for note in notes if note.ending == "at work"]
     silent = silent or [note for note in notes if note.ending == "asked to stop"]
     if silent:
         raise JobError(
-            f"{_names(silent)} was killed (not by an error of its own; out of memory is the most "
-            "common reason), and the others ended; run the same command again to go on from the "
-            "last checkpoint, or from the start where there is none"
+            f"{_names(silent)} was killed from outside, most often because memory ran out, and "
+            "all ranks stopped; run the same command again to continue from the last checkpoint, "
+            "or from the start if there is none"
         )
     if code:
-        raise JobError(f"a rank ended with code {code}; see its error above")
+        raise JobError(f"a rank stopped with exit code {code}; read its error above")
 
 
 def _names(notes: list[Note]) -> str:

@@ -197,6 +197,6 @@ def checkpoint_activations(module: nn.Module) -> None:
         net.set_grad_checkpointing(True)
     except (AttributeError, AssertionError):
         raise UserError(
-            f"engine.activation_checkpointing: {type(net).__name__} cannot compute its "
-            "activations again; set it to false, or choose another model."
+            f"a network of the type {type(net).__name__} cannot recompute its activations; set "
+            "engine.activation_checkpointing=false, or choose another model."
         ) from None

@@ -133,9 +133,9 @@ def resolve_accelerator(wanted: Accelerator) -> Literal["cpu", "cuda"]:
     if wanted == "cuda" and not present:
         built = torch.version.cuda or "none"
         raise UserError(
-            "engine.accelerator=cuda was asked for, but torch sees no usable GPU "
-            f"(torch {torch.__version__}, CUDA {built}); run `skindx doctor`, "
-            "or set engine.accelerator=cpu."
+            "engine.accelerator=cuda is set, but torch finds no usable GPU (torch "
+            f"{torch.__version__}, CUDA {built}); run `skindx doctor` to find the cause, or set "
+            "engine.accelerator=cpu."
         )
     if wanted == "auto":
         return "cuda" if present else "cpu"
@@ -147,14 +147,20 @@ def resolve_ranks(settings: EngineSettings) -> int:
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
     if settings.hostfile and not settings.hostfile.is_file():
-        raise UserError(f"engine.hostfile {settings.hostfile} does not exist; check the path.")
+        raise UserError(f"the file {settings.hostfile} does not exist; correct engine.hostfile.")
     gpus = torch.cuda.device_count() if accelerator == "cuda" else 0
     if settings.ranks == "auto":
         return max(1, gpus)
     if settings.ranks < 1:
-        raise UserError(f"engine.ranks={settings.ranks} must be at least 1, or auto.")
+        raise UserError(
+            f"engine.ranks is {settings.ranks}, but must be at least 1 or auto; correct "
+            "engine.ranks."
+        )
     if gpus and settings.ranks > gpus:
-        raise UserError(f"engine.ranks={settings.ranks}, but this machine has {gpus} GPUs.")
+        raise UserError(
+            f"engine.ranks={settings.ranks} is more than the {gpus} GPUs of this machine; set "
+            f"engine.ranks to at most {gpus}."
+        )
     return settings.ranks
 
 
@@ -175,8 +181,7 @@ def check_precision(settings: EngineSettings, accelerator: str) -> None:
     """Raise UserError for a precision that the accelerator does not compute in."""
     if settings.precision == "fp16" and accelerator == "cpu":
         raise UserError(
-            "engine.precision=fp16 needs a GPU: a CPU computes it slowly and loses small "
-            "gradients; use bf16 or fp32."
+            "engine.precision=fp16 works only on a GPU; set engine.precision to bf16 or fp32."
         )
 
 

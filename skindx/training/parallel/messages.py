@@ -56,7 +56,7 @@ def _blob(one: Any) -> tuple[list[Any], bytes]:
         return [_ARRAY, one.dtype.str, list(one.shape)], one.tobytes()
     name = str(one.dtype).removeprefix("torch.") if isinstance(one, Tensor) else ""
     if name not in _TYPES:
-        raise TypeError(f"ranks send plain values and arrays, and no {type(one).__name__}")
+        raise TypeError(f"ranks can send only plain values and arrays, not {type(one).__name__}")
     flat = one.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return [_TENSOR, name, list(one.shape)], flat.numpy().tobytes()
 
@@ -67,9 +67,9 @@ def unpacked(message: bytes) -> Any:
         return _Reader(message).value()
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise JobError(
-            f"a rank sent what is no message of skindx ({type(error).__name__}); check that all "
-            "ranks have the same version, and that nobody else reaches the address at which they "
-            "meet (SECURITY.md)"
+            f"a rank received data that skindx did not send ({type(error).__name__}); check that "
+            "all ranks have the same version of skindx, and that no other program connects to "
+            "the address of the ranks (SECURITY.md)"
         ) from None
 
 

@@ -80,6 +80,8 @@ def setup_member(
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
+    if (ranks := mesh.data.size) > 1:
+        say(f"{recipe.batch} images a step, {recipe.batch / ranks:.4g} on each of {ranks} ranks")
     torch.manual_seed(member.seed)  # every rank starts from the same weights
     classifier = build_classifier(member, len(data.classes))
     weights = starting_weights(member)

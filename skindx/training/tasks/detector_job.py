@@ -318,8 +318,8 @@ def build_network(model: str, labels: int) -> nn.Module:
     last: Any = (raw.get("head") or [None])[-1]
     if not isinstance(last, list) or last[2:3] != ["Detect"] or raw.get("end2end"):
         raise UserError(
-            f"detector.model={model!r} is not trained by the v8 loss; "
-            "give a model such as yolov8n.yaml, yolo11n.yaml or yolo12n.yaml."
+            f"detector.model={model!r} has no head for the v8 loss; set a model such as "
+            "yolov8n.yaml, yolo11n.yaml or yolo12n.yaml."
         )
     config = parse_config(raw, f"detector.model={model!r}")
     return build_detection_model(config, labels, f"detector.model={model!r}")
@@ -345,8 +345,8 @@ def _read_model(model: str) -> dict[str, Any]:
             except FileNotFoundError:
                 pass
     raise UserError(
-        f"detector.model={model!r} is no detector of ultralytics and no YAML file; "
-        "give one such as yolov8n.yaml or yolo11s.yaml."
+        f"detector.model={model!r} is neither a detector of ultralytics nor a YAML file; set "
+        "detector.model to a name such as yolov8n.yaml or yolo11s.yaml."
     )
 
 

@@ -108,8 +108,8 @@ class FeatureFiles:
     def _halved(self, pooled_BD: NDArray[np.float32]) -> Halves:
         if not np.isfinite(pooled_BD).all() or np.abs(pooled_BD).max(initial=0) > 65000:
             raise UserError(
-                f"trunk {self.trunk.key} gives features that are not finite or exceed half "
-                "precision; its weights are damaged or of another network: copy them again."
+                f"trunk {self.trunk.key} computes invalid numbers, so its weights are damaged or "
+                "belong to another network; copy the weights again."
             )
         return pooled_BD.astype(np.float16)
 
@@ -145,8 +145,9 @@ class FeatureFiles:
                 return None  # cut off; it is written again
             if opened.read(_HEAD) != self._head(view):
                 raise UserError(
-                    f"{file} holds features of other weights, images or preprocessing than its "
-                    "name says; remove it, and they are computed again."
+                    f"the features in {file} belong to other weights, images or preprocessing "
+                    "than its name says; delete this file and run the same command again, which "
+                    "recomputes the features."
                 )
         return np.memmap(file, np.float16, "r", _HEAD, shape)
 
@@ -166,7 +167,7 @@ class FeatureFiles:
             raise UserError(
                 f"the features ({whole_ND.nbytes / 1e6:.3g} MB) cannot be written to "
                 f"{file.parent} ({error.strerror or error}); set loader.cache.kind=disk and "
-                "loader.cache.folder to another disk."
+                "loader.cache.folder to a folder on another disk."
             ) from None
 
 

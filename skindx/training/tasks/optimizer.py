@@ -55,8 +55,8 @@ def _last_layer(net: nn.Module) -> str:
         return f"net.{head_place(net.net)}."  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(
-            f"recipe.optimizer=muon takes all layers but the last, and {error}; take adamw, or "
-            "choose another model."
+            f"recipe.optimizer=muon does not work with this model, because {error}; set "
+            "recipe.optimizer=adamw, or choose another model."
         ) from None
 
 
@@ -115,8 +115,8 @@ def layer_depths(net: nn.Module) -> dict[str, int]:
         layers = group_parameters(body, body.group_matcher(coarse=False), reverse=True)
     except (AttributeError, NotImplementedError):
         raise UserError(
-            f"recipe.layer_decay: timm does not divide {type(body).__name__} into layers; set it "
-            "to 1, or choose another model."
+            f"timm cannot divide {type(body).__name__} into layers; set recipe.layer_decay=1, or "
+            "choose another model."
         ) from None
     top = max(layers.values())
     return {f"net.{name}": top - layer for name, layer in layers.items()}

@@ -24,14 +24,16 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from skindx.casebook.case_names import LONGEST_NAME, IdentifyingName, identifying
 from skindx.clinic.fhir import MEDIA_TYPE, VERSION, Attachments, fhir_json, outcome, require_fhir
+from skindx.clinic.report_files import subject_of
 from skindx.clinic.source_photos import Named, read_headers
-from skindx.clinic.structured_report import subject_of
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
+from skindx.texts.catalogue import text
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
 from skindx.ui.http.forms import AskedCase
@@ -83,9 +85,9 @@ SEALED_BYTES = 32 << 20
 _TAG_BYTES = hashlib.sha256().digest_size
 _BROKEN = (
     "this answer is not one that the server gave since it was started, so there is no report on "
-    "it; look at the photos again."
+    "it; get the answer again."
 )
-_ANOTHER_USERS = "this answer was given to another user; look at the photos again."
+_ANOTHER_USERS = "this answer was given to another user; get the answer again."
 
 
 class Reports:
@@ -100,13 +102,17 @@ class Reports:
         packed = worker_process.pack({"user": user, "when": when.isoformat(), "answer": plain})
         return base64.b64encode(self._tag(packed) + packed).decode()
 
-    def pdf(self, sealed: bytes, user: str) -> bytes:
-        """Return the report on a sealed answer; the same answer gives the same bytes.
+    def pdf(self, sent: bytes, user: str) -> tuple[bytes, str]:
+        """Return the report on a sealed answer, and its name; the same answer gives the same bytes.
 
-        A line after the seal names the patient by a pseudonym, which no seal covers.
-        Raises UserError for anything else, for another user's answer, and without fpdf2.
+        Lines after the seal, which it does not cover: the patient's pseudonym, the clinician's
+        name, and `yes` where the pseudonym names nobody although it may seem so. Raises
+        IdentifyingName for one that seems so, UserError for anything else, for another user's
+        answer, and without fpdf2.
         """
-        sealed, _, patient = sealed.partition(b"\n")
+        sealed, *lines = sent.split(b"\n")
+        said = [" ".join(line.decode("utf-8", "replace").split()) for line in lines]
+        patient, clinician, no_person = (*said, "", "", "")[:3]
         try:
             data = base64.b64decode(sealed, validate=True)
         except ValueError:
@@ -118,12 +124,22 @@ class Reports:
         if message["user"] != user:
             raise UserError(_ANOTHER_USERS)
         answer = worker_process.rebuilt(CaseAnswer, message["answer"])
-        filing = Filing(Named(" ".join(patient.decode("utf-8", "replace").split())).patient_id)
+        if len(clinician) > LONGEST_NAME:
+            raise UserError(text("finding_clinician", most=LONGEST_NAME))
+        filing = Filing(Named(patient).patient_id, clinician=clinician)
+        if no_person != "yes" and (doubt := name_doubt(patient)):
+            raise IdentifyingName(f"{doubt} {text('report_names_nobody')}")
         when = datetime.fromisoformat(message["when"])
-        return made_pdf(answer, self._metrics, when, filing)
+        made = made_pdf(answer, self._metrics, when, filing)
+        return made, filing.file_name(when, "pdf")
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")
+
+
+def name_doubt(patient: str) -> str:
+    """Return in a sentence why a patient's name on a report may tell who it is; "" for nothing."""
+    return sentence(identifying(patient, "", "lesion")) if patient else ""
 
 
 PATH = "/report"
@@ -143,12 +159,15 @@ def report_routes(reports: Reports) -> "APIRouter":
         try:
             sealed = await request.body()
             async with making:
-                pdf = await asyncio.to_thread(reports.pdf, sealed, user)
+                pdf, name = await asyncio.to_thread(reports.pdf, sealed, user)
         except ClientDisconnect:
             return Response(status_code=400)
+        except IdentifyingName as error:
+            return JSONResponse({"error": str(error), "doubt": True}, 422)
         except UserError as error:
             return problem(422, str(error))
-        return Response(pdf, media_type="application/pdf")
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(pdf, media_type="application/pdf", headers=headers)
 
     return router
 
@@ -182,7 +201,8 @@ def wants_fhir(accept: str) -> bool:
             other |= media_type.startswith("application/fhir+")
     if other and not fhir and not json:
         raise NotAcceptable(
-            f"FHIR is answered as {CONTENT_TYPE} alone; ask for that, or for application/json."
+            "the Accept header requests a form of FHIR that this server does not have; request "
+            f"{CONTENT_TYPE} or application/json."
         )
     if not fhir or fhir < json:
         return False
@@ -212,8 +232,8 @@ def check_included(include: Sequence[str]) -> None:
     for part in include:
         if part not in INCLUDED:
             raise UserError(
-                f"{part!r} has no place in FHIR; include {' or '.join(INCLUDED)}, or ask for "
-                "application/json."
+                f"an answer in FHIR cannot include {part!r}; include {' or '.join(INCLUDED)}, or "
+                "request application/json."
             )
 
 

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from skindx.api.answer_file import Row, csv_cells
-from skindx.api.predictions import use_columns
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused, file_hash
@@ -21,6 +20,7 @@ from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import unjudged
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.use_limits import use_columns
 from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.api_schemas import problem
@@ -38,7 +38,7 @@ _NAMES = (
     "set urgent_risk urgent_threshold soon_risk soon_threshold disagreement familiarity remarks"
 )
 COLUMNS = tuple(_NAMES.split())
-"""Those of a prediction, without the probability of each class."""
+"""Those of a prediction, without the probabilities of classes and what facts alone give."""
 _ONE_PHOTO = "send one file named `photo`, and its name as the field `file`."
 _YOURS = "your other photos are answered first."
 

@@ -16,11 +16,13 @@ from skindx.clinic.fhir import MEDIA_TYPE
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.filing import Filing
-from skindx.diagnosis.photo_checks import Refused, WideRule
+from skindx.diagnosis.network_gates import WideRule
+from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import used_fields
 from skindx.monitor.monitor_file import MonitorState, charts, class_rows, summary
+from skindx.texts.catalogue import speaking
 from skindx.ui.diagnosis_pool import Busy, Diagnoser, Unanswered
 from skindx.ui.http.answer_forms import (
     NotAcceptable,
@@ -28,6 +30,7 @@ from skindx.ui.http.answer_forms import (
     fhir_answer,
     fhir_problem,
     made_pdf,
+    name_doubt,
     wants_fhir,
 )
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, form_schema, problem, problems
@@ -208,15 +211,16 @@ def routes(
         except UserError as error:
             metrics.ended("api", "bad-input", time.perf_counter() - start)
             return failed(406 if isinstance(error, NotAcceptable) else 400, str(error))
-        try:
-            answer = await diagnoser.diagnose(asked.case)
-            if fhir:
-                return await fhir_answer(answer, asked, measured)
-            seen = dict(enumerate(answer.diagnosis.photos))
-            wide = tuple(rule.wide(seen)) if rule else ()
-            return await asyncio.to_thread(_answer_body, answer, asked, measured, wide)
-        except UserError as error:
-            return _failure(error, failed, rule)
+        with speaking(asked.case.language):
+            try:
+                answer = await diagnoser.diagnose(asked.case)
+                if fhir:
+                    return await fhir_answer(answer, asked, measured)
+                seen = dict(enumerate(answer.diagnosis.photos))
+                wide = tuple(rule.wide(seen)) if rule else ()
+                return await asyncio.to_thread(_answer_body, answer, asked, measured, wide)
+            except UserError as error:
+                return _failure(error, failed, rule)
 
     @router.get(
         "/health", response_model=Health, summary="Get the state of the server and its load"
@@ -274,8 +278,10 @@ def _answer_body(
     if "pdf" in include:
         now, filing = datetime.now().astimezone(), Filing(asked.named.patient_id)
         included["pdf"] = _text(made_pdf(answer, measured, now, filing))
-    body = Answered(diagnosis=answer.diagnosis, **included)
-    unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
+        if doubt := name_doubt(filing.patient):
+            included["patient_doubt"] = doubt
+    body = Answered(diagnosis=answer.diagnosis.named(), **included)
+    unasked = {name for name in (*INCLUDES, "patient_doubt", "wide_photos") if name not in included}
     return Response(body.model_dump_json(exclude=unasked), media_type="application/json")
 
 

@@ -12,7 +12,7 @@ from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Gate, Refused
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.scope import unjudged
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import languages, text
 from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_answer import ScanAnswer
 from skindx.ui.scans.scan_job import Stage, State
@@ -49,6 +49,9 @@ class Answered(BaseModel):
         ),
     )
     pdf: str | None = Field(None, description="The report, to file or to take to a clinician.")
+    patient_doubt: str | None = Field(
+        None, description="Why `patient_id`, which the PDF names, may tell who the patient is."
+    )
     wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
@@ -169,6 +172,8 @@ def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
         use = _USED if name in used else _UNUSED
         if fact.use == "thresholds":
             use = skin_type_chooses()
+        if fact.use == "checklist":
+            use = text("asks_means")
         kind = "integer" if INTAKE[name].number else "string"
         allowed = (
             {"enum": list(values)} if values else dict(zip(_LIMITS, limits_of(name), strict=True))
@@ -190,6 +195,12 @@ def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
         "type": "string",
         "enum": ["pdf"],
         "description": "FHIR leaves out the PDF report, which it carries as `presentedForm`.",
+    }
+    fields["language"] = {
+        "type": "string",
+        "enum": list(languages()),
+        "description": "Language of the answer; another one gets English. Without it that of the "
+        "server holds, or on one with `--language auto` that of `Accept-Language`.",
     }
     fields["patient_id"] = {
         "type": "string",

@@ -86,7 +86,7 @@ def _checked(name: str) -> str:
         return str(ipaddress.ip_address(ours.strip("[]")))
     if len(ours) > _LONGEST or not _NAME.fullmatch(ours):
         raise UserError(
-            f"--allowed-host {name!r} is no host name; give the name alone, such as "
+            f"--allowed-host {name!r} is not a host name; give only a name such as "
             "skin.example.org, without https:// and without a port."
         )
     return ours

@@ -15,6 +15,7 @@ from skindx.diagnosis.case import MAX_PHOTOS, Case, Patient
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.scan.ruler import given_scale
+from skindx.texts.catalogue import spoken
 from skindx.ui.http.api_schemas import INCLUDES
 
 FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
@@ -23,7 +24,7 @@ SCALE = "scale_mm_per_pixel"
 """The field of a scan's form, once or for each photo; without it sizes are in pixels."""
 NO_SCALE = "none"
 """Its value for a photo without one, where others have one."""
-_NO_FACTS = ("patient_id", "include", "exclude")
+_NO_FACTS = ("patient_id", "include", "exclude", "language")
 _HOW = "send multipart/form-data with 1 to 3 files named `photo`"
 
 
@@ -46,8 +47,9 @@ async def read_case(request: Request) -> AskedCase:
     for part in exclude:
         if part != "pdf":
             raise UserError(f"{part[:20]!r} cannot be excluded; valid: pdf.")
-    named = Named(fields.pop("patient_id", ""))
-    return AskedCase(Case(photos, _patient(fields)), _checked(include), exclude, named)
+    named, language = Named(fields.pop("patient_id", "")), fields.pop("language", spoken())
+    case = Case(photos, _patient(fields), language)
+    return AskedCase(case, _checked(include), exclude, named)
 
 
 def _parts(value: str) -> tuple[str, ...]:
@@ -63,14 +65,16 @@ async def read_scan(request: Request) -> tuple[tuple[bytes, ...], tuple[float | 
     _check(photos)
     for name, _ in fields:
         if name != SCALE:
-            raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
+            raise UserError(
+                f"the form has an unknown field {name!r}; the only valid field is {SCALE}."
+            )
     values = [value for _, value in fields]
     if len(values) == 1:
         values *= len(photos)
     if values and len(values) != len(photos):
         raise UserError(
-            f"{len(photos)} photos came with {len(values)} fields {SCALE}; send one for all "
-            f"photos, or one for each in their order ({NO_SCALE}: unknown)."
+            f"the form has {len(photos)} photos but {len(values)} fields {SCALE}; send one field "
+            f"for all photos, or one for each photo in the same order ({NO_SCALE}: unknown)."
         )
     return photos, tuple(None if value == NO_SCALE else _scale(value) for value in values)
 
@@ -79,7 +83,10 @@ async def read_photo(request: Request) -> bytes:
     """Return the one photo of a form. Raises UserError."""
     photos, fields = await _read(request)
     if len(photos) != 1 or fields:
-        raise UserError("send one file named `photo`, and no other field.")
+        raise UserError(
+            "the form must have exactly one file named `photo` and no other field; send only "
+            "that file."
+        )
     _check(photos)
     return photos[0]
 
@@ -88,14 +95,18 @@ def _check(photos: tuple[bytes, ...]) -> None:
     Case(photos)  # which says how many may come
     for number, photo in enumerate(photos, 1):
         if len(photo) > MAX_BYTES:
-            raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
+            raise UserError(
+                f"photo {number} has more than {MAX_BYTES >> 20} MB; send a smaller file."
+            )
 
 
 def _scale(value: str) -> float:
     try:
         mm_per_pixel = float(value)
     except ValueError:
-        raise UserError(f"{SCALE} {value[:20]!r} is no number; give millimetres.") from None
+        raise UserError(
+            f"{SCALE} {value[:20]!r} is not a number; give the millimetres per pixel."
+        ) from None
     try:
         return given_scale(mm_per_pixel).mm_per_pixel
     except UserError as error:
@@ -111,7 +122,7 @@ async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]
 async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, str]]]:
     """Return the photos and the other fields, which may come several times, in their order."""
     if not is_form(request):
-        raise UserError(f"the request is no form; {_HOW}.")
+        raise UserError(f"the request has no form data; {_HOW}.")
     photos: list[bytes] = []
     fields: list[tuple[str, str]] = []
     try:
@@ -125,7 +136,7 @@ async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, st
                 elif name == "photo":
                     photos.append(await value.read())
                 else:
-                    raise UserError(f"a file is named {name!r}; {_HOW}.")
+                    raise UserError(f"a file of the form is named {name!r}; {_HOW}.")
     except (MultiPartException, KeyError) as error:
         raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
     return tuple(photos), fields
@@ -175,11 +186,15 @@ def _patient(fields: dict[str, str]) -> Patient:
     for name, value in fields.items():
         if name not in INTAKE:
             raise UserError(
-                f"there is no field {name!r}; valid: {', '.join((*INTAKE, *_NO_FACTS))}."
+                f"the form has an unknown field {name!r}; valid fields are "
+                f"{', '.join((*INTAKE, *_NO_FACTS))}."
             )
         if INTAKE[name].number:
             if not value.isascii() or not value.isdigit() or len(value) > 3:
-                raise UserError(f"{name} {value[:20]!r} is no whole number; give one or none.")
+                raise UserError(
+                    f"{name} {value[:20]!r} is not a whole number; give a whole number, or omit "
+                    "the field."
+                )
             values[name] = int(value)
         else:
             values[name] = value
@@ -189,7 +204,10 @@ def _patient(fields: dict[str, str]) -> Patient:
 def _checked(include: tuple[str, ...]) -> tuple[str, ...]:
     for part in include:
         if part not in INCLUDES:
-            raise UserError(f"{part[:20]!r} cannot be included; valid: {', '.join(INCLUDES)}.")
+            raise UserError(
+                f"{part[:20]!r} cannot be included; valid values of `include` are "
+                f"{', '.join(INCLUDES)}."
+            )
     return include
 
 

@@ -53,7 +53,7 @@ def fhir_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) ->
 def dicom_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) -> bytes:
     """Return a ZIP of the structured report and the wrapped photos. Raises UserError."""
     require_extra("clinic", "highdicom", "pydicom", purpose="a DICOM report")
-    from skindx.clinic.structured_report import dicom_files
+    from skindx.clinic.report_files import dicom_files
 
     named, headers = Named(filing.patient), [None] * len(case.photos)
     report, wrapped, _ = dicom_files(
@@ -80,31 +80,34 @@ def kept_report_routes(book: "Casebook", bundle: Bundle) -> "APIRouter":
     """Return the router of the files in FORMS."""
     from fastapi import APIRouter
 
+    from skindx.casebook.casebook import NoSuchCase
+
     router = APIRouter()
     making = asyncio.Semaphore(1)  # pure Python, as in `report_routes`
     measured = bundle.metrics()
 
-    def made(owner: str, case_id: str, make: MakeFile) -> tuple[bytes, datetime]:
+    def made(owner: str, case_id: str, form: str) -> tuple[bytes, str]:
         case = book.case(owner, case_id)
-        when = case.taken.astimezone()
+        when = case.reported
         # Of another evaluation than the one that the answer rests on, no figure may stand here.
         same = case.diagnosis.source.evaluation == bundle.evaluation
         metrics = measured if same else None
-        return make(case, filing_of(case, bundle.taxonomy), metrics, when), when
+        filing, ending = filing_of(case, bundle.taxonomy), form.rpartition(".")[2]
+        return FORMS[form][0](case, filing, metrics, when), filing.file_name(when, ending)
 
     @router.get(PATH, include_in_schema=False)
     async def kept_report(case: str, form: str, request: Request) -> Response:
         owner = str(request.scope.get(USER) or "")
         if form not in FORMS:
-            return problem(404, f"there is no such file; valid: {', '.join(FORMS)}.")
-        make, media_type = FORMS[form]
+            return problem(404, f"a kept case has no such file; it has {', '.join(FORMS)}.")
         try:
             async with making:
-                data, when = await asyncio.to_thread(made, owner, case, make)
+                data, name = await asyncio.to_thread(made, owner, case, form)
+        except NoSuchCase as error:
+            return problem(404, str(error))
         except UserError as error:
             return problem(422, str(error))
-        name = f"skindx-{when:%Y-%m-%d-%H%M}.{form.rpartition('.')[2]}"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(data, media_type=media_type, headers=headers)
+        return Response(data, media_type=FORMS[form][1], headers=headers)
 
     return router

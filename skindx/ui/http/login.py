@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from skindx.core.errors import UserError
+from skindx.texts.catalogue import text
 from skindx.ui.http.asgi import (
     NAMED,
     USER,
@@ -206,8 +207,6 @@ Known = Mapping[str, str]
 """Name -> hash, as the file of users says now."""
 COOKIE = "skindx_session"
 _FORM_BYTES = 4096
-_WRONG = "The name or the password is wrong."
-_NO_USERS = "The server cannot read its file of users, so no login is possible; tell its operator."
 _LOGGED_OUT = (
     "You are not logged in, or your session has ended; log in at /login, or by HTTP Basic."
 )
@@ -296,7 +295,7 @@ class Gate:
         elif wait_s:
             await _page(scope, send, 429, problem=_slow_down(wait_s), headers=_retry(wait_s))
         else:
-            await _page(scope, send, 401, problem=_WRONG)
+            await _page(scope, send, 401, problem=text("login_wrong"))
 
     async def _logout(self, scope: Message, send: Send, known: Known) -> None:
         if scope["method"] != "POST":  # a link alone must not log a user out
@@ -372,7 +371,7 @@ def _basic(authorization: str) -> tuple[str, str]:
 
 
 def _slow_down(wait_s: float) -> str:
-    return f"Too many wrong passwords; try again in {math.ceil(wait_s)} seconds."
+    return text("login_slow", seconds=math.ceil(wait_s))
 
 
 def _retry(wait_s: float) -> dict[str, str]:
@@ -381,9 +380,9 @@ def _retry(wait_s: float) -> dict[str, str]:
 
 async def _no_users(scope: Message, send: Send) -> None:
     if "text/html" in header(scope, b"accept"):
-        await _page(scope, send, 503, problem=_NO_USERS)
+        await _page(scope, send, 503, problem=text("login_none"))
     else:
-        await refuse(send, 503, _NO_USERS)
+        await refuse(send, 503, text("login_none"))
 
 
 async def _page(
@@ -395,5 +394,7 @@ async def _page(
     problem: str = "",
     headers: dict[str, str] | None = None,
 ) -> None:
-    body = render("login.html.jinja", user=user, problem=problem, root=root_of(scope)).encode()
+    left = scope.get("query_string", b"").decode("latin-1")  # as the page's script leaves
+    said = {"user": user, "problem": problem, "left": left, "root": root_of(scope)}
+    body = render("login.html.jinja", **said).encode()
     await respond(send, status, body, "text/html; charset=utf-8", headers)

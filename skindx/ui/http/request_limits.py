@@ -92,7 +92,7 @@ class Pace:
     silence_s: float = 30.0
     """Longest time without a byte."""
     grace_s: float = 20.0
-    """Before the rate counts."""
+    """Seconds that pass before the rate counts."""
     bytes_per_s: float = 8_192.0
     """Least mean rate after that; the slowest mobile networks send at about this rate."""
     total_s: float = 900.0

@@ -4,6 +4,7 @@
 """
 
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from skindx.core.errors import JobError, UserError
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.scan.outputs.scan_pages import PAGE
+from skindx.texts.catalogue import text
 from skindx.ui.http.api_schemas import (
     ScanStatus,
     problem,
@@ -103,6 +105,8 @@ _GONE = (
     "there is no scan of this id: it was deleted, its time was over, newer results took its place, "
     "or the server was started again since; send the photos again."
 )
+_TOP = b"<header>\n"
+"""What a scan's page begins with: where people log in, a button to log out stands there."""
 _NOT_YET = "the scan is not done; ask for its status until it is."
 _TAKEN: dict[int | str, dict[str, Any]] = {
     202: {"model": ScanStatus, "description": "The scan was taken; `Location` is where to ask."},
@@ -195,10 +199,16 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
 
         With `?download` a browser saves it.
         """
-        headers = {}
+        file = Path(RESULTS) / PAGE
         if "download" in request.query_params:
-            headers["content-disposition"] = 'attachment; filename="scan.html"'
-        return _file(scan, request, Path(RESULTS) / PAGE, headers)
+            saved = {"content-disposition": 'attachment; filename="scan.html"'}
+            return _file(scan, request, file, saved)
+        answer = _file(scan, request, file, {})
+        if not _owner(request) or answer.status_code != 200:
+            return answer
+        action = f'<form method="post" action="{escape(root_of(request.scope))}/logout">'
+        logout = f"{action}<button>{escape(text('log_out'))}</button></form>"
+        return HTMLResponse(bytes(answer.body).replace(_TOP, _TOP + logout.encode(), 1))
 
     @router.get("/{scan}/list", include_in_schema=False)
     def read_list(scan: str, request: Request) -> Response:

@@ -35,7 +35,7 @@ class ConnectionTimeouts:
     """How long connections may wait for their clients, and how many of them there may be."""
 
     header_s: float = 10.0
-    """From connecting, or from the last answer, to the end of the next request's header."""
+    """Longest time for a request's header, from connecting or from the last answer."""
     stalled_s: float = 20.0
     """An answer has to move on within this time ..."""
     bytes_per_s: float = 1024.0
@@ -194,11 +194,11 @@ def checked_root(root: str) -> str:
         return ""
     if not _folder(ours):
         raise UserError(
-            f"--root-path {root!r} is no folder of an address; give one such as /skin, of letters, "
-            "digits and . _ ~ - between slashes."
+            f"--root-path {root!r} is not a URL path; give a path such as /skin (letters, digits "
+            "and . _ ~ - between slashes)."
         )
     if ours.split("/")[1] in _OURS:
-        raise UserError(f"--root-path {root!r} is an address of the server itself; take another.")
+        raise UserError(f"--root-path {root!r} is already a path of the server; give another path.")
     return ours
 
 
@@ -211,7 +211,7 @@ def _folder(value: str) -> str:
 _GRACE_S = 3
 """A request may take so long to end when the server is stopped."""
 _CHECK_TICKS = 10
-"""Of uvicorn's clock, which ticks ten times a second."""
+"""Ticks of uvicorn's clock between two checks; it ticks ten times a second."""
 _OTHER_FILES = 512
 """Files that the server has open beside its connections, at most."""
 

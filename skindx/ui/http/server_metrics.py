@@ -65,7 +65,7 @@ def shift(seen: Sequence[float], expected: Sequence[float]) -> float:
 WINDOW = 1000
 """Drift is measured on the last answers since the server started, at most so many."""
 LEAST = 100
-"""With fewer answers the index would be noise and is not given."""
+"""The index of fewer answers would be noise and is not given."""
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
 _OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
 _ENDINGS: dict[type[Exception], str] = {
@@ -88,7 +88,7 @@ class ScanLoad(Protocol):
 
 @dataclass(frozen=True)
 class NoScanLoad:
-    """Of a server that takes no scans."""
+    """The load of a server that takes no scans."""
 
     running: int = 0
     waiting: int = 0

@@ -33,7 +33,7 @@ class Users:
         self._nobody = _hash(secrets.token_hex(16))
         if not self.known():
             raise UserError(
-                f"{path} holds no user; add one with `skindx user add {path} NAME` first."
+                f"the file of users {path} has no user; run `skindx user add {path} NAME` first."
             )
 
     def known(self) -> dict[str, str]:
@@ -45,8 +45,8 @@ class Users:
             stat = self.path.stat()
         except OSError as error:
             raise UserError(
-                f"the file of users {self.path} cannot be read ({error.strerror}); bring it back, "
-                "or make one with `skindx user add`."
+                f"the file of users {self.path} cannot be read ({error.strerror}); restore it "
+                "from a backup, or create a new file with `skindx user add`."
             ) from None
         stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp != self._stamp:
@@ -70,17 +70,19 @@ def add_user(path: Path, name: str, password: str) -> None:
     """Write a user into the file, in place of an older one of the name. Raises UserError."""
     if not re.fullmatch(_NAME, name):
         raise UserError(
-            f"{name!r} cannot be a user's name; take up to 64 letters, digits and . _ @ -."
+            f"the user name {name!r} is not valid; use up to 64 letters, digits and . _ @ -."
         )
     if len(password) < LEAST_LENGTH or len(password.encode()) > _MOST:
-        raise UserError(f"the password is too short or too long; take {LEAST_LENGTH} to 256 signs.")
+        raise UserError(
+            f"the password must have {LEAST_LENGTH} to 256 characters; choose another password."
+        )
     _change(path, name, _hash(password))
 
 
 def remove_user(path: Path, name: str) -> None:
     """Take a user out of the file. Raises UserError for one who is not in it."""
     if name not in read_users(path):
-        raise UserError(f"{path} holds no user {name!r}; check the name.")
+        raise UserError(f"{path} has no user {name!r}; check the spelling of the name.")
     _change(path, name, None)
 
 
@@ -88,7 +90,7 @@ def read_users(path: Path) -> dict[str, str]:
     """Return name -> hash. Raises UserError for a file of another kind, or that others can read."""
     try:
         if path.stat().st_mode & 0o077:
-            raise UserError(f"{path} can be read by others than its owner; run `chmod 600 {path}`.")
+            raise UserError(f"other users of this machine can read {path}; run `chmod 600 {path}`.")
         known = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
@@ -105,7 +107,7 @@ def read_users(path: Path) -> dict[str, str]:
 
 def _damaged(path: Path) -> UserError:
     return UserError(
-        f"{path} is no file of users, or a damaged one; bring back a whole copy, or make a new one "
+        f"{path} is not a valid file of users; restore it from a backup, or create a new file "
         "with `skindx user add`."
     )
 

@@ -6,7 +6,6 @@ Below it are a report to take along, a place in the case book, and the offer of 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_question
@@ -14,11 +13,19 @@ from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import answer_texts
-from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, notice
-from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
+from skindx.diagnosis.record import (
+    CaseAnswer,
+    Diagnosis,
+    Photo,
+    PhotoView,
+    in_its_language,
+    shown_heat,
+    unreviewed,
+)
+from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.models.bundle.use_limits import Example
 from skindx.taxonomy import Taxonomy, unknown_to
-from skindx.texts.catalogue import joined, percent, text
+from skindx.texts.catalogue import joined, percent, script_sentences, text, word
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
 from skindx.ui.scans.scan_job import NoScans, ScanServing
@@ -27,16 +34,22 @@ if TYPE_CHECKING:
     from skindx.ui.scans.scan_jobs import ScanJobs
 
 
-def top_html(*, logged_in: bool = False) -> str:
+def top_html(
+    limits: str = "", images: ImageOrigin | None = None, *, logged_in: bool = False
+) -> str:
     """Return what the page is, the log-out link where people log in, the notice, and the styles.
 
+    `limits` is a sentence on what the model does not know, which an answer says by itself, and
+    `images` are those that it learned from.
     The styles are written into the page: Gradio rewrites those that it is given, and breaks what
     holds for phones alone.
     """
     from markupsafe import Markup
 
     css = Markup(styles())  # noqa: S704 (our own file)
-    return render("top.html.jinja", notice=notice(), logged_in=logged_in, css=css)
+    said = {"said": script_sentences(), "unreviewed": unreviewed()}
+    about = {"limits": limits, "images": images}
+    return render("top.html.jinja", **said, **about, logged_in=logged_in, css=css)
 
 
 def waiting_html(images: ImageOrigin | None = None, *, similar: bool = True) -> str:
@@ -48,16 +61,16 @@ def waiting_html(images: ImageOrigin | None = None, *, similar: bool = True) -> 
     return render("waiting.html.jinja", **facts)
 
 
-def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
-    """Return which conditions the model knows, as it stands above the form."""
-    names = known_names(taxonomy.classes)
+def scope_html(taxonomy: Taxonomy, learned_from: str = "", errors: str = "") -> str:
+    """Return which conditions the model knows and both `errors`, as it stands beside the form."""
+    names = [word(name) for name in known_names(taxonomy.classes)]
     return render(
         "scope.html.jinja",
         names=names,
         knows=knows(names),
         lacks=lacks([condition.name for condition in unknown_to(taxonomy.classes)]),
-        warning=cannot_reassure(taxonomy.classes),
-        learned_from=learned_from,
+        warnings=[said for said in (learned_from, cannot_reassure(taxonomy.classes)) if said],
+        errors=errors,
     )
 
 
@@ -90,9 +103,14 @@ def example_of(example: Example, diagnosis: Diagnosis, taxonomy: Taxonomy) -> Tr
         inside = any(one.in_set and one.key == truth.key for one in diagnosis.candidates)
         holds = text("example_in_set") if inside else ""
         verdict = joined(text("example_wrong", name=first.name), holds)
-    return TriedExample(truth.name if truth else example.truth, verdict, example)
+    if truth and truth.urgency == "urgent" and diagnosis.next_step.urgency != "urgent":
+        verdict = joined(verdict, text("example_missed", name=truth.name))
+    if truth and truth.urgency != "urgent" and diagnosis.next_step.urgency == "urgent":
+        verdict = joined(verdict, text("example_raised"))
+    return TriedExample(word(truth.name) if truth else example.truth, verdict, example)
 
 
+@in_its_language(named=True)
 def result_html(
     answer: CaseAnswer, metrics: dict[str, Any] | None, tried: TriedExample | None = None
 ) -> str:
@@ -101,35 +119,50 @@ def result_html(
     `tried`: it is the answer to an example, which the page marks, with the true diagnosis.
     """
     diagnosis = answer.diagnosis
+    said = answer_texts.written(diagnosis, metrics)
     inside = [one for one in diagnosis.candidates if one.in_set and not diagnosis.abstained]
+    listed = list(diagnosis.candidates)
+    if diagnosis.abstained:
+        listed.sort(key=lambda one: one.urgency != "urgent")
     return render(
         "result.html.jinja",
         diagnosis=diagnosis,
-        said=answer_texts,
+        said=said,
         inside=inside,
-        outside=[one for one in diagnosis.candidates if one not in inside],
+        outside=[one for one in listed if one not in inside],
+        more=len(diagnosis.known) - len(diagnosis.candidates),
         rest=max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates)),
-        shown_tier=partial(shown_tier, diagnosis),
-        knows=knows(diagnosis.known),
         when=datetime.now().astimezone(),
-        metrics=metrics,
         percent=percent,
         names={candidate.key: candidate.name for candidate in diagnosis.candidates},
-        views=_views(diagnosis, answer.views),
-        has_heat=any(view.heat for view in answer.views),
+        views=_views(diagnosis, said, answer.views),
+        one_lesion=one_lesion_question(diagnosis) if _of_several_lesions(diagnosis) else "",
+        has_heat=any(shown_heat(answer)),
         similar=_similar(answer),
         tried=tried,
     )
 
 
-def _views(diagnosis: Diagnosis, views: Sequence[PhotoView]) -> list[dict[str, Any]]:
+def _of_several_lesions(diagnosis: Diagnosis) -> bool:
+    """Tell whether anything speaks for more than one lesion; the form asks about any two photos."""
+    outlined = any(len(photo.boxes or ()) > 1 for photo in diagnosis.photos)
+    return outlined or text("abstain_photos_differ") in diagnosis.abstained
+
+
+def _views(
+    diagnosis: Diagnosis, said: answer_texts.AnswerTexts, views: Sequence[PhotoView]
+) -> list[dict[str, Any]]:
     return [
         {
-            "photo": photo,
+            # What an example is stands above the answer, once.
+            "photo": photo.model_copy(
+                update={"remarks": [one for one in photo.remarks if one != text("remark_example")]}
+            ),
+            "texts": texts,
             "jpeg": data_url(view.jpeg, "image/jpeg"),
             "heat": data_url(view.heat, "image/png") if view.heat else "",
         }
-        for photo, view in zip(diagnosis.photos, views, strict=True)
+        for photo, texts, view in zip(diagnosis.photos, said.photos, views, strict=True)
     ]
 
 
@@ -143,9 +176,12 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
     ]
 
 
-_KEEP_FIELDS = ("patient", "lesion", "one_lesion", "consent", "compare", "train")
+_KEEP_FIELDS = (
+    "patient", "lesion", "one_lesion", "same_lesion", "again", "consent", "compare", "train"
+)  # fmt: skip
 
 
+@in_its_language(named=False)
 def followup_html(
     answer: CaseAnswer,
     reports: Reports,
@@ -153,18 +189,22 @@ def followup_html(
     *,
     keeps: bool,
     kept: str = "",
+    place: str = "",
     problem: str = "",
     doubt: bool = False,
+    differs: bool = False,
+    already: bool = False,
     known: Mapping[str, Sequence[str]] | None = None,
     sent: Mapping[str, str] | None = None,
 ) -> str:
     """Return the follow-up; what a report is made of is in the HTML, sealed for `user`.
 
-    `keeps`: there is a case book; `kept` says that this answer is in it, `problem` why it is not,
-    and `doubt` that its names may say who the patient is. `known` are the names of the user's
-    patients and lesions, `sent` is what the form held.
+    `keeps`: there is a case book; `kept` says that this answer is in it, `place` is its address
+    there, `problem` why it is not, `doubt` that its names may say who the patient is, `differs`
+    that facts differ from earlier ones of the lesion, `already` that the lesion has the photo.
+    `known` are the names of the user's patients and lesions, `sent` is what the form held.
     """
-    sealed, no_pdf, now = "", "", datetime.now().astimezone()
+    sealed, no_pdf, now = "", "", datetime.fromisoformat(answer.given).astimezone()
     try:
         require_extra("serve", "fpdf", purpose="a PDF report")
         sealed = reports.sealed(answer, now, user)
@@ -174,11 +214,13 @@ def followup_html(
         "followup.html.jinja",
         sealed=sealed,
         no_pdf=no_pdf,
-        name=f"skindx-{now:%Y-%m-%d-%H%M}.pdf",
         keeps=keeps,
         kept=kept,
+        place=place,
         problem=sentence(problem),
         doubt=doubt,
+        differs=differs or bool(sent and sent.get("same_lesion")),
+        already=already or bool(sent and sent.get("again")),
         known={name: list(lesions) for name, lesions in (known or {}).items()},
         sent={name: (sent or {}).get(name, "") for name in _KEEP_FIELDS},
         one_lesion=one_lesion_question(answer.diagnosis),

@@ -1,42 +1,61 @@
 """The case book on the page: lesions and scans over time, two dates side by side, forms to keep."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.case_names import IdentifyingName, spelled
+from skindx.casebook.findings import CONFIRMED_BY, OPINION
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
-    CONFIRMED_BY,
     LIST,
-    OPINION,
     KeptCase,
     KeptScan,
-    one_lesion_question,
-    outside_of,
+    LesionHistory,
+    filing_of,
+    purposes_of,
 )
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
+from skindx.diagnosis.answer_texts import combined, errors, scope
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.filing import agreement_with
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions
-from skindx.texts.catalogue import percent
-from skindx.ui.http.answer_forms import Reports
+from skindx.texts.catalogue import joined, percent, speaking, spoken, text
 from skindx.ui.http.asgi import login_name
-from skindx.ui.page.answer_html import followup_html, problem_html
+from skindx.ui.page.casebook_confirming import (
+    CONFIRMS,
+    NoteDoubt,
+    Overwrites,
+    ReplaceOrNot,
+    agreed,
+    confirmed,
+    version_of,
+)
+from skindx.ui.page.casebook_words import (
+    alone_words,
+    case_names,
+    changes,
+    consent_words,
+    differing_facts,
+    earlier_words,
+    finding_words,
+    is_advice_past,
+    names_apart,
+    note_words,
+    photo_days,
+    purpose_names,
+    recorded_words,
+    time_apart,
+)
 from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
-from skindx.ui.scans.scan_job import LIST as LIST_FILE
-from skindx.ui.scans.scan_job import RESULTS
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
     from skindx.casebook.scan_book import ScanBook
-    from skindx.ui.scans.scan_jobs import ScanJobs
 
 
 log = logging.getLogger(__name__)
@@ -47,7 +66,7 @@ def casebook_error(error: UserError) -> str:
     if not isinstance(error, KeyFileError):
         return str(error)
     log.error("%s", error)
-    return "the key file of the case book cannot be used; tell the operator of this page."
+    return joined(text("book_key_file"), text("book_key_file_do"))
 
 
 @dataclass(frozen=True)
@@ -76,6 +95,7 @@ def scans_shown(book: "ScanBook", owner: str, sent: Mapping[str, str]) -> dict[s
         "pair": ("", ""),
         "comparison": "",
         "scan_problem": "",
+        "scan_agreed": lambda scan: purpose_names(purposes_of(scan.consent)),
         "scan_names": names_apart(chosen.scans) if chosen else {},
     }
     if chosen is None:
@@ -117,17 +137,40 @@ def _views(scans: list[KeptScan]) -> list[ScannedView]:
     return sorted(views, key=lambda view: view.scans[-1].taken, reverse=True)
 
 
+_DONE = "() => { document.dispatchEvent(new Event('skindx-book-done')); }"
+
+
 def add_casebook_tab(casebook: "Casebook", taxonomy: Taxonomy) -> None:
-    """Put the case book into the open tab; its script reads it whenever the tab is shown."""
+    """Put the case book into the open tab; its script reads it whenever the tab is shown.
+
+    It is in the language that is spoken now: Gradio calls later, in a task of its own.
+    """
     import gradio as gr
 
-    scripts = script("book") + script("act") + "open();"
+    language = spoken()
+    scripts = script("act", "book") + "open();"
     shown = gr.HTML("", apply_default_css=False, js_on_load=scripts, elem_id="sx-book")
 
     def act(event: gr.EventData, request: gr.Request) -> str:
-        return _shown(casebook, taxonomy, login_name(request), _form_of(event))
+        with speaking(language):
+            return answered(_shown(casebook, taxonomy, login_name(request), form_of(event)))
 
-    shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
+    acted = shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
+    acted.then(None, js=_DONE)
+
+
+def answered(html: str) -> str:
+    """Return what a form is answered with, which differs each time.
+
+    Gradio tells the page of changes alone, and an answer that never comes would seem lost.
+    """
+    return f'{html}<i hidden data-answer="{secrets.token_hex(4)}"></i>'
+
+
+def form_of(event: Any) -> dict[str, str]:
+    """Return the fields of a form of the page as texts, whatever was sent."""
+    sent = event._data if isinstance(event._data, dict) else {}
+    return {str(key): str(value) for key, value in sent.items()}
 
 
 def _shown(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
@@ -145,84 +188,51 @@ def act_on(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str,
 
     Raises UserError for a case book that cannot be read.
     """
-    problem = done = unsaved = ""
+    done, refusal = "", None
     try:
-        if sent.get("action") == "confirm":
-            done = _confirm(casebook, taxonomy, owner, sent)
+        if sent.get("action") in CONFIRMS:
+            done = confirmed(casebook, taxonomy, owner, sent, version_of(sent))
         elif sent.get("action") == "agree":
-            casebook.agree(
-                owner, sent.get("case", ""), compare=sent.get("compare") == "yes",
-                train=sent.get("train") == "yes", version=_version(sent.get("version", "")),
-            )  # fmt: skip
-            done = "What the patient agrees to is saved."
+            done = agreed(casebook, owner, sent)
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
-            done = "The case and its photos are deleted."
+            done = text("book_deleted")
         elif sent.get("action") == "delete-scan":
             casebook.scans.delete(owner, sent.get("scan", ""))
-            done = "The scan, its photos and its lesions are deleted."
+            done = text("book_scan_deleted")
     except UserError as error:
-        problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
-    return casebook_html(
-        casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved
-    )
+        refusal = error
+    return _html(casebook, taxonomy, owner, sent, done=done, refusal=refusal)
 
 
-def _confirm(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
-    """Save a confirmed diagnosis and the note; return what to say. Raises UserError."""
-    named, outside = outside_of(sent.get("other", ""), sent.get("icd10", ""), taxonomy)
-    label = sent.get("label", "")
-    if label and named and label != named:
-        raise UserError(
-            "choose a class of the model or write another diagnosis, not both; clear one of them."
-        )
-    casebook.confirm(
-        owner,
-        sent.get("case", ""),
-        label or named,
-        sent.get("note", ""),
-        taxonomy.keys,
-        version=_version(sent.get("version", "")),
-        outside=outside,
-        confirmed_by=sent.get("confirmed_by", ""),
-    )
-    if sent.get("confirmed_by") == OPINION:
-        return (
-            "The clinical opinion and the note are saved. It is no confirmed diagnosis, and no "
-            "training uses it."
-        )
-    if outside:
-        return (
-            f"{outside.words} and the note are saved. It is no class of this model, and no "
-            "training uses it."
-        )
-    if named and not label:
-        return f"{taxonomy[named].name}, a class of this model, and the note are saved."
-    return "The confirmed diagnosis and the note are saved."
-
-
-def casebook_html(
+def _html(
     casebook: "Casebook",
     taxonomy: Taxonomy,
     owner: str,
     sent: dict[str, str],
     *,
-    done: str = "",
-    problem: str = "",
-    unsaved: str = "",
+    done: str,
+    refusal: UserError | None,
 ) -> str:
     """Return the list of lesions, and the chosen one with two of its dates side by side.
 
-    `unsaved` is a note that was refused: it is shown, so that it need not be written twice.
+    A form says itself what became of it. Where the case has changed meanwhile, what was typed and
+    refused is shown above; otherwise the form holds all of it.
     """
+    problem = sentence(casebook_error(refusal)) if refusal else ""
+    denied = sent.get("no_person") == "yes"
     lesions = casebook.lesions(owner)
     if sent.get("action") == "open":
         sent = sent | _place_named(casebook, owner, sent)
     wanted = (sent.get("patient", ""), sent.get("lesion", ""))
     chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == wanted), None)
     cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
+    cases.sort(key=lambda case: (case.photographed or case.taken.date(), case.taken))
     before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
     scans = scans_shown(casebook.scans, owner, sent)
+    edited = next((case for case in cases if case.id == sent.get("case")), None)
+    is_open = bool(problem and edited and edited.version == version_of(sent))
+    filings = {case.id: filing_of(case, taxonomy) for case in cases}
     ids = [case.id for case in (before, after) if case]
     if scans["shown_scan"]:
         ids = [scans["shown_scan"].id]
@@ -231,30 +241,82 @@ def casebook_html(
         place=f"#book={','.join(ids)}" if ids else "#book",
         opinion=OPINION,
         lesions=lesions,
+        patients=by_patient(lesions),
+        findings={(one.patient, one.lesion): finding_words(one, taxonomy) for one in lesions},
+        is_advice_past=is_advice_past,
+        filings=filings,
         chosen=chosen,
         cases=cases,
-        names=names_apart(cases),
+        names=case_names(cases),
+        is_open_to_all=not owner,
+        noted={key: note_words(one) for key, one in filings.items()},
+        days=photo_days(cases),
+        recorded_words=recorded_words,
+        earlier={key: earlier_words(one) for key, one in filings.items()},
+        kept_at=names_apart(cases),
+        consented={case.id: consent_words(case) for case in cases},
+        replaces=refusal.words if isinstance(refusal, ReplaceOrNot) else "",
+        over=refusal if isinstance(refusal, Overwrites) else None,
+        doubt=denied or isinstance(refusal, NoteDoubt),
+        denied=denied,
+        compared={
+            case.id: agreement_with(case.diagnosis, one)
+            for case in cases
+            if (one := filings[case.id].recorded)
+        },
+        errors={
+            case.id: joined(
+                combined(case.diagnosis),
+                *errors(case.diagnosis),
+                text("cannot_rule_out"),
+                *scope(case.diagnosis),
+            )
+            for case in cases
+        },
         shown=[
-            {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
+            {
+                "case": replace(case, diagnosis=case.diagnosis.named()),
+                "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos],
+            }
             for case in (before, after)
             if case
         ],
-        alone=[case for case in cases if "compare" not in case.purposes],
+        alone=alone_words(cases),
+        comparable=sum("compare" in case.purposes for case in cases) > 1,
         conditions=known_conditions(),
         consents=CASE_CONSENTS,
         confirmed_by=CONFIRMED_BY,
         before=before,
         after=after,
         apart=time_apart(before, after) if before and after else "",
+        changes=changes(before, after),
         person={case.id: patient_facts(case.diagnosis.patient) for case in cases},
-        differences=differing_facts(before, after),
+        differing_facts=differing_facts,
         classes=taxonomy.classes,
         percent=percent,
         done=done,
         problem=problem,
-        unsaved=unsaved,
+        unsaved=_unsaved(edited, sent) if problem and not is_open else "",
+        refused=edited.id if edited and is_open else "",
+        saved=edited.id if edited and done and sent.get("action") in CONFIRMS else "",
         **scans,
     )
+
+
+def _unsaved(edited: KeptCase | None, sent: Mapping[str, str]) -> str:
+    """Return what was typed of a case and differs from what is kept, separated by commas."""
+    other = edited.outside if edited else None
+    kept = {"note": edited.note if edited else "", "other": other.name if other else "",
+            "icd10": other.icd10 if other else ""}  # fmt: skip
+    return ", ".join(typed for name, was in kept.items() if (typed := sent.get(name, "")) != was)
+
+
+def by_patient(lesions: Sequence[LesionHistory]) -> dict[str, list[LesionHistory]]:
+    """Return the lesions of each patient; the patient and the lesion kept last come first."""
+    patients: dict[str, list[LesionHistory]] = {}
+    for lesion in lesions:
+        patients.setdefault(lesion.patient, []).append(lesion)
+    return patients
 
 
 def _place_named(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> dict[str, str]:
@@ -268,63 +330,10 @@ def _place_named(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> d
     return {}
 
 
-def differing_facts(before: KeptCase | None, after: KeptCase | None) -> list[tuple[str, str, str]]:
-    """Return the facts that two cases of one lesion cannot both have, with both values."""
-    if before is None or after is None:
-        return []
-    first, last = before.diagnosis.patient, after.diagnosis.patient
-    pairs = [(name, getattr(first, name), getattr(last, name)) for name in _LASTING]
-    return [
-        (INTAKE[name].noun or name, str(one), str(other))
-        for name, one, other in pairs
-        if one is not None and other is not None and one != other
-    ]
-
-
-def time_apart(before: KeptCase, after: KeptCase) -> str:
-    """Return how far apart two cases are, by the dates of their photos where both are known."""
-    first, last = before.photographed, after.photographed
-    if first and last:
-        days = abs((last - first).days)
-        if days == 0:
-            return "The photos of both were taken on the same day."
-        return f"The photos were taken {days} day{'s' if days != 1 else ''} apart."
-    days = abs((after.taken.date() - before.taken.date()).days)
-    kept = f"{days} day{'s' if days != 1 else ''} apart" if days else "on the same day"
-    return (
-        f"It is not known when the photos of {'one' if first or last else 'both'} were taken, so "
-        f"not how far apart they are. The cases were kept {kept}."
-    )
-
-
-_LASTING = ("sex", "site", "laterality", "skin_type")
-
-
-def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
-    """Return a name for each case or scan, by its id: when it was kept, as exactly as needed.
-
-    Of one minute they are named with seconds, and of one second with a number.
-    """
-    names = {one.id: f"{one.taken:%d %b %Y, %H:%M}" for one in kept}
-    alike = Counter(names.values())
-    names |= {one.id: f"{one.taken:%d %b %Y, %H:%M:%S}" for one in kept if alike[names[one.id]] > 1}
-    alike, seen = Counter(names.values()), Counter[str]()
-    for key, name in names.items():
-        if alike[name] > 1:
-            seen[name] += 1
-            names[key] = f"{name} ({seen[name]})"
-    return names
-
-
-def _version(text: str) -> int:
-    """Return which version of a case a form was made from; a form without one is refused."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-
-
 def _pair(
     cases: list[KeptCase], before: str, after: str
 ) -> tuple[KeptCase | None, KeptCase | None]:
-    """Return the two cases to compare, older first: those asked for, else the first and the last.
+    """Return the two cases to compare, in their order: those asked for, else the first and last.
 
     A lesion that was seen once has no older one, and a case that was kept without consent to
     compare it is shown alone.
@@ -337,109 +346,5 @@ def _pair(
     if any("compare" not in case.purposes for case in pair):
         named = [case for case in pair if "compare" not in case.purposes]
         return None, named[-1]
-    first, last = sorted(pair, key=lambda case: case.taken)
-    if first.photographed and last.photographed and first.photographed > last.photographed:
-        first, last = last, first
+    first, last = sorted(pair, key=cases.index)
     return (None, last) if first.id == last.id else (first, last)
-
-
-_NO_SCAN = "this scan is no longer on the server and cannot be kept; scan the photo again."
-
-
-def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
-    """Return what keeps an answer."""
-    import gradio as gr
-
-    def keep(answer: CaseAnswer | None, event: gr.EventData, request: gr.Request) -> str:
-        if answer is None:
-            return problem_html(
-                "This answer has expired and cannot be kept; ask again, then keep the new answer."
-            )
-        owner, form = login_name(request), _form_of(event)
-        names = {name: form.get(name, "") for name in ("patient", "lesion")}
-        given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare", "train")}
-
-        def keep_case() -> tuple[str, str] | None:
-            if one_lesion_question(answer.diagnosis) and form.get("one_lesion") != "yes":
-                raise UserError(
-                    "a case holds one lesion; tick that the photos show one and the same, or send "
-                    "the photos of each lesion alone."
-                )
-            no_person = form.get("no_person") == "yes"
-            case = casebook.keep(owner, answer, **given, no_person=no_person)
-            return casebook.names_of(owner, case)
-
-        shown: dict[str, Any] = _keep("case", keep_case)
-        shown |= {"known": known_names(casebook, owner), "sent": form}
-        return followup_html(answer, reports, owner, keeps=True, **shown)
-
-    return keep
-
-
-def scan_keeper(casebook: "Casebook", jobs: "ScanJobs | None") -> Callable[..., str]:
-    """Return what keeps a scan that is still on the server."""
-    import gradio as gr
-
-    def keep(event: gr.EventData, request: gr.Request) -> str:
-        owner, form = login_name(request), _form_of(event)
-        names = {name: form.get(name, "") for name in ("patient", "view")}
-        given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare")}
-        job = jobs.get(form.get("scan", ""), owner) if jobs else None
-
-        def keep_scan() -> tuple[str, str]:
-            if job is None or job.state != "done":
-                raise UserError(_NO_SCAN)
-            try:
-                listing = (job.folder / LIST_FILE).read_text(encoding="utf-8")
-                folder = job.folder / RESULTS
-                named = {"patient": spelled(names["patient"], known_names(casebook, owner))}
-                no_person = form.get("no_person") == "yes"
-                kept = casebook.scans.keep(
-                    owner, folder, **given | named, listing=listing, no_person=no_person
-                )
-                scan = casebook.scans.scan(owner, kept)
-                return scan.patient, scan.view
-            except FileNotFoundError:  # deleted meanwhile
-                raise UserError(_NO_SCAN) from None
-
-        outcome = _keep("scan", keep_scan)
-        problem = sentence(outcome.get("problem", ""))
-        return render("scan_kept.html.jinja", kept=outcome.get("kept", ""), problem=problem)
-
-    return keep
-
-
-def known_names(casebook: "Casebook", owner: str) -> dict[str, list[str]]:
-    """Return the names of an owner's patients and their lesions; empty for a book that fails."""
-    try:
-        return casebook.known_names(owner)
-    except UserError as error:
-        log.warning("%s", casebook_error(error))
-        return {}
-
-
-def _keep(what: str, keep: Callable[[], tuple[str, str] | None]) -> dict[str, Any]:
-    """Keep something, which returns its names; return as `kept` or `problem` what the page says.
-
-    `doubt`: the names may say who the patient is, which a tick denies.
-    """
-    try:
-        names = keep()
-    except IdentifyingName as error:
-        return {"problem": str(error), "doubt": True}
-    except UserError as error:
-        return {"problem": casebook_error(error)}
-    except Exception as error:
-        log_fault(log, f"a {what} could not be kept", error)
-        return {"problem": FAILED}
-    return {"kept": f"Kept in the case book under {', '.join(names or ())}."}
-
-
-def _agreed(form: Mapping[str, str], *names: str) -> dict[str, bool]:
-    return {name: form.get(name) == "yes" for name in names}
-
-
-def _form_of(event: Any) -> dict[str, str]:
-    """Return the fields of a form of the page as texts, whatever was sent."""
-    sent = event._data if isinstance(event._data, dict) else {}
-    return {str(key): str(value) for key, value in sent.items()}

@@ -1,4 +1,4 @@
-"""The diagnosis page: the form, and as Gradio blocks which event calls what."""
+"""The diagnosis page as Gradio blocks: which event calls what."""
 
 import asyncio
 import logging
@@ -7,36 +7,21 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from skindx.api.predictions import use_columns
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
-from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.case import (
-    MAX_PHOTOS,
-    Case,
-    Patient,
-    how_facts_count,
-    limits_of,
-    skin_type_chooses,
-    values_of,
-)
-from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO, MIN_SIDE, Refusal, Refused
-from skindx.diagnosis.record import notice
-from skindx.diagnosis.scope import not_judged
-from skindx.imaging.decode import MAX_PIXELS
-from skindx.imaging.decode_cost import SCALED_MOST
+from skindx.diagnosis.checklist_advice import referred
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.scope import knows_only
+from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.photo_date import checked_day
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
-from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits
-from skindx.texts.catalogue import joined
+from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples
+from skindx.texts.catalogue import speaking, spoken, text
 from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_forms import Reports
-from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.answer_html import (
     PageScans,
@@ -49,14 +34,21 @@ from skindx.ui.page.answer_html import (
     top_html,
     waiting_html,
 )
-from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, known_names, scan_keeper
-from skindx.ui.page_basics import FAILED, log_fault, render, script, sentence
+from skindx.ui.page.casebook_keeping import case_keeper, known_names, scan_keeper
+from skindx.ui.page.casebook_page import add_casebook_tab
+from skindx.ui.page.form_html import (
+    by_skin_type,
+    case_of,
+    intake_html,
+    many_html,
+    measured_errors,
+)
+from skindx.ui.page_basics import log_fault, script, sentence
 from skindx.ui.scans.scan_job import seen_of_refused
 from skindx.ui.uploads import (
-    offered_examples,
+    cut_as_seen,
     shown_by_server,
     shown_of_refused,
-    take_uploads,
     taken_on,
     upload_folder,
 )
@@ -67,110 +59,10 @@ if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
 
 
-def intake_html(
-    least_side: int,
-    images: ImageOrigin | None = None,
-    *,
-    crop: float | None = 1.0,
-    fields: Sequence[str] = (),
-    examples: Examples = NO_EXAMPLES,
-) -> str:
-    """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
-
-    `images` are those that the model learned from: the form says which photos it is for. `crop` is
-    the share of the shorter side that the networks see, a square that the form draws; None: all of
-    a photo. `fields` are the facts about the person that change an answer, `examples` are offered
-    to try the form with.
-    """
-    return render(
-        "intake.html.jinja",
-        facts={name: fact for name, fact in INTAKE.items() if name != "skin_type"},
-        limits_of=limits_of,
-        values_of=values_of,
-        changes_nothing=how_facts_count(fields),
-        skin_type_chooses=skin_type_chooses(),
-        most=MAX_PHOTOS,
-        max_bytes=MAX_BYTES,
-        limits=photo_limits(least_side),
-        crop=crop,
-        expects=images.expects if images else "",
-        unjudged=not_judged(),
-        images=images,
-        examples=offered_examples(examples),
-    )
-
-
-MOST_PHOTOS = 1000
-"""Of one queue of the page: the answers to more are better kept in files."""
-
-
-def photo_limits(least_side: int) -> str:
-    """Return what a photo may be, as it stands beside the fields that take one."""
-    return (
-        f"JPEG, PNG, WebP, HEIC or DICOM, up to {MAX_BYTES >> 20} MB and "
-        f"{MAX_PIXELS // 1_000_000} megapixels (JPEG: {SCALED_MOST * MAX_PIXELS // 1_000_000}), at "
-        f"least {least_side} pixels on each side, at most {MAX_RATIO} times longer than wide."
-    )
-
-
-def many_html(least_side: int, use: UseLimits | None = None) -> str:
-    """Return the card that takes many photos; `many.js` has their queue.
-
-    `use` is what the bundle may be used for, which stands in each row and below them.
-    """
-    return render(
-        "many.html.jinja",
-        most=MOST_PHOTOS,
-        max_bytes=MAX_BYTES,
-        columns=",".join((*COLUMNS, *use_columns(use))),
-        limits=photo_limits(least_side),
-        at_a_time=AT_A_TIME,
-        accept="image/*,.heic,.heif,.dcm",
-        notice=joined(use.sentence if use else "", notice()),
-    )
-
-
-def case_of(sent: object, folder: Path) -> Case:
-    """Return the case that the form sent; its files are deleted from `folder` in any case.
-
-    Raises UserError for what no form of ours sends: the page is open to anybody.
-    """
-    values = sent if isinstance(sent, Mapping) else {}
-    paths = values.get("photos")
-    photos = take_uploads(paths if isinstance(paths, list) else [], folder)
-    return Case(photos, patient_of(values.get("patient")))
-
-
-def patient_of(sent: object) -> Patient:
-    """Return the facts about the person; empty fields are left out. Raises UserError."""
-    facts: dict[str, Any] = {
-        key: value for key, value in (sent.items() if isinstance(sent, Mapping) else ()) if value
-    }
-    if "from_file" in facts:  # what photos say is read from them
-        raise UserError("there is no field 'from_file'; leave it out.")
-    for key in [name for name, fact in INTAKE.items() if fact.number and name in facts]:
-        named = INTAKE[key].noun or key
-        try:
-            facts[key] = int(str(facts[key]))
-        except ValueError:
-            raise UserError(
-                f"{named} {str(facts[key])[:20]!r} is no whole number; "
-                "correct it or leave it empty."
-            ) from None
-        if not values_of(key):
-            least, largest = limits_of(key)
-            if not least <= facts[key] <= largest:
-                raise UserError(
-                    f"the {named} {facts[key]} is out of range; give {least} to {largest}, or "
-                    "leave it empty."
-                )
-    return Patient.parse(facts, origin="the form", expand=False)
-
-
 log = logging.getLogger(__name__)
 
 ANSWER_LIFE_S = 1800
-"""With a case book, an answer can be kept for so long after it came."""
+"""Seconds after an answer came in which it can be kept in a case book."""
 
 _DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
 
@@ -184,31 +76,37 @@ def build_page(
     logged_in: bool = False,
     scans: PageScans | None = None,
     examples: Examples = NO_EXAMPLES,
+    miss_rate: float | None = None,
 ) -> "gr.Blocks":
-    """Return the page over a bundle; the case book's tab is there only where one is given.
+    """Return the page over a bundle in the spoken language, which its answers have too.
 
+    The case book's tab is there only where one is given, and is English.
     `reports` seals what PDF reports are made of, `logged_in` shows a log-out link, `scans` offers
-    scans for wide photos, `examples` are photos to try the bundle with.
+    scans for wide photos, `examples` are photos to try the bundle with, `miss_rate` is that of the
+    threshold in use.
     """
     go_offline()
     import gradio as gr
 
-    more: dict[str, Any] = {"scans": scans, "examples": examples}
+    errors = measured_errors(bundle, miss_rate)
+    more: dict[str, Any] = {"scans": scans, "examples": examples, "errors": errors}
     with gr.Blocks(title="skindx", analytics_enabled=False) as page:
-        top = top_html(logged_in=logged_in)
+        use = bundle.spec.use
+        limits = knows_only(bundle.taxonomy.classes, use.lacking if use else ())
+        top = top_html(limits, bundle.images, logged_in=logged_in)
         gr.HTML(
             top,
             elem_id="sx-top",
             apply_default_css=False,
-            js_on_load=script("session") + script("names") + script("places"),
+            js_on_load=script("session", "names", "places"),
         )
         if casebook is None:
             _add_diagnosis(diagnoser, bundle, reports, None, **more)
         else:
             with gr.Tabs(elem_id="sx-tabs"):
-                with gr.Tab("Diagnosis", id="diagnosis"):
+                with gr.Tab(text("tab_diagnosis"), id="diagnosis"):
                     _add_diagnosis(diagnoser, bundle, reports, casebook, **more)
-                with gr.Tab("Case book", id="book"):
+                with gr.Tab(text("tab_book"), id="book"):
                     add_casebook_tab(casebook, bundle.taxonomy)
 
         def forget(request: gr.Request) -> None:
@@ -227,6 +125,7 @@ def _add_diagnosis(
     *,
     scans: PageScans | None,
     examples: Examples,
+    errors: str,
 ) -> None:
     import gradio as gr
 
@@ -234,12 +133,6 @@ def _add_diagnosis(
     waiting = waiting_html(bundle.images, similar=bundle.spec.gallery is not None)
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
-            gr.HTML(
-                scope_html(bundle.taxonomy, bundle.warning),
-                apply_default_css=False,
-                js_on_load=None,
-                elem_id="sx-known",
-            )
             form = gr.HTML(
                 {"kind": "waiting"},
                 html_template=intake_html(
@@ -247,9 +140,11 @@ def _add_diagnosis(
                     bundle.images,
                     crop=frame.crop if frame.frame == "square" else None,
                     fields=used_fields(bundle.spec),
+                    by_skin_type=by_skin_type(bundle),
                     examples=examples,
+                    use=bundle.spec.use,
                 ),
-                js_on_load=script("crop") + script("intake"),
+                js_on_load=script("crop", "intake"),
                 apply_default_css=False,
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
@@ -268,11 +163,17 @@ def _add_diagnosis(
             follow = gr.HTML(
                 "",
                 apply_default_css=False,
-                js_on_load=script("act") + script("report"),
+                js_on_load=script("act", "report"),
                 elem_id="sx-follow",
             )
+            gr.HTML(
+                scope_html(bundle.taxonomy, bundle.warning, errors),
+                apply_default_css=False,
+                js_on_load=None,
+                elem_id="sx-known",
+            )
     gr.HTML(
-        many_html(least, bundle.spec.use),
+        many_html(least, bundle.spec.use, errors),
         apply_default_css=False,
         js_on_load=script("many"),
         elem_id="sx-many-photos",
@@ -339,11 +240,12 @@ def _answering(
 ) -> Callable[[Any, str], AsyncIterator[dict[Any, Any]]]:
     """Return what answers a form's question of a user by messages to the parts of the page.
 
+    They are in the language that is spoken now: Gradio asks later, in a task of its own.
     Nothing of the answer to an example can be kept: it has no report, scan or place in a case book.
     """
-    metrics, keeps = bundle.metrics(), parts.kept_answer is not None
+    metrics, keeps, language = bundle.metrics(), parts.kept_answer is not None, spoken()
 
-    async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
+    async def answered(sent: Any, user: str) -> dict[Any, Any]:
         told = partial(_form_message, question=_question(sent))
         known = await asyncio.to_thread(known_names, casebook, user) if casebook else {}
         keeping: dict[str, Any] = {"keeps": keeps, "known": known}
@@ -351,6 +253,7 @@ def _answering(
             case = case_of(sent, upload_folder())
             day = _taken(sent)
             answer = taken_on(await diagnoser.diagnose(case), day)
+            answer = cut_as_seen(answer, _cuts(sent))
             example = examples.find(case.photos)
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
@@ -360,23 +263,30 @@ def _answering(
             after = ""
             if not tried:
                 after = await asyncio.to_thread(followup_html, answer, reports, user, **keeping)
-            answered = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
+            on_page = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
             kept = {parts.kept_answer: None if tried else answer} if keeps else {}
-            yield parts.blank | answered | kept | {parts.form: told("answered", shown=shown)}
+            return parts.blank | on_page | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)
             own = scans and not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
-            refused = told("refused", error.refusals, shown_of_refused(error))
-            yield {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
+            also = referred(case.patient)
+            whole = [Refusal(-1, "unreadable", also)] if also else []
+            refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
+            refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
+            return {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
             message = _message_of(error)
             # The answer before which the form stands stays: the form says what went wrong.
             if isinstance(sent, Mapping) and sent.get("answered"):
-                yield {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}
-            else:
-                problem = {parts.result: problem_html(message, bundle.images)}
-                yield parts.blank | problem | {parts.form: told("failed")}
+                return {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}
+            problem = {parts.result: problem_html(message, bundle.images)}
+            return parts.blank | problem | {parts.form: told("failed")}
+
+    async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
+        with speaking(language):
+            message = await answered(sent, user)
+        yield message
         # Gradio remembers the last message of each part that a tab shows, photos included; a part
         # that a message leaves out stays in the browser alone.
         yield {parts.kept_scan: ""}
@@ -418,11 +328,18 @@ def _taken(sent: object) -> str:
     return checked_day(str(sent.get("taken") or "")) if isinstance(sent, Mapping) else ""
 
 
+def _cuts(sent: object) -> list[Cut]:
+    """Return what the form found to cut the lesion of each photo, as far as it says so."""
+    cuts = sent.get("cuts") if isinstance(sent, Mapping) else None
+    known: tuple[Cut, ...] = get_args(Cut)
+    return [one if one in known else "" for one in cuts] if isinstance(cuts, list) else []
+
+
 def _message_of(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     log_fault(log, "a case could not be diagnosed", error)
-    return FAILED
+    return text("problem_failed")
 
 
 def _form_message(
@@ -434,7 +351,7 @@ def _form_message(
 ) -> dict[str, Any]:
     """Return a message to the form; a random number makes every message a change of its value.
 
-    `shown` are photos of photos that a browser may be unable to show, by their place in the case.
+    `shown` are previews of photos that a browser may be unable to show, by their place in the case.
     """
     return {
         "kind": kind,

@@ -33,7 +33,8 @@ from skindx.data.manifest import read_image
 from skindx.data.report.dataset_report import renew_report
 from skindx.imaging.hashes import grey
 from skindx.imaging.image_formats import DamagedImage
-from skindx.imaging.sandboxed_images import decode_limited, small_jpeg
+from skindx.imaging.resize import small_jpeg
+from skindx.imaging.sandboxed_images import decode_limited
 from skindx.review.browse import DatasetBrowser
 from skindx.review.dataset_review import DatasetReview, name_of, summary
 from skindx.ui.http.asgi import App, Message, Receive, Send, header, read_body, respond
@@ -304,7 +305,9 @@ class _ReviewApp:
                 dict(parse_qsl(query, max_num_fields=9, errors="strict"))
             )
         except (ValidationError, ValueError):
-            raise UserError("the page asked for what there is not; load it again.") from None
+            raise UserError(
+                "this page was opened before the server was started again; reload the page."
+            ) from None
         return self._browser.find(**asked.model_dump())
 
     def _write(self, body: bytes | None) -> object:
@@ -312,7 +315,9 @@ class _ReviewApp:
             sent = _Answer.model_validate_json(body or b"")
             boxes = [Box(*corners[:4], label=corners[4]) for corners in sent.boxes]
         except (ValidationError, ValueError):
-            raise UserError("the page sent what cannot be read; load it again.") from None
+            raise UserError(
+                "the page sent data that the server cannot read; reload the page."
+            ) from None
         if sent.before is None:
             changes = self._review.answer(
                 sent.at,

@@ -120,12 +120,18 @@ async function show(place) {
   }
 }
 
-// The image before or after, on another page where this one ends.
-async function step(places) {
+// The image before or after, on another page where this one ends. A step that is asked for while that
+// page is on its way follows it.
+let stepping = Promise.resolve();
+function step(places) {
+  stepping = stepping.then(() => ($('image-dialog').open ? stepOnce(places) : null));
+}
+
+async function stepOnce(places) {
   const place = open + places;
   if (shown.rows[place]) { show(place); return; }
   const page = shown.page + places;
-  if (page < 0 || page >= shown.pages || !(await find(page))) return;
+  if (page < 0 || page >= shown.pages || !(await find(page)) || !$('image-dialog').open) return;
   show(places > 0 ? 0 : shown.rows.length - 1);
 }
 

@@ -46,7 +46,7 @@ _GIVEN_UP = (
 _NICE = 10
 """People wait for diagnoses on the page; a search gives way to them."""
 _QUALITY = 92
-"""Of the JPEG: lines of one pixel must stay sharp."""
+"""Quality of the JPEG: lines of one pixel must stay sharp."""
 
 
 class RulerAnswer(BaseModel):

@@ -13,7 +13,7 @@ from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
@@ -161,7 +161,7 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         unknown_urgent=summary.unknown_urgent,
         warning=summary.warning,
         learned_from=summary.source.limits,
-        missed=missed_sentence(summary.recall, sizes_px, summary.measured_on),
+        missed=missed_sentence(summary.recall, sizes_px, summary.measured_on, summary.planted),
         recall=None if summary.recall is None else _recall(summary, sizes_px),
         measured_on=summary.measured_on.measured_on,
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),

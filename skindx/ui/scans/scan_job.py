@@ -19,7 +19,8 @@ from skindx.core.machine import ONE_THREAD, child_environment, missing_modules
 from skindx.core.private_files import write_private_json
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
-from skindx.diagnosis.photo_checks import Refused, WideRule
+from skindx.diagnosis.network_gates import WideRule
+from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Photo
 from skindx.ui.page_basics import FAILED
 
@@ -86,7 +87,7 @@ class ScanServing(Settings):
     kept: int = Field(32, ge=1, le=10**6)
     """Most results that are kept at a time; a further one takes the place of the oldest."""
     kept_per_client: int = Field(8, ge=1, le=10**6)
-    """Of them, most of one client; a further one takes the place of that client's oldest."""
+    """Most kept results of one client; a further one takes the place of that client's oldest."""
     workers: int = Field(1, ge=1, le=64)
     """Processes that search: each holds the bundle, and diagnoses must not wait for a scan."""
     longest_s: float = Field(1800.0, gt=0, le=1e6)
@@ -94,7 +95,7 @@ class ScanServing(Settings):
     wide: WideRule = Field(default_factory=WideRule)
     """Which photos of a diagnosis the page offers a scan."""
     most_megapixels: int = Field(200, ge=1, le=2000)
-    """Of one photo: its pixels lie on the disk, 4 bytes each, while it is scanned."""
+    """Largest photo: its pixels lie on the disk, 4 bytes each, while it is scanned."""
 
 
 _FILE = "order.json"
@@ -109,7 +110,7 @@ class ScanOrder(Settings):
     digest: str
     photos: int
     mm_per_pixel: tuple[float | None, ...]
-    """Of each photo; empty: of none."""
+    """The scale of each photo; empty: no photo has one."""
     miss_rate: float | None
     workers: int
     most_megapixels: int

@@ -46,7 +46,7 @@ _NICE = 10
 """People wait for diagnoses on the page; a scan gives way to them."""
 _PATIENCE_S = 10.0
 _COMMANDS = {
-    "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
+    "run `skindx diagnose` on this photo": "ask for a diagnosis of this photo instead",
     "use `skindx diagnose`": "ask for a diagnosis",
     "give --scale MM_PER_PIXEL": "give the millimetres in a pixel",
 }

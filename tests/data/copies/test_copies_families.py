@@ -48,7 +48,7 @@ def test_rows_name_the_smaller_sha256_first_and_come_back(tmp_path: Path) -> Non
     write_copies(tmp_path / "copies.parquet", rows)
     assert read_copies(tmp_path / "copies.parquet") == rows
     (tmp_path / "copies.parquet").write_bytes(b"no table")
-    with pytest.raises(UserError, match=r"copies.parquet is no table of copies"):
+    with pytest.raises(UserError, match=r"copies.parquet is damaged"):
         read_copies(tmp_path / "copies.parquet")
 
 

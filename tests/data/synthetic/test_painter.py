@@ -118,5 +118,5 @@ def _hashes(grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def test_unknown_class_is_named() -> None:
-    with pytest.raises(UserError, match=r"'Warts'; choose one of Acne_Vulgaris"):
+    with pytest.raises(UserError, match=r"'Warts' cannot be painted; choose one of Acne_Vulgaris"):
         paint("Warts", 0)

@@ -202,7 +202,10 @@ def test_same_arguments_write_the_same_bytes_over_an_older_site(
 
 
 def test_too_few_images_to_plant_in(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"per_class = 3 is too small .*give at least 4"):
+    with pytest.raises(
+        UserError,
+        match=r"per_class is 3, which is too small for the planted duplicates; give at least 4",
+    ):
         make_site(tmp_path / "site", per_class=3)
     assert list(tmp_path.iterdir()) == []
 
@@ -214,7 +217,7 @@ def test_server_is_local_lists_no_folder_and_ends(folder: Path) -> None:
         assert fetch(f"{origin}/pictures/")[0] == 404
         assert fetch(f"{origin}/../truth.json")[0] == 404
         with (
-            pytest.raises(UserError, match="cannot be served"),
+            pytest.raises(UserError, match="cannot be used"),
             serve_site(folder / "site", int(origin.rsplit(":", 1)[1])),
         ):
             pass
@@ -223,5 +226,8 @@ def test_server_is_local_lists_no_folder_and_ends(folder: Path) -> None:
 
 
 def test_serving_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere is no folder"), serve_site(tmp_path / "nowhere"):
+    with (
+        pytest.raises(UserError, match="is not a folder; give"),
+        serve_site(tmp_path / "nowhere"),
+    ):
         pass

@@ -1,51 +1,140 @@
 // The case book: what is written and not saved is kept or asked about, and the place is in the address.
 const at = (selector) => element.querySelector(selector);
-let search = "", restoring = false;
+let search = "", all = false, restoring = false;
 
 function isChanged(field) {
+  if (field.matches("[data-clinician]")) return false; // filled in from the last diagnosis
   if (field.type === "checkbox") return field.checked !== field.defaultChecked;
   if (field.options) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
   return field.type !== "hidden" && field.value !== undefined && field.value !== field.defaultValue;
 }
-const unsaved = () => [...element.querySelectorAll("form[data-written]")].filter((form) => [...form.elements].some((field) => field.tagName !== "BUTTON" && isChanged(field)));
-function mayDiscard(forms) {
-  if (forms.length && !confirm("What you wrote about this case is not saved. Discard it?")) return false;
-  for (const form of forms) form.reset(); // a reply that changes nothing is not shown anew
-  return true;
+// What is written and not sent, by case: a reply writes the page anew, and takes none of it away.
+const typed = new Map();
+function noted({ target }) {
+  const form = target.closest?.("form[data-written]");
+  if (form) typed.set(form.elements.case.value, [...form.elements].filter((field) => field.name && isChanged(field)).map(({ name, value, checked }) => [name, value, checked]));
 }
+element.addEventListener("input", noted);
+element.addEventListener("change", noted);
+function request(fields) {
+  typed.clear();
+  trigger("act", fields);
+}
+const unsaved = () => [...element.querySelectorAll("form[data-written]")].filter((form) => [...form.elements].some((field) => field.tagName !== "BUTTON" && isChanged(field)));
+// What waits until each written form is saved or discarded.
+let next = null, saving = false;
+function ask(go, stay = () => {}) {
+  next = { go, stay };
+  at(".sx-leaving").showModal();
+  at(".sx-leaving [data-save]").focus();
+}
+function goOn() {
+  const left = unsaved()[0];
+  if (left) { saving = true; left.requestSubmit(left.querySelector("[value=confirm]")); return; }
+  const { go } = next;
+  next = null;
+  go();
+}
+element.addEventListener("click", ({ target }) => {
+  const sure = target.closest(".sx-leaving"), button = sure && target.closest("button");
+  if (!button) return;
+  sure.close(button.matches("[data-stay]") ? "" : "go");
+  if (button.matches("[data-discard]")) { typed.clear(); for (const form of unsaved()) form.reset(); }
+  if (!button.matches("[data-stay]")) goOn();
+});
+element.addEventListener("close", ({ target }) => { // the escape key stays too
+  if (!target.matches?.(".sx-leaving") || target.returnValue === "go") return;
+  next?.stay();
+  next = null;
+}, true);
 
-// Before the listener of all forms of the page.
+// It captures, so it runs before the listener of all forms of the page.
 element.addEventListener("submit", (event) => {
   restoring = false;
-  if (mayDiscard(unsaved().filter((form) => form !== event.target))) return;
+  const form = event.target, others = unsaved().filter((one) => one !== form);
+  if (next || !others.length) {
+    if (form.matches("[data-written]")) typed.delete(form.elements.case.value);
+    return;
+  }
   event.preventDefault();
   event.stopImmediatePropagation();
+  form.closest("dialog")?.close();
+  const sent = Object.fromEntries(new FormData(form, event.submitter));
+  ask(() => {
+    const now = sent.version && [...element.querySelectorAll("form[data-written]")].find((one) => one.elements.case.value === sent.case);
+    request(now ? { ...sent, version: now.elements.version.value } : sent);
+  });
 }, true);
+
+// Another diagnosis may rest on something else: what it rests on is asked again.
+element.addEventListener("change", ({ target }) => {
+  const form = target.closest?.("form[data-written]");
+  if (!form) return;
+  const { confirmed_by: basis, basis_again: again } = form.elements;
+  if (target === basis) again.value = "yes";
+  const names = ["label", "other", "icd10"].includes(target.name);
+  if (names && isChanged(target) && !isChanged(form.elements.clinician)) form.elements.clinician.value = clinician; // of another diagnosis
+  if (!names || again.value || !basis.value || !isChanged(target)) return;
+  basis.value = "";
+  form.querySelector(".sx-basis-again").textContent = form.querySelector(".sx-basis-again").dataset.says;
+});
 let leaving = false;
-document.addEventListener("skindx-leaving", () => { leaving = true; });
+document.addEventListener("skindx-leaving", ({ detail }) => { leaving = true; detail.unsaved = unsaved().length > 0; });
+// Logging out asks too, where the question can be seen.
+document.addEventListener("skindx-logging-out", (event) => {
+  if (!unsaved().length) return;
+  event.preventDefault();
+  if (!element.offsetParent) document.querySelector("button[role=tab][data-tab-id=book]")?.click();
+  setTimeout(() => ask(event.detail), 100);
+});
 window.addEventListener("beforeunload", (event) => { if (!leaving && unsaved().length) event.preventDefault(); });
+
+// A report holds what is saved, so what is written and not saved is asked about before it is made.
+element.addEventListener("click", (event) => {
+  const link = event.target.closest(".sx-files a[download]");
+  if (!link || !unsaved().length) return;
+  event.preventDefault();
+  const { href } = link;
+  ask(() => Object.assign(document.createElement("a"), { href, download: "" }).click());
+});
 
 // The tab is opened, or Back leads here: what was being written stays.
 function open() {
   const [, first = "", last = ""] = /^#book=([0-9a-f]*),?([0-9a-f]*)/.exec(location.hash) ?? [];
   if (unsaved().length && at("[data-place]").dataset.place === location.hash) return;
-  if (!mayDiscard(unsaved())) { history.pushState({ ...history.state }, "", at("[data-place]").dataset.place); return; }
-  restoring = true;
-  trigger("act", { action: "open", first, last });
+  const go = () => { restoring = true; request({ action: "open", first, last }); };
+  if (unsaved().length) ask(go, () => history.pushState({ ...history.state }, "", at("[data-place]").dataset.place));
+  else go();
 }
 document.addEventListener("skindx-book", open);
+document.addEventListener("skindx-book-done", () => {
+  if (!saving) return;
+  saving = false;
+  if (at("form[data-refused], .sx-unsaved, .sx-lost")) next = null; // its message says why
+  else goOn();
+});
 
 function find() {
-  for (const lesion of element.querySelectorAll(".sx-lesions li")) lesion.hidden = !lesion.textContent.toLowerCase().includes(search);
-  const left = element.querySelectorAll(".sx-lesions li:not([hidden])").length;
-  if (at(".sx-search-found")) at(".sx-search-found").textContent = search ? `${left} found` : "";
+  for (const lesion of element.querySelectorAll("[data-find]")) lesion.hidden = !lesion.dataset.find.includes(search);
+  for (const patient of element.querySelectorAll(".sx-patients > li")) patient.hidden = !patient.querySelector("[data-find]:not([hidden])");
+  const left = element.querySelectorAll("[data-find]:not([hidden])").length;
+  at(".sx-book")?.classList.toggle("sx-all-shown", all || !!search);
+  if (at(".sx-search-found")) at(".sx-search-found").textContent = search ? say("js_found", { n: left }) : "";
 }
+element.addEventListener("click", ({ target }) => { if (target.closest("[data-all]")) { all = true; find(); } });
 element.addEventListener("input", ({ target }) => { if (target.matches(".sx-search")) { search = target.value.trim().toLowerCase(); find(); } });
 
 watch("value", () => {
   const place = at("[data-place]")?.dataset.place, replaces = restoring;
   restoring = false;
-  if (at(".sx-search") && search) { at(".sx-search").value = search; find(); }
+  if (at(".sx-search") && search) at(".sx-search").value = search;
+  find();
+  for (const form of element.querySelectorAll("form[data-written]")) {
+    for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
+  }
+  const said = at(".sx-over-time > :is(.sx-kept, .sx-refusal):not(:empty)");
+  said?.scrollIntoView({ block: "nearest" });
+  said?.focus({ preventScroll: true });
   if (!place || place === location.hash || !location.hash.startsWith("#book")) return;
   history[replaces ? "replaceState" : "pushState"]({ ...history.state }, "", place);
 });

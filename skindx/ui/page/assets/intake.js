@@ -28,18 +28,18 @@ function step(event) {
 }
 
 const refuse = (message) => { at(".sx-refusal-form").textContent = message; };
-const size = (bytes) => bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+const size = (bytes) => bytes < 1e6 ? say("js_size_kb", { size: Math.round(bytes / 1e3) }) : say("js_size_mb", { size: decimal(bytes / 1e6, { minimumFractionDigits: 1, maximumFractionDigits: 1 }) });
 
 // Gradio rejects an upload with "HTTP 429: " and the answer's body, which holds our sentence.
 function unsent(error) {
   const [, status, body] = /^HTTP (\d{3}): ([^]*)$/.exec(error?.message ?? "") ?? [];
-  if (!status) return "This photo could not be sent; check the connection and try again.";
+  if (!status) return say("js_photo_unsent");
   try {
     const sentence = JSON.parse(body).error;
     if (sentence && typeof sentence === "string") return sentence;
   } catch { /* the answer of something between this page and the server */ }
-  if (status === "404" || status === "405") return "This photo could not be sent: the server does not know the address under which this page is shown. Tell the operator of this page.";
-  return `This photo could not be sent: the server answered ${status}. Try again in a minute.`;
+  if (status === "404" || status === "405") return say("js_photo_unsent_address");
+  return say("js_photo_unsent_status", { status });
 }
 
 // No slower than the server allows: it ends such an upload itself, if it still can.
@@ -57,22 +57,24 @@ function make(tag, properties, ...children) {
   return made;
 }
 
+const cutOf = ({ cut, example }) => example ? "" : cut ?? "";
+
 function show() {
   at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
-    const preview = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
+    const preview = make("img", { src: photo.url, alt: say("js_photo_alt", { number: index + 1, name: photo.file.name }) });
     // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
-    preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot preview this photo; it can still be sent"));
+    preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, say("js_preview_none")));
     const frame = make("span", { className: "sx-preview" }, preview);
-    const again = make("button", { type: "button", className: "sx-button sx-retake", textContent: "Take again" });
-    again.setAttribute("aria-label", `Take photo ${index + 1} again`);
-    again.onclick = () => { retaken = photo; at(matchMedia("(pointer: coarse)").matches ? "#sx-camera" : "#sx-file").click(); };
+    const again = make("button", { type: "button", className: "sx-button sx-retake", textContent: say(photo.camera ? "js_photo_again" : "js_photo_another") });
+    again.setAttribute("aria-label", say(photo.camera ? "js_photo_again_which" : "js_photo_another_which", { number: index + 1 }));
+    again.onclick = () => { retaken = photo; at(photo.camera ? "#sx-camera" : "#sx-file").click(); };
     const seen = make("div", { className: "sx-seen-part" });
     preview.onload = () => { // the part that the networks will see
-      photo.cut ??= cutBy(preview, crop || 1);
-      const words = make("p", { className: photo.cut ? "sx-cut" : "sx-hint" }, make("b", {}, crop ? "The networks see this square. " : "The networks see the whole photo. "), photo.example ? "" : CUT[crop ? photo.cut : photo.cut && "edge"]);
-      if (photo.cut) words.setAttribute("role", "status");
+      photo.cut ??= cutBy(preview, crop || Infinity);
+      if (photo.refusal) return;
+      const cut = cutOf(photo), words = make("p", { className: cut ? "sx-cut" : "sx-hint" }, make("b", {}, say(crop ? "js_sees_square" : "js_sees_whole"), " "), photo.example ? "" : cutWords(cut));
+      if (cut) words.setAttribute("role", "status");
       seen.replaceChildren(...(crop ? [cropOf(preview, crop)] : []), words);
-      if (!photo.example) words.append(again);
       if (!crop) return;
       const { naturalWidth: width, naturalHeight: height } = preview;
       const rem = Math.min(7.5 / width, 5.6 / height) * crop * Math.min(width, height);
@@ -80,8 +82,8 @@ function show() {
       central.style.width = central.style.height = `${rem}rem`;
       frame.append(central);
     };
-    const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
-    remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
+    const remove = make("button", { type: "button", className: "sx-remove", textContent: say("js_photo_remove") });
+    remove.setAttribute("aria-label", say("js_photo_remove_which", { number: index + 1 }));
     remove.onclick = () => {
       URL.revokeObjectURL(photo.url);
       photos.splice(index, 1);
@@ -90,17 +92,19 @@ function show() {
       at("#sx-file").focus();
     };
     const about = make("div", { className: "sx-about" },
-      make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove,
+      make("b", {}, say("js_photo", { number: index + 1 })), make("span", { className: "sx-hint" }, size(photo.file.size)),
       make("span", { className: "sx-hint sx-file-name" }, photo.file.name));
     const item = make("li", { className: "sx-photo" }, frame, about, seen);
     if (photo.refusal) {
       item.classList.add("sx-refused");
-      item.append(make("p", { className: "sx-refusal", role: "alert" }, photo.refusal));
+      item.append(make("div", { className: "sx-refusal-of", role: "alert" }, make("p", {}, form.dataset.notAssessed), make("p", { className: "sx-refusal" }, photo.refusal), make("b", { className: "sx-unjudged" }, form.dataset.unjudged)));
     }
+    item.append(make("div", { className: "sx-acts" }, ...(photo.example ? [] : [again]), remove));
     return item;
   }));
-  at(".sx-unjudged").textContent = photos.some((photo) => photo.refusal) ? form.dataset.unjudged : "";
   form.classList.toggle("sx-has", photos.length > 0);
+  form.classList.toggle("sx-several", photos.length > 1);
+  form.classList.toggle("sx-own", photos.some(isOwn));
   form.classList.toggle("sx-full", photos.length >= most);
 }
 
@@ -109,7 +113,9 @@ function replace(photo, url) {
   photo.url = url;
 }
 
-function add(files) {
+const isOwn = (photo) => !photo.example;
+
+function add(files, camera = false) {
   refuse("");
   const place = photos.indexOf(retaken);
   retaken = null;
@@ -119,10 +125,10 @@ function add(files) {
   }
   drop(({ example }) => example); // an example is looked at alone
   for (const file of files) {
-    if (photos.length >= most) { refuse(`No more than ${most} photos of one place; remove one first.`); break; }
+    if (photos.length >= most) { refuse(say("js_photos_most", { most })); break; }
     const big = file.size > maxBytes;
-    const photo = { file, url: URL.createObjectURL(file), refusal: big
-      ? `This file has more than ${maxBytes >> 20} MB; save the photo smaller and choose it again.` : "" };
+    const photo = { file, camera, url: URL.createObjectURL(file), refusal: big
+      ? say("js_photo_large", { most: maxBytes >> 20 }) : "" };
     if (place >= 0 && file === files[0]) photos.splice(place, 0, photo); else photos.push(photo);
   }
   show();
@@ -138,14 +144,13 @@ function drop(which) {
 // An example goes the way of any photo: it is fetched, chosen and sent; no fact is of its person.
 async function example({ dataset }) {
   if (!NEXT[state].send) return;
-  if (photos.some((photo) => !photo.example)) { refuse("An example is looked at alone; remove your photos first."); return; }
   let file;
   try {
     const answer = await fetch(dataset.example);
     if (!answer.ok) throw new Error(answer.status);
     file = new File([await answer.blob()], dataset.file, { type: "image/jpeg" });
-  } catch { refuse("The example could not be loaded; check the connection and try again."); return; }
-  if (!NEXT[state].send || photos.some((photo) => !photo.example)) return; // chosen meanwhile
+  } catch { refuse(say("js_example_unloaded")); return; }
+  if (!NEXT[state].send || photos.some(isOwn)) return; // chosen meanwhile
   add([file]);
   photos[0].example = true;
   ask();
@@ -155,17 +160,28 @@ function work(on) {
   const ask = at(".sx-ask");
   ask.setAttribute("aria-disabled", on);
   ask.classList.toggle("sx-busy", on);
-  ask.firstElementChild.textContent = on ? "Looking at the photos …" : "Look at the photos";
-  at(".sx-live").textContent = on ? "Looking at the photos." : "";
+  ask.firstElementChild.textContent = on ? `${say("js_looking")} …` : say("js_look");
+  at(".sx-live").textContent = on ? say("js_looking") : "";
 }
 
-function summary() {
-  const facts = given().filter(({ value }) => value).map((field) => {
-    if (field.type === "number") return `${field.value} ${field.placeholder}`;
-    return field.type === "radio" ? `skin ${field.dataset.name}` : field.selectedOptions[0].textContent.toLowerCase();
+function facts() {
+  return given().filter(({ value, dataset }) => value && !("question" in dataset)).map((field) => {
+    if (field.type === "number") return `${field.value}\u00a0${field.placeholder}`;
+    return field.type === "radio" ? say("js_skin", { name: field.dataset.name }) : field.selectedOptions[0].textContent.toLowerCase();
   });
-  return [`${photos.length} photo${photos.length > 1 ? "s" : ""}`, ...facts].join(" · ");
 }
+
+const noFacts = at(".sx-given").textContent;
+function describeFacts() { at(".sx-given").textContent = facts().join(" · ") || noFacts; }
+
+// How many questions are answered, in words; "" for none.
+function answers() {
+  const n = given().filter(({ dataset }) => "question" in dataset).length;
+  return n ? say("js_answers", { n }) : "";
+}
+
+const noAnswers = at(".sx-asks-given").textContent;
+function countAnswers() { at(".sx-asks-given").textContent = answers() || noAnswers; }
 
 // The field of each fact about the person, of several radio buttons the chosen one.
 function given() {
@@ -197,7 +213,7 @@ window.addEventListener("popstate", ({ state }) => fold(answered && state?.skind
 // To reload or to leave loses photos and answer: the browser asks first.
 let leaving = false; // the person logs out
 document.addEventListener("skindx-leaving", () => { leaving = true; });
-window.addEventListener("beforeunload", (event) => { if (leaving) return; if (photos.some((photo) => !photo.example) || (answered && !asked.photos[0]?.example)) event.preventDefault(); });
+window.addEventListener("beforeunload", (event) => { if (leaving) return; if (photos.some(isOwn) || (answered && !asked.photos[0]?.example)) event.preventDefault(); });
 
 // Marks the numbers that cannot be, and returns the first.
 function wrongNumber() {
@@ -214,13 +230,13 @@ async function ask() {
   refuse("");
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
-  if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
+  if (!photos.length) { refuse(say("js_photo_none")); at("#sx-file").focus(); return; }
   const tried = photos.every((photo) => photo.example), wrong = !tried && wrongNumber();
-  if (wrong) { wrong.focus(); return; }
+  if (wrong) { wrong.closest("details").open = true; wrong.focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   step("send");
   // What the form says now is asked, whatever it says once the photos are sent.
-  const mine = ++question, chosen = [...photos], words = tried ? "An example" : summary();
+  const mine = ++question, chosen = [...photos], words = tried ? say("js_example") : [say("js_photos", { n: photos.length }), ...facts(), answers()].filter(Boolean).join(" · ");
   const patient = tried ? {} : Object.fromEntries(given().map(({ name, value }) => [name, value]));
   const taken = await Promise.allSettled(chosen.map((photo) => sent(photo.file)));
   if (mine !== question) return; // cleared meanwhile
@@ -232,12 +248,14 @@ async function ask() {
   asked = { words, photos: chosen };
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, answered, patient, taken: tried ? "" : at("[name=taken]").value });
+  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value });
 }
 
 function clear() {
   if (!step("clear")) return;
   question += 1;
+  at(".sx-later").textContent = "";
+  document.dispatchEvent(new Event("skindx-cleared"));
   trigger("again", { question });
 }
 
@@ -247,9 +265,10 @@ watch("value", () => {
     if (!step("cleared")) return;
     for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
     form.reset();
-    at(".sx-skin-given").textContent = "not given";
+    describeFacts();
+    countAnswers();
     for (const note of form.querySelectorAll(".sx-private")) note.textContent = "";
-    at(".sx-skin").open = answered = false;
+    at(".sx-facts").open = at(".sx-asks").open = answered = false;
     asked = { words: "", photos: [] };
     wrongNumber();
     refuse("");
@@ -280,20 +299,35 @@ watch("value", () => {
 
 form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 form.addEventListener("change", (event) => {
-  if (event.target.type === "file") { add(event.target.files); event.target.value = ""; }
+  if (event.target.type === "file") { add(event.target.files, event.target.id === "sx-camera"); event.target.value = ""; }
   const note = at(`.sx-private[data-of="${event.target.name}"]`);
   if (note) note.textContent = event.target.selectedOptions[0].dataset.note ?? "";
-  if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
+  describeFacts();
+  countAnswers();
 });
 for (const input of form.querySelectorAll("input[type=file]")) input.addEventListener("cancel", () => { retaken = null; });
 at("[name=taken]").max = new Date().toLocaleDateString("sv"); // ISO 8601
-for (const button of form.querySelectorAll("[data-example]")) button.onclick = () => example(button);
+// The examples are one stop of the Tab key; the arrow keys lead from one to the next.
+const examples = [...form.querySelectorAll("[data-example]")];
+for (const button of examples) button.onclick = () => example(button);
+at(".sx-examples")?.addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const next = examples.at((examples.indexOf(event.target) + step) % examples.length);
+  for (const button of examples) button.tabIndex = button === next ? 0 : -1;
+  next.focus();
+});
 form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") wrongNumber(); });
 at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
 at(".sx-back").onclick = () => { go("answer"); document.querySelector(".sx-result")?.focus(); };
 // A new case clears this one, which is asked first; the focus is on what changes nothing.
 const sure = at(".sx-sure");
-at(".sx-again").onclick = () => { sure.showModal(); sure.querySelector("[data-keep]").focus(); };
+at(".sx-again").onclick = () => {
+  if (document.querySelector("#sx-follow [data-kept]")) { clear(); return; } // the case stays in the case book
+  sure.showModal();
+  sure.querySelector("[data-keep]").focus();
+};
 sure.addEventListener("click", ({ target }) => {
   if (!target.closest("button")) return;
   sure.close();
@@ -303,16 +337,19 @@ document.addEventListener("skindx-lost", ({ detail }) => {
   const clearing = state === "clearing";
   if (!step("lost")) return;
   unfinished.length = 0;
-  refuse(detail || `The answer ${clearing ? "could not be cleared" : "was lost on its way"}; check the connection and try again. If that does not help, reload the page, or tell the operator of this page.`);
+  refuse(detail || sayAll(clearing ? "js_lost_clearing" : "js_lost_answer", "js_lost_do"));
   if (clearing) fold(false);
 });
 document.addEventListener("skindx-done", () => {
   const of = unfinished.shift();
-  if (of === question && step("done")) refuse("The server gave no answer; try again in a moment.");
+  if (of === question && step("done")) refuse(say("js_no_answer"));
 });
 // By their place in the case; a photo that was removed since is gone.
 document.addEventListener("skindx-photos", (event) => event.detail.files.push(...asked.photos.map((photo) => photos.includes(photo) && photo.file)));
-document.addEventListener("skindx-again", clear);
+document.addEventListener("skindx-again", ({ detail }) => {
+  clear();
+  if (detail) at(".sx-later").textContent = say("js_later", detail);
+});
 document.addEventListener("paste", (event) => {
   const pasted = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith("image/"));
   if (pasted.length && !at(".sx-form").hidden && form.offsetParent) add(pasted);

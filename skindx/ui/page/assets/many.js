@@ -3,8 +3,8 @@
 const card = element.querySelector(".sx-many");
 const at = (selector) => card.querySelector(selector);
 const most = Number(card.dataset.most), maxBytes = Number(card.dataset.maxBytes);
-const KINDS = { urgent: "urgent", soon: "soon", unknown: "urgency unknown", routine: "routine", refused: "refused" };
-const order = Object.keys(KINDS);
+const order = ["urgent", "soon", "unknown", "routine", "refused"];
+const kindName = (kind) => say(`js_many_${kind}`);
 const TRIES = 4, THUMBNAIL = 112;
 const photo = /\.(jpe?g|jpe|jfif|png|webp|hei[cf]|avif|tiff?|bmp|gif|dcm|dicom)$/i;
 let queue = [], next = 0, done = 0, running = 0, stopped = true, began = 0, before = 0, lines = [], counts = {}, saved = true;
@@ -14,7 +14,6 @@ const problem = (sentence) => { at(".sx-many-problem").textContent = sentence; }
 const wait = (seconds) => new Promise((after) => setTimeout(after, 1000 * seconds));
 const nameOf = (file) => (file.webkitRelativePath || file.name).split("/").slice(file.webkitRelativePath ? 1 : 0).join("/");
 const byName = (a, b) => (nameOf(a) < nameOf(b) ? -1 : 1);
-const number = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 
 function choose(files) {
   if (running) return;
@@ -24,10 +23,10 @@ function choose(files) {
   const left = files.length - photos.length;
   problem("");
   if (!photos.length || photos.length > most) {
-    problem(photos.length ? `${number(photos.length, "photo")} are more than ${most.toLocaleString("en")}; choose fewer, or use the command line for all of them.` : "There is no photo among these files; choose others.");
+    problem(photos.length ? say("js_many_most", { count: photos.length, most }) : say("js_many_none"));
     return;
   }
-  if (!saved && !confirm("The answers so far are not saved as CSV. Clear them?")) return;
+  if (!saved && !confirm(sayAll("js_many_clear", "js_many_clear_ask"))) return;
   queue = photos;
   saved = true;
   next = done = before = 0;
@@ -35,14 +34,14 @@ function choose(files) {
   counts = {};
   at(".sx-many-rows").replaceChildren();
   at(".sx-many-work").hidden = at(".sx-many-after").hidden = at(".sx-many-notice").hidden = true;
-  at(".sx-many-chosen").textContent = `${number(photos.length, "photo")} chosen${left ? `; ${number(left, "other file")} left out` : ""}. They leave this device one after the other when you start, and the server keeps none of them.`;
+  at(".sx-many-chosen").textContent = [say("js_many_chosen", { n: photos.length }), ...(left ? [say("js_many_left", { n: left })] : []), say("js_many_privacy")].join(" ");
   buttons();
 }
 
 function buttons() {
   const busy = running > 0 && !stopped;
   at(".sx-many-go").hidden = busy || next >= queue.length;
-  at(".sx-many-go").textContent = next ? "Go on" : "Answer them";
+  at(".sx-many-go").textContent = say(next ? "js_many_on" : "js_many_go");
   at(".sx-many-stop").hidden = !busy;
   for (const input of card.querySelectorAll("input[type=file]")) input.disabled = running > 0;
 }
@@ -51,9 +50,9 @@ function step() {
   at("progress").max = queue.length;
   at("progress").value = done;
   const seconds = (performance.now() - began) / 1000 / (done - before) * (queue.length - done);
-  const shown = seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
-  const rest = done === queue.length ? "" : stopped ? "; stopped" : done > before ? `; about ${shown} left` : "";
-  at(".sx-many-step").textContent = `${done.toLocaleString("en")} of ${number(queue.length, "photo")} answered${rest}.`;
+  const left = () => seconds < 90 ? say("js_many_seconds", { count: Math.max(1, Math.round(seconds)) }) : say("js_many_minutes", { count: Math.round(seconds / 60) });
+  const rest = done === queue.length ? [] : stopped ? [say("js_many_stopped")] : done > before ? [left()] : [];
+  at(".sx-many-step").textContent = [say("js_many_done", { done, n: queue.length }), ...rest].join(" ");
 }
 
 // One answer, as {shown, csv}. Where the server is busy, or lost for a moment, it is asked again.
@@ -66,13 +65,13 @@ async function row(file) {
     let answer;
     try { answer = await fetch("answer-row", { method: "POST", body: form }); } catch { /* no connection */ }
     if (answer?.ok) {
-      try { return await answer.json(); } catch { throw new Error("The server did not answer as expected; go on in a minute."); }
+      try { return await answer.json(); } catch { throw new Error(say("js_many_unexpected")); }
     }
     const busy = answer?.status === 429 || answer?.status === 503;
     if (stopped || answer?.status === 401 || (!busy && tried >= TRIES)) {
-      let sentence = answer ? `The server answered ${answer.status}.` : "The server cannot be reached; check the connection.";
+      let sentence = answer ? say("js_many_answered", { status: String(answer.status) }) : say("js_many_lost");
       try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
-      throw new Error(`${sentence} Go on when it is mended: what is answered stays.`);
+      throw new Error(`${sentence} ${say("js_many_stays")}`);
     }
     await wait(Math.min(Number(answer?.headers.get("retry-after")) || 2 ** tried, 60));
   }
@@ -86,7 +85,7 @@ async function thumbnail(file) {
     small.getContext("2d").drawImage(image, (THUMBNAIL - scale * image.width) / 2, (THUMBNAIL - scale * image.height) / 2, scale * image.width, scale * image.height);
     image.close();
     return small;
-  } catch { return make("span", "sx-many-blank", "no preview"); }
+  } catch { return make("span", "sx-many-blank", say("js_many_no_preview")); }
 }
 
 async function show(file, { shown, csv }) {
@@ -95,7 +94,7 @@ async function show(file, { shown, csv }) {
   const item = make("li", "sx-many-row");
   const text = make("div", "");
   const head = make("p", "");
-  head.append(make("span", `sx-chip sx-${shown.kind === "refused" ? "unknown" : shown.kind}`, `${shown.kind === "urgent" ? "▲ " : ""}${KINDS[shown.kind]}`), make("b", "", shown.first));
+  head.append(make("span", `sx-chip sx-${shown.kind === "refused" ? "unknown" : shown.kind}`, `${shown.kind === "urgent" ? "▲ " : ""}${kindName(shown.kind)}`), make("b", "", shown.first));
   text.append(head);
   const risks = shown.risks.map(([risk, name]) => ["sx-hint", `${risk} ${name}`]);
   for (const [className, words] of [["", shown.text], ...risks, ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
@@ -111,7 +110,7 @@ async function show(file, { shown, csv }) {
 
 function kinds() {
   const which = at(".sx-many-which"), chosen = which.value;
-  which.replaceChildren(new Option(`All ${number(lines.length, "answer")}`, ""), ...order.filter((kind) => counts[kind]).map((kind) => new Option(`${counts[kind].toLocaleString("en")} ${KINDS[kind]}`, kind)));
+  which.replaceChildren(new Option(say("js_many_all", { n: lines.length }), ""), ...order.filter((kind) => counts[kind]).map((kind) => new Option(say("js_many_kind", { n: counts[kind], name: kindName(kind) }), kind)));
   which.value = chosen;
   for (const item of at(".sx-many-rows").children) item.hidden = Boolean(chosen) && item.dataset.kind !== chosen;
 }

@@ -3,16 +3,42 @@
 const plainName = (name) => name.normalize("NFKC").trim().replace(/\s+/g, " ").replace(/\s*[-\u2010-\u2015\u2212\u2043\ufe58\ufe63\uff0d]+\s*/g, "-").toLowerCase();
 const alike = (names, name) => names.find((one) => plainName(one) === plainName(name));
 
+// A known name that differs in signs between letters, or in one character.
+const lettersOf = (name) => plainName(name).replace(/[^\p{L}\p{N}]/gu, "");
+function isNear(one, other) {
+  const [short, long] = [lettersOf(one), lettersOf(other)].sort((a, b) => a.length - b.length);
+  if (short === long) return true;
+  let from = 0, to = 0;
+  while (from < short.length && short[from] === long[from]) from += 1;
+  while (to < short.length - from && short.at(-1 - to) === long.at(-1 - to)) to += 1;
+  return long.length > 2 && long.length - from - to <= 1;
+}
+
 function offerPlaces(form) {
   const names = JSON.parse(form.dataset.names), patient = alike(Object.keys(names), form.elements.patient.value);
   const places = names[patient] ?? [], typed = form.elements.patient.value.trim();
   form.querySelector("#sx-places")?.replaceChildren(...places.map((place) => new Option("", place)));
-  const there = places.length ? ` with ${places.join("; ")}` : "";
-  form.querySelector(".sx-known-names").textContent = !typed ? "" : patient ? `${patient} is in the case book${there}.` : `${typed} is new in this case book.`;
+  const doubtful = !patient && (/^\P{N}*\p{L}{2}\P{N}*$/u.test(typed) || /@|\d{7}|\d[./-]\d+[./-]\d/.test(typed));
+  const key = doubtful ? "js_name_person" : !patient ? "js_name_new" : places.length ? "js_name_known_with" : "js_name_known";
+  const values = !patient ? { name: typed } : places.length ? { name: patient, lesions: places } : { name: patient };
+  const near = !patient && typed && Object.keys(names).find((one) => isNear(one, typed));
+  const asked = near ? `${say("js_name_near", { name: near })} ` : "";
+  form.querySelector(".sx-known-names").textContent = typed ? asked + say(key, values) : "";
 }
 
 document.addEventListener("change", ({ target }) => { if (target.form?.dataset.names && target.name === "patient") offerPlaces(target.form); });
 document.addEventListener("input", ({ target }) => {
   if (!target.form?.dataset.names || target.name !== "patient") return;
   if (alike(Object.keys(JSON.parse(target.form.dataset.names)), target.value)) offerPlaces(target.form);
+});
+// Other names need another look, and the pseudonym of the PDF is offered for keeping.
+let carried = "";
+document.addEventListener("input", ({ target }) => {
+  if (["patient", "lesion", "view"].includes(target.name) && target.form?.dataset.names) {
+    for (const tick of target.form.querySelectorAll("[name=no_person], [name=same_lesion]")) tick.checked = false;
+  }
+  const patient = target.matches("[data-pseudonym]") && target.closest("section").querySelector(".sx-keep-form [name=patient]");
+  if (!patient || (patient.value && patient.value !== carried)) return;
+  patient.value = carried = target.value;
+  offerPlaces(patient.form);
 });

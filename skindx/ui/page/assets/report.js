@@ -3,26 +3,39 @@
 element.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-report]");
   if (!button || button.getAttribute("aria-disabled") === "true") return;
-  const say = (sentence) => { button.closest("section").querySelector(".sx-report-problem").textContent = sentence; };
+  const tell = (sentence) => { button.closest("section").querySelector(".sx-report-problem").textContent = sentence; };
   const words = button.textContent;
-  const patient = button.closest("section").querySelector("[data-pseudonym]").value;
-  say("");
+  const field = (name) => button.closest("section").querySelector(`[data-${name}]`);
+  const noPerson = field("no-person"), doubted = noPerson.closest("label");
+  const sent = [button.dataset.report, field("pseudonym").value, field("clinician").value, noPerson.checked ? "yes" : ""];
+  tell("");
   button.setAttribute("aria-disabled", "true");
-  button.textContent = "Making the report …";
+  button.textContent = `${say("js_report_making")} …`;
   try {
-    const answer = await fetch("report", { method: "POST", body: `${button.dataset.report}\n${patient}` });
+    const answer = await fetch("report", { method: "POST", body: sent.join("\n") });
     if (answer.ok) {
+      const [, name] = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition")) || [];
       const url = URL.createObjectURL(await answer.blob());
-      Object.assign(document.createElement("a"), { href: url, download: button.dataset.name }).click();
+      Object.assign(document.createElement("a"), { href: url, download: name || "skindx.pdf" }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     } else {
-      let sentence = `The server answered ${answer.status}; try again in a minute.`;
-      try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
-      say(sentence);
+      let sentence = say("js_status", { status: String(answer.status) });
+      try {
+        const { error, doubt } = await answer.json();
+        sentence = error || sentence;
+        if (doubt) doubted.hidden = false;
+      } catch { /* of something in between */ }
+      tell(sentence);
     }
   } catch {
-    say("The server cannot be reached; check the connection and try again.");
+    tell(say("js_unreached"));
   }
   button.textContent = words;
   button.removeAttribute("aria-disabled");
+});
+element.addEventListener("input", (event) => { // another name needs another look
+  if (!event.target.closest("[data-pseudonym]")) return;
+  const noPerson = event.target.closest("section").querySelector("[data-no-person]");
+  noPerson.checked = false;
+  noPerson.closest("label").hidden = true;
 });

@@ -3,13 +3,12 @@ const route = "v1/scan", headers = { "x-skindx-page": "1" };
 let job = null; // {url, id, asking}
 const at = (selector) => element.querySelector(selector);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-const unreached = "The server cannot be reached; check the connection and try again.";
 
 async function asked(url, options = {}) {
   let answer;
-  try { answer = await fetch(url, { headers, ...options }); } catch { throw new Error(unreached); }
+  try { answer = await fetch(url, { headers, ...options }); } catch { throw new Error(say("js_unreached")); }
   if (answer.ok) return answer;
-  let sentence = `The server answered ${answer.status}; try again in a minute.`;
+  let sentence = say("js_status", { status: String(answer.status) });
   try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
   throw new Error(sentence);
 }
@@ -17,11 +16,11 @@ async function asked(url, options = {}) {
 function step({ status, stage, scans_before, tiles_done, tiles_known }) {
   const bar = at("progress");
   if (stage === "searching" && tiles_known) { bar.max = tiles_known; bar.value = tiles_done; } else bar.removeAttribute("value");
-  const count = `${scans_before} scan${scans_before === 1 ? " is" : "s are"} before this one`;
-  const said = status === "queued" ? `Waiting${scans_before ? `: ${count}` : ""} …` : {
-    opening: "Opening the photo …", searching: "Searching for lesions …",
-    diagnosing: "Judging each lesion …", writing: "Putting the result together …" }[stage] ?? "Beginning …";
-  at(".sx-scan-step").textContent = stage === "searching" && tiles_known ? `${said} ${tiles_done} of ${tiles_known} tiles` : said;
+  const waiting = scans_before ? say("js_scan_before", { n: scans_before }) : say("js_scan_waiting");
+  const stages = { opening: "js_scan_opening", searching: "js_scan_searching", diagnosing: "js_scan_diagnosing", writing: "js_scan_writing" };
+  const said = status === "queued" ? waiting : say(stages[stage] ?? "js_scan_begins");
+  const tiles = stage === "searching" && tiles_known ? ` ${say("js_scan_tiles", { done: tiles_done, tiles: tiles_known })}` : "";
+  at(".sx-scan-step").textContent = `${said}${tiles}`;
   if (at(".sx-live").textContent !== said) at(".sx-live").textContent = said;
 }
 
@@ -46,7 +45,6 @@ function photos() {
   return at(".sx-scan").dataset.photos.split(",").map((index) => [Number(index), wanted.files[index]]).filter(([, file]) => file);
 }
 
-const gone = "The photos are no longer on this page; choose them again.";
 let scales = {}; // index -> what a person confirmed on that photo
 let search = null; // of rulers: the one at work
 
@@ -54,10 +52,10 @@ let search = null; // of rulers: the one at work
 async function rulers() {
   const mine = search = {}, all = photos(), said = [];
   scales = {};
-  at(".sx-refusal").textContent = all.length ? "" : gone;
+  at(".sx-refusal").textContent = all.length ? "" : say("js_photos_gone");
   for (const [index, file] of all) {
-    const which = all.length > 1 ? `Photo ${index + 1}: ` : "";
-    at(".sx-live").textContent = `${which}Searching for a ruler …`;
+    const which = all.length > 1 ? `${say("js_photo", { number: index + 1 })}: ` : "";
+    at(".sx-live").textContent = which ? say("js_ruler_search_photo", { number: index + 1 }) : say("js_ruler_search");
     const body = new FormData();
     body.append("photo", file, "photo");
     try {
@@ -66,7 +64,7 @@ async function rulers() {
       const fits = await confirmed(which, found);
       if (search !== mine || job) return;
       if (fits) scales[index] = found.mm_per_pixel;
-      said.push(`${which}${fits ? `${found.mm_per_pixel.toPrecision(4)} mm in a pixel, by the ruler.` : "The ruler is not used; give the millimetres if you measured them."}`);
+      said.push(`${which}${fits ? say("js_ruler_scale", { size: decimal(found.mm_per_pixel, { maximumSignificantDigits: 4 }) }) : say("js_ruler_unused")}`);
     } catch (error) {
       if (search !== mine || job) return;
       said.push(error.message);
@@ -102,8 +100,8 @@ async function scan(form) {
   if (scale) body.append("scale_mm_per_pixel", scale);
   else if (all.length > 1 && all.some(([index]) => index in scales)) for (const [index] of all) body.append("scale_mm_per_pixel", scales[index] ?? "none");
   at(".sx-refusal").textContent = "";
-  if (scale && !(Number(scale) > 0)) { failed("The millimetres in a pixel are no number above 0; correct them or leave them empty."); return; }
-  if (!body.has("photo")) { failed(gone); return; }
+  if (scale && !(Number(scale) > 0)) { failed(say("js_scan_scale")); return; }
+  if (!body.has("photo")) { failed(say("js_photos_gone")); return; }
   job = mine;
   step({ status: "queued", scans_before: 0 });
   work(true);
@@ -132,7 +130,7 @@ async function done(mine, { expires_at }) {
   at("[data-scan-page]").href = `${mine.url}/page`;
   at("[data-scan-download]").href = `${mine.url}/page?download`;
   const until = new Date(expires_at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  at(".sx-scan-until").textContent = `The photo is deleted from the server. This result is deleted there at ${until}; download it to keep it.`;
+  at(".sx-scan-until").textContent = say("js_scan_until", { time: until });
   at(".sx-scan-after").hidden = false;
   if (at(".sx-scan-keep")) at(".sx-scan-keep").hidden = false;
   at(".sx-scanned").focus();
@@ -149,7 +147,7 @@ function remove() {
   at(".sx-scan-after").hidden = true;
   if (at(".sx-scan-keep")) at(".sx-scan-keep").hidden = true;
   work(false);
-  at(".sx-live").textContent = "The scan is deleted.";
+  at(".sx-live").textContent = say("js_scan_deleted");
   at(".sx-scan-form button").focus();
 }
 
@@ -164,4 +162,10 @@ element.addEventListener("click", (event) => {
   else if (event.target.closest("[data-ruler-find]") && !search) rulers();
 });
 // Another case, or none: what the scan before it found is deleted.
-watch("value", () => { scales = {}; search = null; if (job) { forget(job); job = null; } });
+// Its forms are patched in place, so their fields are emptied.
+watch("value", () => {
+  scales = {};
+  search = null;
+  if (job) { forget(job); job = null; }
+  for (const form of element.querySelectorAll("form")) form.reset();
+});

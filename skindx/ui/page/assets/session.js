@@ -1,6 +1,7 @@
 // Every request of the page passes here: a session that has ended, or an answer that was lost on its
 // way, is reported once, to all parts of the page, by the event skindx-lost; its detail is a sentence.
-const OUT = "You are no longer logged in, so nothing was sent or saved. Log in again in the new tab, then come back and try again: what you typed stays here.";
+document.documentElement.lang = catalogue().language;
+const outWords = () => sayAll("js_out", "js_out_do");
 const banner = document.createElement("div");
 banner.className = "sx-out";
 banner.setAttribute("role", "alert");
@@ -8,8 +9,8 @@ element.append(banner);
 
 function ended() {
   if (banner.firstChild) return;
-  const again = Object.assign(document.createElement("a"), { href: "login", target: "_blank", rel: "noopener", className: "sx-button sx-primary", textContent: "Log in again" });
-  banner.append(Object.assign(document.createElement("p"), { textContent: OUT }), again);
+  const again = Object.assign(document.createElement("a"), { href: "login", target: "_blank", rel: "noopener", className: "sx-button sx-primary", textContent: say("js_log_in") });
+  banner.append(Object.assign(document.createElement("p"), { textContent: outWords() }), again);
 }
 
 // Gradio does not tell the page when its question, or the stream of answers, fails on the way.
@@ -38,7 +39,7 @@ window.fetch = async (...sent) => {
   }
   if (answer.status === 401) ended(); else if (answer.ok) banner.replaceChildren();
   if (place < 0) return answer;
-  if (!answer.ok || !answer.headers.get("content-type")?.startsWith(asks[place][1])) lost(answer.status === 401 ? OUT : "");
+  if (!answer.ok || !answer.headers.get("content-type")?.startsWith(asks[place][1])) lost(answer.status === 401 ? outWords() : "");
   else if (place) watched(answer.clone().body);
   return answer;
 };
@@ -46,19 +47,22 @@ window.fetch = async (...sent) => {
 // Logging out needs one click: the browser does not ask about the photos and the answer. Other tabs
 // of this browser leave too, and a page that Back would show from memory is asked for again.
 const tabs = new BroadcastChannel("skindx"), out = element.querySelector(".sx-login");
-function leave() {
-  document.dispatchEvent(new Event("skindx-leaving"));
+function leave(elsewhere = false) {
+  const left = { unsaved: false };
+  document.dispatchEvent(new CustomEvent("skindx-leaving", { detail: left }));
   document.body.replaceChildren();
-  location.replace("login");
+  location.replace(!elsewhere ? "login" : left.unsaved ? "login?out=unsaved" : "login?out=tab");
 }
-tabs.onmessage = () => { if (out) leave(); };
+tabs.onmessage = () => { if (out) leave(true); };
 out?.addEventListener("submit", async (event) => {
   event.preventDefault();
+  // A note that is not saved is asked about first.
+  if (!document.dispatchEvent(new CustomEvent("skindx-logging-out", { cancelable: true, detail: () => out.requestSubmit() }))) return;
   try {
     const answer = await plain(out.action, { method: "POST", redirect: "manual" });
     if (answer.type !== "opaqueredirect" && answer.status !== 401) throw new Error(answer.status);
   } catch {
-    banner.replaceChildren(Object.assign(document.createElement("p"), { textContent: "You are still logged in: the server did not answer. Check the connection and log out again, or close this browser." }));
+    banner.replaceChildren(Object.assign(document.createElement("p"), { textContent: sayAll("js_still_in", "js_still_in_do") }));
     return;
   }
   tabs.postMessage("out");

@@ -1,0 +1,133 @@
+"""What answers to questions do to an advice: they may shorten its time, and never lengthen it.
+
+The weighted 7-point checklist may raise its urgency too.
+
+What a person answered counts beside the model, whatever the model says, also where it abstains or
+refuses the photo. The errors of the advice were measured without these answers.
+"""
+
+from typing import Any
+
+from skindx.core.seven_points import NO_SKIN, REFER_FROM, Question, answered
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.record import Diagnosis, NextStep
+from skindx.taxonomy import Urgency, advice_for
+from skindx.texts.catalogue import joined, speaking, text
+
+_ALONE: dict[Urgency, str] = {
+    "soon": "model_alone_soon",
+    "routine": "model_alone_routine",
+    "unknown": "model_alone_unknown",
+}
+
+
+_CONDITIONS: dict[Question, str] = {
+    "new": "is new",
+    "grew": "grows",
+    "changed": "changes",
+    "bleeds": "bleeds",
+    "hurts": "hurts",
+}
+"""Question -> the condition of an advice that a yes meets, as `words.yaml` translates it."""
+_ASKED: dict[str, tuple[Question, ...]] = {
+    "advice_soon_without_time": (*_CONDITIONS,),
+    "advice_without_time": (*_CONDITIONS,),
+    "advice_unknown": (*_CONDITIONS,),
+    "advice_soon": ("grew", "changed"),
+    "advice_routine": ("grew", "changed", "bleeds", "hurts"),
+}
+"""Key of an advice -> the questions whose yes leaves no longer time than days."""
+
+
+def with_checklist(step: NextStep, patient: Patient, risk: str = "") -> NextStep:
+    """Return a next step that is urgent where the checklist asks for referral, its reason first.
+
+    Where it does not, an answer shortens the time of an advice that has it as a condition. `risk`
+    is that of the model alone, in a sentence, which stands in the place of no urgency.
+    """
+    if step.urgency == "urgent" or not answered(patient):
+        return step
+    if not patient.seven_points.refers:
+        return _sooner(step, patient)
+    update = {
+        "urgency": "urgent",
+        "advice": advice_for("urgent"),
+        "because": joined(_score(patient), *_alone(step.urgency, risk)),
+        "more": (step.because, *step.more),
+        "raised_from": step.urgency,
+    }
+    return step.model_copy(update=update)
+
+
+def _alone(urgency: Urgency, risk: str) -> tuple[str, ...]:
+    return (risk,) if risk and urgency == "unknown" else (text(_ALONE[urgency]), risk)
+
+
+def advice_met(patient: Patient) -> str:
+    """Return the advice that names what was answered with yes; "" for none of its conditions."""
+    said = met_by(patient)
+    return text("advice_met", conditions=said) if said else ""
+
+
+def met_by(patient: Patient) -> list[str]:
+    """Return the conditions of an advice that were answered with yes, as verbs of a sentence."""
+    return [said for question, said in _CONDITIONS.items() if _is_yes(patient, question)]
+
+
+def is_met(diagnosis: Diagnosis) -> bool:
+    """Tell whether an answer to a question shortened the time of the advice."""
+    with speaking(diagnosis.language):
+        return diagnosis.next_step.advice == advice_met(diagnosis.patient)
+
+
+def _is_yes(patient: Patient, question: Question) -> bool:
+    return bool(getattr(patient, question) == "yes")
+
+
+def _sooner(step: NextStep, patient: Patient) -> NextStep:
+    asked = next((asked for key, asked in _ASKED.items() if text(key) == step.advice), ())
+    if not any(_is_yes(patient, one) for one in asked):
+        return step
+    return step.model_copy(update={"advice": advice_met(patient)})
+
+
+def referred(patient: Patient) -> str:
+    """Return what the answers ask for without any model, in sentences; "": nothing."""
+    if not patient.seven_points.refers:
+        return advice_met(patient)
+    return joined(_score(patient), advice_for("urgent"))
+
+
+def checklist_columns(patient: Patient) -> dict[str, Any]:
+    """Return what a table says of the checklist alone, whether the photo has an answer or not."""
+    points = patient.seven_points
+    score = None if points.is_incomplete else points.score
+    columns = {"checklist_score": score, "checklist_items": points.known}
+    sooner = {"advice": said} if (said := advice_met(patient)) else {}
+    urgent = {"urgency": "urgent", "advice": advice_for("urgent")} if points.refers else sooner
+    return columns | urgent if patient.answers else {}
+
+
+def checklist_words(diagnosis: Diagnosis) -> list[str]:
+    """Return what the answers mean by the checklist, where no reason says it; [] without any.
+
+    A low score of a few answers would reassure, so that none is given.
+    """
+    patient = diagnosis.patient
+    if not patient.answers or diagnosis.next_step.raised_from:
+        return []
+    points = patient.seven_points
+    if patient.site == NO_SKIN:
+        return [text("checklist_nail")]
+    if not points.fits:
+        return [text("checklist_no_pigment")]
+    if points.is_incomplete:
+        return [text("checklist_unscored", n=points.known)]
+    low = () if points.refers else (text("checklist_low", least=REFER_FROM),)
+    return [_score(patient), *low]
+
+
+def _score(patient: Patient) -> str:
+    points = patient.seven_points
+    figures = {"score": points.score, "known": points.known, "least": REFER_FROM}
+    return text("checklist_score", **figures)

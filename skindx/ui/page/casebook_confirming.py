@@ -1,0 +1,160 @@
+"""What the forms of a kept case save: a diagnosis, a note, consents, after what must be asked."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from skindx.casebook.case_names import note_doubt
+from skindx.casebook.findings import OPINION, Outside, outside_of
+from skindx.casebook.kept_case import KeptCase, filing_of
+from skindx.core.errors import UserError
+from skindx.diagnosis.filing import RecordedDiagnosis
+from skindx.diagnosis.record_page import SHORT_NOTE
+from skindx.taxonomy import Taxonomy
+from skindx.texts.catalogue import joined, text
+from skindx.ui.page.casebook_words import consent_words
+
+if TYPE_CHECKING:
+    from skindx.casebook.casebook import Casebook
+
+CONFIRMS = ("confirm", "replace", "overwrite")
+"""The buttons that save a diagnosis: the last two are the answers to a question."""
+
+
+class ReplaceOrNot(UserError):  # noqa: N818
+    """A diagnosis was given beside another one that stands; `words` name the exchange."""
+
+    def __init__(self, name: str, before: str) -> None:
+        super().__init__(
+            joined(text("book_replace_ask", name=name, before=before), text("book_replace_do"))
+        )
+        self.words = text("book_replace", name=name, before=before)
+
+
+class NoteDoubt(UserError):  # noqa: N818
+    """A note that may say who the patient is; it is saved where a person says that it does not."""
+
+
+class Overwrites(UserError):  # noqa: N818
+    """A diagnosis would be replaced or taken back that something confirms, or that a note is on.
+
+    `keeps` and `does` are the two answers, `before` is the diagnosis that stands, and `note` is
+    the note on it, which may not fit any more; "": none, or it was changed too.
+    """
+
+    def __init__(self, before: RecordedDiagnosis, new: str, how: str, note: str) -> None:
+        asked, does = text("book_over_back", before=before.found), text("book_over_back_do")
+        if new:
+            basis = how or text("book_basis_none")
+            asked = text("book_over", before=before.found, name=new, how=basis)
+            does = text("book_replace", before=before.name, name=new)
+        super().__init__(joined(asked, text("book_over_stays")))
+        self.keeps, self.does = text("book_over_keep", name=before.name), does
+        self.note = note if len(note) <= SHORT_NOTE else f"{note[:SHORT_NOTE]} …"
+
+
+def confirmed(
+    casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str], version: int
+) -> str:
+    """Save a confirmed diagnosis and the note; return what to say. Raises UserError."""
+    before = casebook.case(owner, sent.get("case", ""))
+    key, outside = _chosen(before, taxonomy, sent)
+    how, note = sent.get("confirmed_by", ""), sent.get("note", "").strip()
+    name = outside.words if outside else taxonomy[key].name if key in taxonomy.keys else key
+    same = (before.confirmed, before.outside) == (key, outside)
+    unsaid = not same and before.confirmed_by == how and not sent.get("basis_again")
+    if how and name and before.finding.is_given and unsaid:
+        asked = text("book_basis_ask", name=name, how=how)
+        raise UserError(joined(asked, text("book_basis_ask_do")))
+    stays = same and how == before.confirmed_by
+    clinician = " ".join(sent.get("clinician", before.clinician if same else "").split())
+    signs = bool(name and how) and how != OPINION
+    if signs and not clinician and (not stays or before.clinician):
+        raise UserError(text("book_clinician_ask"))
+    doubt = note_doubt(note) if note != before.note else ""
+    if doubt and sent.get("no_person") != "yes":
+        raise NoteDoubt(joined(doubt, text("note_doubt_do")))
+    stands, asks = filing_of(before, taxonomy).recorded, before.version == version
+    old_note = note if stands and not same and note == before.note else ""
+    lost = stands and stands.confirmed_by and not stays and sent["action"] != "overwrite"
+    fits = sent.get("note_fits")
+    if stands and asks and (lost or (old_note and not fits)):
+        raise Overwrites(stands, name, how, old_note)
+    note = "" if old_note and fits == "remove" else note
+    stays = stays and clinician == (before.clinician if name else "")
+    if stays and note == before.note:
+        return text("book_nothing_saved")
+    casebook.confirm(
+        owner,
+        before.id,
+        key,
+        note,
+        taxonomy.keys,
+        version=version,
+        outside=outside,
+        confirmed_by=how,
+        clinician=clinician,
+    )
+    said = "" if stays else _diagnosis_saved(name, outside, how, stands)
+    if note != before.note:
+        said = joined(said, text("book_note_saved" if note else "book_note_removed"))
+    elif note:
+        said = joined(said, text("book_note_stays"))
+    if stays:
+        said = joined(
+            said, text("book_saved_stays", name=name) if name else text("book_saved_none")
+        )
+    return said
+
+
+def _chosen(
+    before: KeptCase, taxonomy: Taxonomy, sent: Mapping[str, str]
+) -> tuple[str, Outside | None]:
+    """Return the key of a form's class, or its other diagnosis. Raises ReplaceOrNot for both.
+
+    Once that is answered, the one that the case did not have takes the place of the other.
+    """
+    label = sent.get("label", "")
+    named, outside = outside_of(sent.get("other", ""), sent.get("icd10", ""), taxonomy)
+    if label not in taxonomy.keys or not (outside or (named and label != named)):
+        return label or named, outside
+    typed = outside.words if outside else taxonomy[named].name
+    is_class_new = label != before.confirmed
+    if sent["action"] == "confirm":
+        names = (taxonomy[label].name, typed) if is_class_new else (typed, taxonomy[label].name)
+        raise ReplaceOrNot(*names)
+    return (label, None) if is_class_new else (named, outside)
+
+
+def _diagnosis_saved(
+    name: str, outside: Outside | None, how: str, before: RecordedDiagnosis | None
+) -> str:
+    if not name:
+        return text("book_taken_back_saved", name=before.name) if before else ""
+    if how == OPINION:
+        kind = text("book_saved_opinion")
+    elif outside:
+        kind = text("book_saved_outside")
+    elif how:
+        kind = text("book_saved_confirmed", how=how)
+    else:
+        kind = text("book_saved_unstated")
+    return joined(text("book_saved", name=name), kind)
+
+
+def agreed(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
+    """Save what a patient agrees to now; return what changed. Raises UserError."""
+    before = casebook.case(owner, sent.get("case", ""))
+    compare, train = (sent.get(one) == "yes" for one in ("compare", "train"))
+    if (compare, train) == tuple(one in before.purposes for one in ("compare", "train")):
+        return text("book_nothing_saved")
+    casebook.agree(owner, before.id, compare=compare, train=train, version=version_of(sent))
+    new = consent_words(casebook.case(owner, before.id))[len(consent_words(before)) :]
+    is_untrained = "train" in before.purposes and not train
+    after = text("book_consent_after") if is_untrained else ""
+    return joined(text("book_agreed_saved"), *new, after)
+
+
+def version_of(sent: Mapping[str, str]) -> int:
+    """Return which version of a case a form was made from; a form without one is refused."""
+    text = sent.get("version", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

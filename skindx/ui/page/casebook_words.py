@@ -1,0 +1,216 @@
+"""What the case book says of kept cases: their names, dates, consents and earlier entries."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from skindx.casebook.kept_case import (
+    KeptCase,
+    KeptScan,
+    LesionHistory,
+    Purpose,
+    consent_changes,
+)
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import Filing, RecordedDiagnosis
+from skindx.diagnosis.intake import INTAKE
+from skindx.diagnosis.record import Photo
+from skindx.taxonomy import Taxonomy, Urgency
+from skindx.texts.catalogue import joined, text
+
+
+def finding_words(lesion: LesionHistory, taxonomy: Taxonomy) -> str:
+    """Return the recorded diagnoses of a lesion and what each rests on; "" where there is none."""
+    known = {skin_class.key: skin_class.name for skin_class in taxonomy.classes}
+    said = []
+    for one in lesion.findings:
+        name = one.outside.name if one.outside else known.get(one.confirmed, one.confirmed)
+        how = one.confirmed_by or text("book_basis_none")
+        said.append(text("book_finding", name=name, how=how))
+    return ", ".join(said)
+
+
+def is_advice_past(urgency: Urgency | None, *, given: bool, confirmed: bool) -> bool:
+    """Tell whether an answer's urgency is shown as past: of a case with a confirmed diagnosis.
+
+    Beside one that nothing confirmed an urgent advice stands, and no other one.
+    """
+    return confirmed or (given and urgency not in ("urgent", "soon"))
+
+
+def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]:
+    """Return the facts that two photos of one lesion cannot both have, with both values."""
+    pairs = [(name, getattr(first, name), getattr(last, name)) for name in _LASTING]
+    return [
+        (INTAKE[name].noun or name, str(one), str(other))
+        for name, one, other in pairs
+        if one is not None and other is not None and one != other
+    ]
+
+
+def same_photos(one: Sequence[Photo], other: Sequence[Photo]) -> bool:
+    """Tell whether two answers share a photo file."""
+    return not {photo.sha256 for photo in one}.isdisjoint(photo.sha256 for photo in other)
+
+
+def time_apart(before: KeptCase, after: KeptCase) -> str:
+    """Return how far apart two cases are, by the dates of their photos where both are known."""
+    if same_photos(before.diagnosis.photos, after.diagnosis.photos):
+        return text("book_same_photo")
+    first, last = before.photographed, after.photographed
+    if first and last:
+        days = abs((last - first).days)
+        return text("book_days_apart", n=days) if days else text("book_same_day")
+    days = abs((after.taken.date() - before.taken.date()).days)
+    kept = text("book_kept_apart", n=days) if days else text("book_kept_same_day")
+    if first or last:
+        return joined(text("book_later_unknown" if first else "book_earlier_unknown"), kept)
+    return joined(text("book_both_unknown"), kept)
+
+
+_PURPOSE_NAMES: dict[Purpose, str] = {
+    "keep": "book_purpose_keep",
+    "compare": "book_purpose_compare",
+    "train": "book_purpose_train",
+}
+
+
+def purpose_names(purposes: Collection[Purpose]) -> list[str]:
+    """Return what a consent is to, in the order of a form."""
+    return [text(key) for one, key in _PURPOSE_NAMES.items() if one in purposes]
+
+
+def consent_words(case: KeptCase) -> list[str]:
+    """Return in sentences what a patient agreed to and withdrew, oldest first."""
+    said = []
+    for number, one in enumerate(consent_changes(case.consents)):
+        values = {"purposes": purpose_names(one.purposes), "when": one.when.astimezone()}
+        if number == 0 and case.unrecorded:
+            said.append(text("book_held", **values))
+        elif one.withdrawn:
+            by_login = text("book_withdrew_by", **values, who=one.who) if one.who else ""
+            said.append(by_login or text("book_withdrew", **values))
+        else:
+            by_login = text("book_agreed_by", **values, who=one.who) if one.who else ""
+            said.append(by_login or text("book_agreed", **values))
+    return said
+
+
+def recorded_words(one: RecordedDiagnosis) -> str:
+    """Return a recorded diagnosis with its basis, its time and the login."""
+    basis = one.basis if one.confirmed_by or one.opinion else text("book_basis_none")
+    if one.when:
+        on = text("book_recorded_on", when=one.when)
+        written = text("book_recorded_on_by", when=one.when, who=one.by) if one.by else on
+    else:
+        written = text("book_recorded_by", who=one.by) if one.by else ""
+    return ", ".join(filter(None, (one.words, basis, written)))
+
+
+_NOTED = {
+    "written": ("book_note_written_then", "book_note_written_by"),
+    "changed": ("book_note_changed_then", "book_note_changed_by"),
+    "removed": ("book_note_removed_then", "book_note_removed_by"),
+}
+
+
+def note_words(filing: Filing) -> list[str]:
+    """Return in sentences when a note was written, changed and removed, and by whom."""
+    said = []
+    for (when, who), what in zip(filing.notes, filing.note_changes, strict=True):
+        then, by = _NOTED[what]
+        said.append(text(by, when=when, who=who) if who else text(then, when=when))
+    if filing.note and filing.is_note_older:
+        said.append(text("book_note_older"))
+    return said
+
+
+def earlier_words(filing: Filing) -> list[str]:
+    """Return the diagnoses that stood before, the latest first, and how each came to its end."""
+    said = []
+    for one, after in zip(filing.earlier, (*filing.earlier, filing.recorded)[1:], strict=True):
+        replaced = after is not None and after.when == one.replaced
+        if one.replaced_by:
+            key = "book_replaced_by" if replaced else "book_taken_back_by"
+            end = text(key, when=one.replaced, who=one.replaced_by)
+        else:
+            end = text("book_replaced" if replaced else "book_taken_back", when=one.replaced)
+        said.append(f"{recorded_words(one)}, {end}")
+    return said[::-1]
+
+
+def alone_words(cases: Sequence[KeptCase]) -> list[str]:
+    """Return in sentences why cases are never shown beside another, for those of which it holds."""
+    names, said = case_names(cases), []
+    for case in cases:
+        if "compare" in case.purposes:
+            continue
+        withdrawn = [
+            one.when
+            for one in consent_changes(case.consents)
+            if one.withdrawn and "compare" in one.purposes
+        ]
+        if withdrawn:
+            when = withdrawn[-1].astimezone()
+            said.append(text("book_alone_withdrawn", case=names[case.id], when=when))
+        else:
+            said.append(text("book_alone_never", case=names[case.id]))
+    return said
+
+
+_LASTING = ("sex", "site", "laterality", "skin_type")
+
+
+def photo_days(cases: Sequence[KeptCase]) -> dict[str, str]:
+    """Return the day of each case's photos, by its id, or that it is not known."""
+    return {
+        case.id: text("record_short", when=case.photographed)
+        if case.photographed
+        else text("book_undated")
+        for case in cases
+    }
+
+
+def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:
+    """Return a name for each case, by its id: when it was kept, and the day of its photos.
+
+    It has no number, so that it stays the same when another case is deleted.
+    """
+    days, kept = photo_days(cases), names_apart(cases)
+    return {
+        case.id: text("book_case_dated", kept=kept[case.id], day=days[case.id])
+        if case.photographed
+        else text("book_case_undated", kept=kept[case.id])
+        for case in cases
+    }
+
+
+def changes(before: KeptCase | None, after: KeptCase | None) -> str:
+    """Return in a sentence whether two answers of one lesion advise the same; "" for one answer."""
+    if before is None or after is None:
+        return ""
+    first, last = (
+        text(f"tier_{one.diagnosis.next_step.urgency}").lower() for one in (before, after)
+    )
+    if first == last:
+        return text("book_advice_same", tier=first)
+    return text("book_advice_changed", first=first, last=last)
+
+
+def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
+    """Return a name for each case or scan, by its id: when it was kept, as exactly as needed.
+
+    The time is local. Of one minute they are named with seconds, and of one second with a number.
+    """
+    times = {one.id: one.taken.astimezone() for one in kept}
+    days = {key: text("record_short", when=time) for key, time in times.items()}
+    names = {key: f"{days[key]}, {time:%H:%M}" for key, time in times.items()}
+    alike = Counter(names.values())
+    names |= {
+        key: f"{days[key]}, {time:%H:%M:%S}" for key, time in times.items() if alike[names[key]] > 1
+    }
+    alike, seen = Counter(names.values()), Counter[str]()
+    for key, name in names.items():
+        if alike[name] > 1:
+            seen[name] += 1
+            names[key] = f"{name} ({seen[name]})"
+    return names

@@ -1,0 +1,179 @@
+"""A server of all languages: each browser and client gets its own, at the same time."""
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from PIL import Image
+from served import Served, serving
+from skin_photo import skin_photo
+from test_answer_words import MOST, MOST_WITH_WARNINGS, PASSWORD, SHIPPED, encoded, words
+from windows import DESKTOP, PHONE
+
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.kept_case import CASE_CONSENTS, consent_text
+from skindx.texts.catalogue import KINDS, sentences, speaking, text, word
+from skindx.ui.http.users import add_user
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+ENGLISH = re.compile(
+    r"\b(the|of|and|is|are|this|that|with|not|from|your|which|by|or|for|it|photos?|see|urgent)\b",
+    re.IGNORECASE,
+)
+OWN = re.compile(
+    r"dermoscopic images of moles|in situ|SNOMED CT|Cite .*?https?://\S+|https?://\S+|CC[- ]BY[^.]*"
+)
+
+
+@pytest.fixture(scope="module")
+def both(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve in every language, with logins and a case book."""
+    released = (SHIPPED / "bundle/bundle.json").is_file()
+    folder = tmp_path_factory.mktemp("spanish")
+    users, book = folder / "users.json", folder / "cases.db"
+    add_user(users, "ana", PASSWORD)
+    options = {"workers": 2, "login": str(users), "casebook": str(book), "language": "auto"}
+    with serving(SHIPPED / "bundle" if released else tiny_bundle, folder, **options) as served:
+        yield served
+
+
+def log_in(browser: "Browser", served: Served, **window: Any) -> "Page":
+    page = browser.new_context(**window).new_page()
+    page.goto(f"{served.url}/login")
+    page.fill("[name=name]", "ana")
+    page.fill("[name=password]", PASSWORD)
+    return page
+
+
+def ask(page: "Page", photo: Path) -> None:
+    page.click("button")
+    page.wait_for_selector("#sx-file", state="attached")
+    page.set_input_files("#sx-file", photo)
+    page.click(".sx-ask")
+
+
+def test_a_page_is_spanish_for_a_spanish_browser_and_english_for_another_one(
+    browser: "Browser", both: Served, tmp_path: Path
+) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(skin_photo(640, 480))
+    if (SHIPPED / "examples").is_dir():
+        image = Image.open(SHIPPED / "examples/example-05.jpg")
+        photo.write_bytes(encoded(image.resize((600, 450), Image.Resampling.LANCZOS)))
+    spanish, english = (
+        log_in(browser, both, locale=locale, **PHONE) for locale in ("es-MX", "fr-FR")
+    )
+    assert spanish.locator("html").get_attribute("lang") == "es"
+    assert spanish.locator("button").inner_text() == "Iniciar sesión"
+    for page in (spanish, english):  # both ask before either has its answer
+        ask(page, photo)
+    for page, language in ((spanish, "es"), (english, "en")):
+        page.wait_for_selector(".sx-follow")
+        assert page.locator("html").get_attribute("lang") == language
+        with speaking(language):
+            assert text("cannot_rule_out") in page.locator(".sx-next").inner_text()
+            assert page.get_by_role("tab").all_inner_texts() == [
+                text("tab_diagnosis"), text("tab_book"),
+            ]  # fmt: skip
+    seen = words(spanish, "body")
+    assert len(seen) <= MOST_WITH_WARNINGS, (len(seen), " ".join(seen))
+    assert len(words(english, "body")) <= MOST + 15
+    spanish.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    shown = OWN.sub("", " ".join(words(spanish, "body")))
+    assert [
+        shown[max(0, one.start() - 60) : one.end() + 60] for one in ENGLISH.finditer(shown)
+    ] == []
+    with speaking("es"):
+        assert text("notice_translation") in shown
+    with spanish.expect_download() as download:
+        spanish.locator(".sx-pdf").click()
+    assert download.value.suggested_filename.endswith(".pdf")
+    keep_and_open(spanish)
+    shown = OWN.sub("", " ".join(words(spanish, "#sx-book")))
+    assert [
+        shown[max(0, one.start() - 60) : one.end() + 60] for one in ENGLISH.finditer(shown)
+    ] == []
+    (kept,) = Casebook.open(both.folder / "cases.db").all_cases("ana")
+    assert kept.purposes == {"keep", "train"}
+    with speaking("es"):
+        assert kept.consent == f"{word(CASE_CONSENTS['keep'])} {word(CASE_CONSENTS['train'])}"
+    assert kept.consent != consent_text(CASE_CONSENTS, kept.purposes)
+
+
+def keep_and_open(page: "Page") -> None:
+    """Keep the answer on the page, record a diagnosis in the case book, and unfold its case."""
+    page.fill(".sx-keep-form [name=patient]", "P-017")
+    page.fill(".sx-keep-form [name=lesion]", "espalda")
+    for name in ("consent", "train"):
+        page.check(f".sx-keep-form [name={name}]")
+    page.click(".sx-keep-form .sx-primary")
+    page.click(".sx-kept a")
+    page.wait_for_selector(".sx-seen")
+    page.locator(".sx-seen [name=label]").select_option(index=1)
+    page.locator(".sx-seen [name=clinician]").fill("Dra. Paz")
+    page.click(".sx-seen button[value=confirm]")
+    page.wait_for_selector(".sx-recorded")
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+
+
+def test_a_refusal_and_what_a_script_says_are_spanish(
+    browser: "Browser", both: Served, tmp_path: Path
+) -> None:
+    photo = tmp_path / "dark.jpg"
+    photo.write_bytes(encoded(Image.new("RGB", (400, 300), (2, 2, 2))))
+    page = log_in(browser, both, locale="es-ES", **DESKTOP)
+    page.click("button")
+    page.click(".sx-ask")
+    with speaking("es"):
+        page.wait_for_selector(f".sx-refusal-form:has-text('{text('js_photo_none')}')")
+        page.set_input_files("#sx-file", photo)
+        page.click(".sx-ask")
+        page.wait_for_selector(f".sx-refused:has-text('{text('refused_dark')}')")
+        assert page.locator(".sx-unjudged").inner_text() == text("advice_without_time")
+
+
+def test_clients_get_their_language_at_the_same_time(both: Served) -> None:
+    photo = skin_photo(640, 480)
+
+    def asked(accept: str, **fields: str) -> dict[str, Any]:
+        with httpx.Client(timeout=120, auth=("ana", PASSWORD)) as client:
+            answer = client.post(
+                f"{both.url}/v1/diagnose",
+                files={"photo": photo},
+                data=fields,
+                headers={"accept-language": accept},
+            )
+        said: dict[str, Any] = answer.json()
+        return said
+
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(asked, ["es", "en", "es-AR,en;q=0.4", "de"] * 2))
+    for one, language in zip(said, ["es", "en", "es", "en"] * 2, strict=True):
+        with speaking(language):
+            whole = json.dumps(one, ensure_ascii=False)
+            assert text("not_judged") in whole or text("notice_tool") in whole
+        with speaking("en" if language == "es" else "es"):
+            assert text("not_judged") not in whole
+            assert text("notice_tool") not in whole
+    assert "sangra, duele" in json.dumps(asked("en", language="es"))
+    assert "sangra, duele" not in json.dumps(asked("es", language="en"))
+    assert "sangra, duele" not in json.dumps(asked("es", language="tlh"))
+
+
+def test_every_kind_of_value_is_one_that_a_script_writes_in_spanish_too() -> None:
+    kinds = {
+        kind
+        for key, one in sentences("es").items()
+        if key.startswith("js_")
+        for kind in re.findall(r":([a-z0-9]+)\}", one.one + one.other)
+    }
+    assert kinds <= {"count", "name", "names"} <= set(KINDS)
