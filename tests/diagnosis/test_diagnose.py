@@ -162,9 +162,10 @@ def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> No
     print_diagnosis(diagnosis, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]brackets[/red]" in text
-    assert text.index(diagnosis.next_step.advice) < text.index("Nearest")
-    assert diagnosis.notice in " ".join(text.split())
-    assert catalogue.text("cannot_rule_out") in " ".join(text.split())
+    unwrapped = " ".join(text.split())
+    assert unwrapped.index(diagnosis.next_step.advice) < unwrapped.index("Nearest conditions")
+    assert diagnosis.notice in unwrapped
+    assert catalogue.text("cannot_rule_out") in unwrapped
 
 
 def test_the_terminal_is_short_unless_details_are_asked_for(predictor: Predictor) -> None:

@@ -158,7 +158,7 @@ BUNDLES = {
      "publish source"}  # fmt: skip
 OTHER_PATHS = {
     "adapt out", "bundle attach archive", "bundle attach out", "evaluate out", "evaluate internal",
-    "compare dataset", "publish out", "export out",
+    "compare dataset", "publish out", "export out", "scan run detector",
 }  # fmt: skip
 """Paths that a help describes by a bundle, and that are none to read."""
 

@@ -283,3 +283,4 @@ def test_the_letters_of_spanish_are_printed(tmp_path: Path) -> None:
             sheet = pdf_sheet.Sheet("x", datetime(2026, 3, 4, tzinfo=UTC))
             sheet.text(letters)
             assert not sheet.lacking
+            sheet.close()

@@ -175,7 +175,7 @@ def test_scans_are_kept_with_consent_shown_compared_and_deleted(
         book.scans.keep("fay", folder, patient="P-9", view="back", consent=True, compare=True)
     page = opened("fay").page
     page.click("button[role=tab]:has-text('Case book')")
-    page.click(".sx-lesion:has-text('scanned 2 times')")
+    page.click(".sx-lesion:has-text('2 scans, last')")
     page.wait_for_selector(".sx-kept-scan")
     page.click("text=Compare the scans")
     page.wait_for_selector(".sx-compared")
