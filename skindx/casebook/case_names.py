@@ -89,6 +89,12 @@ _DATE = re.compile(
     r"\s+\d{4})(?!\d)",
     re.IGNORECASE,
 )
+_BORN = re.compile(
+    r"(?:\b(?:born|birth\w*|d\.?o\.?b|b|geb\w*|nacid[oa]|nacimiento|nac|n[ée]e?)\b|\*)\W*"
+    r"(?:(?:date|day|is|was|on|the|of|am|el|le|fecha)\W+)*$",
+    re.IGNORECASE,
+)
+"""What stands before a date of birth."""
 _DIGIT_ROW = re.compile(r"\d(?:[ .]?\d){6}|\d(?:[ ./-]?\d){8}")
 _PHONE = re.compile(
     r"(?:\+\d|\(\d{2,5}\)|\b(?:tel|phone|mobile|cell|fax|call|ring|handy|m[óo]vil)\w*[.:]*\s*\(?\d)"
@@ -139,15 +145,30 @@ def identifying(patient: str, place: str, what: str) -> str:
 
 
 def note_doubt(note: str) -> str:
-    """Return in sentences what in a note may say who the patient is; "" for nothing."""
+    """Return in sentences what in a note may say who the patient is; "" for nothing.
+
+    A date that nothing calls a birth is none of it: it may be that of an excision.
+    """
     named = next((one for one in map(_name_in, _IN_NOTE.finditer(note)) if one), "")
     found = [text("note_person", name=named)] if named else []
     found += [text("note_mail", name=one[0]) for one in [_MAIL.search(note)] if one]
-    dated, digits = _DATE.search(note), _DIGIT_ROW.search(note) or _PHONE.search(note)
-    found += [text("note_date", name=dated[0])] if dated else []
-    if digits and not (dated and _DATE.fullmatch(digits[0])):
+    found += [text("note_date", name=one[0]) for one in _dates(note, of_birth=True)[:1]]
+    undated = _DATE.sub(" / ", note)
+    if _DIGIT_ROW.search(undated) or _PHONE.search(undated):
         found.append(text("note_digits"))
     return text("note_doubt", what=found) if found else ""
+
+
+def note_dated(note: str) -> str:
+    """Return a warning of a date in a note that is kept, which may be of a birth; or ""."""
+    dates = _dates(note, of_birth=False)
+    return text("note_dated", name=dates[0][0]) if dates else ""
+
+
+def _dates(note: str, *, of_birth: bool) -> list[re.Match[str]]:
+    """Return the dates that words before them call a birth, or the others."""
+    dates = _DATE.finditer(note)
+    return [one for one in dates if bool(_BORN.search(note[: one.start()])) == of_birth]
 
 
 def _name_in(words: re.Match[str]) -> str:

@@ -24,7 +24,9 @@ from skindx.casebook.kept_case import (
     PURPOSES,
     KeptCase,
     LesionHistory,
+    Told,
     consent_text,
+    seen_on,
 )
 from skindx.casebook.key_file import Binding, damaged, owner_code
 from skindx.casebook.scan_book import ScanBook
@@ -33,7 +35,6 @@ from skindx.casebook.sealed_rows import (
     CaseRecord,
     CaseRow,
     ScanRow,
-    Told,
     case_deletions,
     insert_case,
     read_card,
@@ -129,7 +130,7 @@ class Casebook(SealedBook):
         return names
 
     def lesions(self, owner: str) -> list[LesionHistory]:
-        """Return the owner's lesions, the one seen last first."""
+        """Return the owner's lesions, the one that a case was kept of last first."""
         cards = self._cards(owner)
         seen: dict[tuple[str, str], list[str]] = {}
         for case, card in cards.items():
@@ -138,15 +139,28 @@ class Casebook(SealedBook):
         if len(told) < len(cards):
             told |= self._told(owner, cards.keys() - told.keys())
         lesions = []
-        for name, ids in seen.items():
-            given = [told[case][1] for case in reversed(ids) if case in told]
+        for name, kept in sorted(seen.items(), key=lambda one: cards[one[1][-1]].taken)[::-1]:
+            ids = sorted(
+                kept,
+                key=lambda one: seen_on(told.get(one, Told()).photographed, cards[one].taken),
+            )
+            given = [told[case].finding for case in reversed(ids) if case in told]
             named = dict.fromkeys(
                 replace(one, found=None, by="", clinician="") for one in given if one.is_given
             )
-            urgency, finding = told.get(ids[-1], (None, ConfirmedFinding()))
-            last, found = cards[ids[-1]].taken, (tuple(named), finding.is_confirmed)
-            lesions.append(LesionHistory(*name, len(ids), last, urgency, *found))
-        return sorted(lesions, key=lambda lesion: lesion.last, reverse=True)
+            last = told.get(ids[-1], Told())
+            history = LesionHistory(
+                name[0],
+                name[1],
+                len(ids),
+                cards[ids[-1]].taken,
+                last.photographed,
+                last.urgency,
+                tuple(named),
+                last.finding.is_confirmed,
+            )
+            lesions.append(history)
+        return lesions
 
     def _told(self, owner: str, cases: Collection[str]) -> dict[str, Told]:
         """Return the advice and the finding of cases whose cards are of an older version."""

@@ -98,6 +98,9 @@ class ConfirmedFinding:
         return replace(self, note="", earlier=(), notes=())
 
 
+NO_FINDING = ConfirmedFinding()
+
+
 @dataclass(frozen=True, slots=True)
 class NoteChange:
     """That a note was written, changed or taken out."""

@@ -6,13 +6,20 @@ The text that stands in a case is what was agreed to, word by word; what it allo
 A text that is changed here goes to the older ones, so that no case is read wider than it was given.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import cache
 from typing import Literal, Self
 
-from skindx.casebook.findings import OPINION, ConfirmedFinding, EarlierFinding, NoteChange, Outside
+from skindx.casebook.findings import (
+    NO_FINDING,
+    OPINION,
+    ConfirmedFinding,
+    EarlierFinding,
+    NoteChange,
+    Outside,
+)
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
@@ -183,8 +190,12 @@ class KeptCase:
     @property
     def photographed(self) -> date | None:
         """The day on which its photos were taken, the first of them; None where nothing says it."""
-        days = [day_of(photo.taken) for photo in self.diagnosis.photos]
-        return min((day for day in days if day), default=None)
+        return first_day(photo.taken for photo in self.diagnosis.photos)
+
+    @property
+    def when(self) -> tuple[date, datetime]:
+        """What orders the cases of a lesion, see `seen_on`."""
+        return seen_on(self.photographed, self.taken)
 
     @property
     def reported(self) -> datetime:
@@ -216,6 +227,16 @@ class KeptCase:
         return since
 
 
+def first_day(taken: Iterable[str]) -> date | None:
+    """Return the first day of photos' dates; None where none is known."""
+    return min((day for day in map(day_of, taken) if day), default=None)
+
+
+def seen_on(photographed: date | None, kept: datetime) -> tuple[date, datetime]:
+    """Return what orders the cases of a lesion: the day of the photos, else that of keeping."""
+    return photographed or kept.date(), kept
+
+
 def one_lesion_question(diagnosis: Diagnosis) -> str:
     """Return why a case may be of several lesions, before it is asked; "" for no reason."""
     several = [
@@ -244,6 +265,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         opinion = finding.confirmed_by == OPINION
         same = match(named.name)
         shipped = same.skin_class if same and same.skin_class.name == named.name else None
+        holds = None if key else taxonomy.recognise(named.name)
         return RecordedDiagnosis(
             named.name,
             named.icd10,
@@ -254,6 +276,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
             key=key,
             clinician=finding.clinician,
             description=shipped.description if shipped else means.get(key, ""),
+            within=holds if holds and holds.icd10 != named.icd10 else None,
         )
 
     earlier = [
@@ -276,6 +299,18 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a list says of a case."""
+
+    urgency: Urgency | None = None
+    """What its answer advises."""
+    finding: ConfirmedFinding = NO_FINDING
+    """Without note and earlier entries."""
+    photographed: date | None = None
+    """The day of its photos; None where nothing says it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LesionHistory:
     """One lesion of a patient over time."""
 
@@ -283,12 +318,15 @@ class LesionHistory:
     lesion: str
     cases: int
     last: datetime
+    """When its latest case was kept: that of the latest photo, see `seen_on`."""
+    photographed: date | None = None
+    """The day of the photos of that case; None where nothing says it."""
     urgency: Urgency | None = None
-    """What the answer that was kept last advises; None: that case cannot be read."""
+    """What the answer of that case advises; None: it cannot be read."""
     findings: tuple[ConfirmedFinding, ...] = ()
     """What clinicians recorded in its cases, each once, that of the latest case first."""
     is_confirmed: bool = False
-    """Whether something confirmed the diagnosis of the case that was kept last."""
+    """Whether something confirmed the diagnosis of that case."""
 
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")

@@ -14,12 +14,25 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from skindx.casebook.findings import ConfirmedFinding, EarlierFinding, NoteChange, Outside
-from skindx.casebook.kept_case import ConsentEntry, KeptCase, KeptScan, purposes_of
+from skindx.casebook.findings import (
+    NO_FINDING,
+    ConfirmedFinding,
+    EarlierFinding,
+    NoteChange,
+    Outside,
+)
+from skindx.casebook.kept_case import (
+    ConsentEntry,
+    KeptCase,
+    KeptScan,
+    Told,
+    first_day,
+    purposes_of,
+)
 from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
-from skindx.taxonomy import Urgency
+from skindx.imaging.photo_date import day_of
 
 
 class CasebookTable(DeclarativeBase):
@@ -93,13 +106,6 @@ class ScanFileRow(CasebookTable):
     content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-NO_FINDING = ConfirmedFinding()
-
-
-Told = tuple[Urgency | None, ConfirmedFinding]
-"""What a list says of a case: its advice, and the finding without note and earlier entries."""
-
-
 @dataclass(frozen=True)
 class CaseCard:
     """A case as a list shows it."""
@@ -108,7 +114,7 @@ class CaseCard:
     patient: str
     lesion: str
     taken: datetime
-    told: "Told | None" = None
+    told: Told | None = None
     """None in a case of an older version, and in one that is being written."""
 
     @property
@@ -198,13 +204,14 @@ def sealed_parts(
     key: bytes, binding: Binding, card: CaseCard, record: CaseRecord, finding: ConfirmedFinding
 ) -> dict[str, Any]:
     """Encrypt what one version of a case says, without its photos; return its columns."""
-    urgency, found = told_of(record, finding)
+    told = told_of(record, finding)
     held_card = {
         "owner": card.owner,
         "patient": card.patient,
         "lesion": card.lesion,
         "taken": _text(card.taken),
-        "told": [urgency, _held(found)],
+        "told": [told.urgency, _held(told.finding)],
+        "photographed": told.photographed.isoformat() if told.photographed else "",
     }
     held_record = asdict(record) | {"consented": _text(record.consented)}
     held_record["answered"] = _text(record.answered) if record.answered else ""
@@ -229,8 +236,9 @@ def sealed_parts(
 
 def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
     """Return what a list says of a case."""
-    step = json.loads(record.diagnosis).get("next_step", {})
-    return step.get("urgency"), finding.alone
+    held = json.loads(record.diagnosis)
+    day = first_day(photo.get("taken", "") for photo in held.get("photos", ()))
+    return Told(held.get("next_step", {}).get("urgency"), finding.alone, day)
 
 
 def _held(finding: ConfirmedFinding) -> dict[str, Any]:
@@ -269,22 +277,19 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     binding = Binding(keys.book, case, owner, version)
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
-    told = None
-    if "told" in held:
-        urgency, finding = held["told"]
-        told = urgency, _finding(finding)
+    day, (urgency, finding) = held.get("photographed"), held.get("told") or (None, {})
+    told = None if day is None else Told(urgency, _finding(finding), day_of(day))
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 
 
 def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
     """Return what was kept and why. Raises UserError for a damaged row."""
     held = json.loads(_binding(keys, row).unseal(keys.cases[row.id], row.record, "record"))
-    consented = datetime.fromisoformat(held["consented"])
     answered = datetime.fromisoformat(held["answered"]) if held.get("answered") else None
     # A record of an older version holds no earlier consents; a row of version 1 has none.
     return CaseRecord(
         held["consent"],
-        consented,
+        datetime.fromisoformat(held["consented"]),
         held["diagnosis"],
         held["photos"],
         answered,

@@ -13,7 +13,7 @@ from typing import Literal
 
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.scope import shown_tier
-from skindx.taxonomy import Urgency
+from skindx.taxonomy import SkinClass, Urgency
 from skindx.texts.catalogue import joined, text, word
 
 _DAY = len("2026-11-29")
@@ -41,6 +41,8 @@ class RecordedDiagnosis:
     """That of the model's class; "" where it is none."""
     description: str = ""
     """What it is, in everyday words; "" where it is no class of the model."""
+    within: SkinClass | None = None
+    """The model's class that holds it with other diseases, where the codes differ."""
     replaced: datetime | None = None
     """When another one took its place, or it was taken back; None: it stands."""
     replaced_by: str = ""
@@ -357,12 +359,21 @@ def agreement_with(diagnosis: Diagnosis, one: RecordedDiagnosis) -> str:
     if diagnosis.abstained:
         return text("model_named_none")
     first, names = diagnosis.candidates[0], [named.name for named in possible(diagnosis)]
+    holds = class_words(one.name, one.within) if one.within else ""
     if _is_same(first, one):
-        return text("model_agreed", name=first.name)
+        return joined(text("model_agreed", name=first.name), holds)
     if any(_is_same(named, one) for named in possible(diagnosis)):
-        return text("model_named_among", name=one.name, first=first.name)
-    return text("model_named_other", names=names, name=one.name)
+        return joined(text("model_named_among", name=one.name, first=first.name), holds)
+    return joined(text("model_named_other", names=names, name=one.name), holds)
+
+
+def class_words(name: str, skin_class: SkinClass) -> str:
+    """Return in which class the model has a disease that has a code of its own; or ""."""
+    if not skin_class.icd10:
+        return ""
+    return text("record_within", name=name, label=skin_class.name, code=skin_class.icd10)
 
 
 def _is_same(named: Candidate, one: RecordedDiagnosis) -> bool:
-    return named.key == one.key if one.key else named.name == one.name
+    key = one.within.key if one.within else one.key
+    return named.key == key if key else named.name == one.name

@@ -177,6 +177,7 @@ def photo_of(gates: NetworkGates, seen: CheckedPhoto, prediction: "Prediction") 
         square=(max(left, 0), max(top, 0), right, bottom),
         remarks=seen.remarks,
         colours=tuple(sorted(decoded.notes)),
+        mm_per_pixel=decoded.facts.mm_per_pixel if decoded.facts else None,
         taken=decoded.taken,
     )
 

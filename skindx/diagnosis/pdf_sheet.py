@@ -65,8 +65,8 @@ _BESIDE_MM = (52, 32)
 """Largest width and height of an image beside labels and values."""
 _SIGNATURE_MM = 8
 """Room above a line, to sign in."""
-_WRITTEN_MM, _CAPTION_MM, _LEGEND_MM = 7.5, 8, 40
-"""Room above a line to write on, below photos for their captions, and of a legend's colours."""
+_CAPTION_MM, _LEGEND_MM = 8, 40
+"""Room below photos for their captions, and of a legend's colours."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 
 
@@ -203,19 +203,10 @@ class Sheet:
             lowest = max(lowest, self.pdf.get_y())
         self.pdf.set_xy(MARGIN_MM, lowest)
 
-    def room_above_signature(self, lines: int) -> float:
-        """Return the millimetres that are left for photos above lines to write on and to sign."""
+    def room_above_signature(self) -> float:
+        """Return the millimetres that are left for photos above the lines to sign on."""
         foot = self.pdf.h - MARGIN_MM - 7 - _SIGNATURE_MM
-        return foot - self.pdf.get_y() - _CAPTION_MM - _WRITTEN_MM * (lines + 1)
-
-    def write_on(self, label: str, lines: int) -> None:
-        """Set a label with empty lines below it, to write on."""
-        self.pdf.ln(2)
-        self.text(label, 10, bold=True)
-        self.pdf.set_draw_color(*_LINE)
-        for _ in range(lines):
-            self.pdf.ln(_WRITTEN_MM)
-            self.pdf.line(MARGIN_MM, self.pdf.get_y(), MARGIN_MM + _WIDTH_MM, self.pdf.get_y())
+        return foot - self.pdf.get_y() - _CAPTION_MM
 
     def sentences(self, sentences: Sequence[str]) -> None:
         """Write sentences, each on a line of its own."""

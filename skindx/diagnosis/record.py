@@ -83,8 +83,15 @@ class Photo(RecordPart):
     `images-left-out`, for example a gain map; empty for a plain file."""
     heat_off: bool = Field(False, exclude_if=lambda heat_off: not heat_off)
     """Whether the strongest region of its heat map lies off the lesion, where one was outlined."""
+    mm_per_pixel: float | None = Field(None, gt=0, exclude_if=lambda scale: scale is None)
+    """Millimetres on the skin in a pixel, as a DICOM header gives them; missing: not known."""
     taken: str = Field("", exclude_if=lambda taken: not taken)
     """Day on which it was taken, in ISO 8601, with the time if its offset from UTC is known."""
+
+    @property
+    def width_mm(self) -> float | None:
+        """How much of the skin it shows from left to right, in millimetres; None: not known."""
+        return self.mm_per_pixel and self.mm_per_pixel * self.width
 
     @property
     def cut_out(self) -> tuple[float, float, float, float] | None:

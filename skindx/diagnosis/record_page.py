@@ -1,8 +1,9 @@
 """The first pages of the printed report: a record that one can file, and a page for the patient.
 
 The record has whose it is, next step, reason, both errors of the advice, the set, the model's
-scope, the photos, and lines for a clinician's finding, name and signature. The page for the patient
-repeats the advice in everyday words, and holds nothing else, so that it can be handed over alone.
+scope, the photos, and at its foot a clinician's finding, name and signature. The page for the
+patient repeats the advice in everyday words, and holds nothing else, so that it can be handed over
+alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,10 +54,8 @@ _NOTED = {
 }
 _ROWS, _ROWS_AMENDED = 7, 4
 """Conditions on page 1; the technical basis has all."""
-_PHOTO_MM, _LEAST_PHOTO_MM = 110, 26
+_PHOTO_MM, _LEAST_PHOTO_MM = 125, 40
 """Height of the photos on page 1, which fill the room that the words leave."""
-_FINDING_LINES, _LEAST_FINDING_LINES = 4, 2
-"""Lines to write a finding on: fewer where the words leave no room."""
 SHORT_NOTE = 300
 """Characters of a note that stand on page 1; a longer one stands in the technical basis."""
 
@@ -68,8 +67,8 @@ def record_page(
 ) -> bool:
     """Write page 1; `outlined` draws the boxes of a photo.
 
-    Return whether all is on one page, with lines to write a finding on: not where the sheet's
-    letters are too large for so many words.
+    Return whether all is on one page, with photos large enough: not where the sheet's letters are
+    too large for so many words.
     """
     diagnosis = answer.diagnosis
     heading = text("paper_heading")
@@ -79,7 +78,9 @@ def record_page(
     sheet.text(status_sentence(filing, when), 10, bold=True)
     sheet.text(text("record_hand_over"), 9)
     warnings = answer_texts.warnings(diagnosis)
-    sheet.text(joined(diagnosis.notice, *warnings), 9, bold=True, fill=NOTICE_FILL)
+    # The rest of the notice is for whoever is no clinician.
+    notice = joined(text("notice_tool"), unreviewed(), *warnings)
+    sheet.text(notice, 9, bold=True, fill=NOTICE_FILL)
     sheet.lines(_facts(diagnosis, filing, when))
     if sheet.lacking:
         sheet.text(text("paper_letters"), bold=True)
@@ -109,21 +110,17 @@ def record_page(
     for number, photo in enumerate(diagnosis.photos, 1):
         if photo.remarks:
             sheet.text(joined(f"{text('photo_label', number=number)}.", *photo.remarks))
-    empty = _LEAST_FINDING_LINES if filing.recorded else _FINDING_LINES
-    while empty and sheet.room_above_signature(empty) < _LEAST_PHOTO_MM:
-        empty -= 1
     captions = [
         text("photo_label", number=number) + (f", {date}" if date else "")
         for number, date in enumerate(photo_dates(diagnosis), 1)
     ]
-    height = max(_LEAST_PHOTO_MM, min(_PHOTO_MM, sheet.room_above_signature(empty)))
+    room = sheet.room_above_signature()
+    height = max(_LEAST_PHOTO_MM, min(_PHOTO_MM, room))
     views = zip(diagnosis.photos, answer.views, strict=True)
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height)
-    if empty:
-        sheet.write_on(text("record_finding"), empty)
-    signs = [(text("record_clinician"), filing.clinician), (text("record_signature"), "")]
-    sheet.signature(signs)
-    return sheet.pages == 1 and empty >= _LEAST_FINDING_LINES
+    signs = {"record_finding": "", "record_clinician": filing.clinician, "record_signature": ""}
+    sheet.signature([(text(key), value) for key, value in signs.items()])
+    return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
 
 
 def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[str, str]]:
@@ -153,7 +150,9 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         if filing.note and filing.is_note_older:
             known = text("record_note_older", noted=known)
         lines.append((text(_NOTED[filing.note_changes[-1]]), known))
-    return lines
+    absent = [label for label, value in lines if not value]
+    given = [one for one in lines if one[1]]
+    return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
 
 
 def _recorded(filing: Filing) -> list[tuple[str, str]]:
@@ -198,8 +197,10 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
         sheet.table([row[:4] for row in table], (48, 18, 18, 16))
     if (rest := len(named) - rows) > 0 and not diagnosis.abstained:
         sheet.text(text("record_more", n=rest), faint=True)
-    spots = answer_texts.weak_spots(diagnosis)
-    if said := joined(answer_texts.set_sentence(diagnosis), *spots):
+    # Why a bundle has no sets is technical.
+    has_sets = diagnosis.promise is not None or diagnosis.abstained
+    promise = answer_texts.set_sentence(diagnosis) if has_sets else text("set_unknown")
+    if said := joined(promise, *answer_texts.weak_spots(diagnosis)):
         sheet.text(said, faint=True)
 
 

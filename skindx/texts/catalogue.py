@@ -405,6 +405,7 @@ KINDS: dict[str, Callable[[Any, Signs], str]] = {
     "time": _time,
     "seconds": lambda value, signs: _time(value, signs, "%H:%M:%S"),
     "day": _day,
+    "moment": lambda value, signs: f"{_day(value, signs)}, {_of(datetime, value):%H:%M %Z}".strip(),
     "cell": _cell,
 }
 """How a value is written, by the kind of its placeholder."""

@@ -320,7 +320,7 @@ def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
     assert diagnosis.advice_errors is not None
     assert diagnosis.advice_errors.raised.value == 0.5
     first = answer_texts.warnings(diagnosis)[:2]
-    assert first == ["This bundle is not useful yet.", "It is bad."]
+    assert first == ["This model is not useful yet.", "It is bad."]
     html = result_html(answered, None)
     assert html.index("not useful yet") < html.index("sx-advice")
 

@@ -73,5 +73,15 @@ def test_a_question_says_which_item_it_answers_and_has_no_choice_beforehand() ->
     for name, row in zip(QUESTIONS, rows, strict=True):
         assert row.count(f'type="radio" name="{name}"') == 3
         assert f'aria-labelledby="sx-ask-{name}"' in row
-    assert "change in size, 2 points" in rows[QUESTIONS.index("grew")]
-    assert "change in sensation, 1 point<" in rows[QUESTIONS.index("itches")]
+    major, minor, printed = (fold.index(one) for one in (
+        "Major features, 2 points each", "Minor features, 1 point each", "Not in the checklist",
+    ))  # fmt: skip
+    places = {one: fold.index(f'id="sx-ask-{one}"') for one in QUESTIONS}
+    by_group = [sum(place < at for at in (major, minor, printed)) for place in places.values()]
+    assert by_group == [3] + 3 * [2] + 5 * [1] + 3 * [0]
+    for name, item in (("grew", "change in size"), ("large", "largest diameter 7 mm or more"),
+                       ("bleeds", "oozing or crusting"), ("inflamed", "inflammation")):  # fmt: skip
+        assert f"<small>{item}</small>" in rows[QUESTIONS.index(name)]
+    for name in ("itches", "hurts"):
+        together = "change in sensation: itching and pain together 1 point<"
+        assert together in rows[QUESTIONS.index(name)]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from clinical_answers import answered
-from painted_answers import jpeg, rich
+from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
 from skindx.diagnosis import pdf_sheet
@@ -51,7 +51,7 @@ def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
              "How often this advice is wrong",
              "The model names no condition" if abstained else "What it may be, urgent",
              "Urgency", answer.diagnosis.candidates[1].name, "The model knows 9 conditions",
-             f"Photo {photos}", "Clinician's finding", "Clinician (name)",
+             f"Photo {photos}", "Clinician's finding", "Checked by (name of the clinician)",
              "Date and signature"]  # fmt: skip
     places = [first.find(words) for words in order]
     assert -1 not in places, list(zip(order, places, strict=True))
@@ -79,6 +79,35 @@ def test_nothing_is_invented_where_nobody_gave_it() -> None:
     placed = rich(Case((jpeg(64, 48),), Patient(site="arm", laterality="left")))
     lines = {one.code: one.value for one in record_lines(placed.diagnosis, Filing("P"), WHEN)}
     assert (lines["patient"], lines["site"], lines["side"]) == ("P", "arm", "left")
+
+
+def test_what_nobody_gave_is_one_line_and_leaves_room_for_the_photo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bare = rich(Case((jpeg(640, 480),)))
+    heights: list[float] = []
+    strip = pdf_sheet.Sheet.strip
+    monkeypatch.setattr(
+        pdf_sheet.Sheet,
+        "strip",
+        lambda self, *given: (heights.append(given[-1]), strip(self, *given)),
+    )
+    first, *_ = pages(bare)
+    absent = ", ".join(text(key) for key in ("record_patient", "record_site", "record_side"))
+    assert f"Not given {absent.replace('ID)', 'ID), Date of the photo')}, About the person" in first
+    assert min(heights) >= 70
+    assert "seeing a clinician" not in first  # a clinician reads it
+
+
+def test_page_1_has_no_word_of_the_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = plain(Case((jpeg(64, 48),)), "Wart")
+    update = {"no_promise": text("set_none"), "not_useful": ("It calls all of them urgent.",)}
+    first, _, *technical = pages(
+        replace(answer, diagnosis=answer.diagnosis.model_copy(update=update))
+    )
+    assert "This model is not useful yet." in first
+    assert not re.search("bundle|digest|conformal", first, re.IGNORECASE)
+    assert "bundle" in " ".join(technical)
 
 
 def test_a_photo_with_a_date_has_it_and_one_without_says_so() -> None:
@@ -260,10 +289,10 @@ def test_the_patient_reads_which_spot_who_recorded_and_what_it_is() -> None:
                  "Your next appointment", "Practice and telephone"):  # fmt: skip
         assert said in second
     assert "by Dr A. Keller" in first
-    signs = first.partition("Clinician (name)")[0][-40:]
+    signs = first.partition("Checked by (name of the clinician)")[0][-40:]
     assert "Keller" not in signs  # nobody gave a name to sign with
     given = Filing("P-017", recorded=told, clinician="Dr B. Lang")
-    assert "Dr B. Lang Clinician (name)" in pages(answered(), given)[0]
+    assert "Dr B. Lang Checked by (name of the clinician)" in pages(answered(), given)[0]
     assert "login" not in second
     opinion = replace(told, confirmed_by="", opinion=True)
     _, second, *_ = pages(answered(), Filing(recorded=opinion))

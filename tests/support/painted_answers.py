@@ -27,9 +27,10 @@ from skindx.diagnosis.record_figures import Promise
 from skindx.diagnosis.scope import known_names
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
+from skindx.texts.catalogue import text
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
-WIDE, FAR, SLOW = 800, 801, 802
+WIDE, FAR, SLOW, DIFFER = 800, 801, 802, 803
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
 _REFUSED: dict[int, tuple[Gate, str]] = {
@@ -67,6 +68,10 @@ class Painter:
             message = "the photo is unlike the training images; take it again, near and sharp."
             (seen,) = wide(case).diagnosis.photos
             raise Refused.from_photos([Refusal(0, "unfamiliar", message, seen=seen)], 1)
+        if DIFFER in widths[1:]:
+            differing = rich(case, "unknown")
+            update = {"abstained": text("abstain_photos_differ")}
+            return replace(differing, diagnosis=differing.diagnosis.model_copy(update=update))
         painted = rich(case, URGENCIES.get(widths[0], "soon"))
         files = zip(painted.diagnosis.photos, case.photos, strict=True)
         photos = tuple(

@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {
     "names": ["a", "b", "c"], "either": ["a", "b"], "shares": [("Nevus", 0.67), ("Wart", 0.33)],
     "date": datetime(2026, 3, 4, tzinfo=UTC), "time": datetime(2026, 3, 4, 5, 6, tzinfo=UTC),
     "seconds": datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC), "day": datetime(2026, 3, 4, tzinfo=UTC),
+    "moment": datetime(2026, 3, 4, 5, 6, tzinfo=UTC),
 }  # fmt: skip
 WORDS = {
     "painting": "synthetic image", "picture": "image", "novelty": "out-of-distribution",
@@ -74,6 +75,7 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
         "share": "3.1 % (95 % interval 0.8 to 7.9 %, 64 images)", "cell": "46 %",
         "either": "a or b", "shares": "Nevus 67 % and Wart 33 %", "date": "04 March 2026",
         "time": "04 March 2026, 05:06 UTC", "day": "04 Mar 2026",
+        "moment": "04 Mar 2026, 05:06 UTC",
         "seconds": "04 March 2026, 05:06:07 UTC",
     }  # fmt: skip
     assert [percent(share) for share in (1.0, 0.991, 0.99, 0)] == [

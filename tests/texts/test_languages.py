@@ -147,6 +147,7 @@ def test_values_are_written_as_a_reader_of_spanish_expects_them() -> None:
         "shares": "Nevus 67 % y Wart 33 %", "date": "4 de marzo de 2026",
         "time": "4 de marzo de 2026, 05:06 UTC",
         "seconds": "4 de marzo de 2026, 05:06:07 UTC", "day": "4 de mar de 2026",
+        "moment": "4 de mar de 2026, 05:06 UTC",
     }  # fmt: skip
     assert catalogue.KINDS["count"](41942, signs) == "41.942"
     with speaking("es"):

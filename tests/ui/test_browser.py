@@ -246,9 +246,15 @@ def test_what_the_form_itself_can_tell_is_reported_before_anything_is_sent(
     opened: Opened, photos: Photos, tmp_path: Path
 ) -> None:
     page = opened().page
-    page.click(".sx-ask")
+    asks = page.locator(".sx-ask")
+    asks.focus()  # the button says what is missing, and the focus reaches it
+    assert page.evaluate("document.activeElement.className").endswith("sx-ask")
+    assert (asks.inner_text(), asks.get_attribute("aria-disabled")) == ("Add a photo first", "true")
+    assert page.locator("#sx-ask-why").inner_text() == "Choose at least one photo first."
+    page.keyboard.press("Enter")
     assert "Choose at least one photo" in page.locator(".sx-refusal-form").inner_text()
     page.set_input_files("#sx-file", [photos["good"]] * 4)
+    assert (asks.inner_text(), asks.get_attribute("aria-disabled")) == ("Get the answer", "false")
     assert "No more than 3" in page.locator(".sx-refusal-form").inner_text()
     assert page.locator(".sx-photo").count() == 3
     page.click(".sx-facts summary")

@@ -15,6 +15,7 @@ from skindx.casebook.casebook import Casebook
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+SIZES = (".sx-strip", ".sx-zoom-pair")
 pytestmark = pytest.mark.browser
 Opened = Callable[..., Seen]
 
@@ -72,7 +73,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     page.wait_for_selector(".sx-seen")
     assert page.locator(".sx-seen").count() == 2
     assert page.locator(".sx-seen img").count() == 2
-    assert "2 cases, last kept" in page.locator(".sx-lesion").inner_text()
+    assert "2 cases, the last kept on" in page.locator(".sx-lesion").inner_text()
     # What makes a case urgent is named, however small its probability.
     for shown, case in zip(
         page.locator(".sx-seen").all(), Casebook.open(painted.book).all_cases("ann"), strict=True
@@ -212,17 +213,78 @@ def test_what_a_clinician_confirms_is_at_hand(opened: Opened, photos: dict[str, 
         assert saves is not None
         assert saves["y"] + saves["height"] < 1000  # with three photos above it
         photo = page.locator(".sx-strip button").first
-        small = photo.bounding_box()
-        photo.click()
-        large = photo.bounding_box()
+        photo.focus()
+        page.keyboard.press("Enter")
+        small, large = (page.locator(f"{one} img").first.bounding_box() for one in SIZES)
         assert small is not None
         assert large is not None
         assert large["width"] > 2 * small["width"]
-        assert photo.get_attribute("aria-pressed") == "true"
-        photo.click()
+        page.keyboard.press("Escape")
+        assert not page.locator(".sx-zoom").is_visible()
     # What the model did not know is no answer in the case book either.
     assert "The model does not know" in page.locator(".sx-seen").inner_text()
     assert page.locator(".sx-seen .sx-nearest").count() == 1
+
+
+def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
+    opened: Opened, photos: dict[str, Path], axe: "Callable[[Page], list[dict[str, Any]]]"
+) -> None:
+    page = opened("nora").page
+    page.set_input_files("#sx-file", [photos["soon"], photos["differ"]])
+    page.press(".sx-ask", "Enter")
+    page.wait_for_selector(".sx-differ", state="visible")
+    assert "one and the same lesion?" in page.locator(".sx-differ").inner_text()
+    assert page.locator(".sx-result").count() == 0  # the question comes before the answer
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.keyboard.press("Enter")  # the focus is on what changes the photos
+    assert page.evaluate("document.activeElement.textContent") == "Remove"
+    page.press(".sx-ask", "Enter")
+    page.click("[data-one]")
+    page.wait_for_selector(".sx-keep")
+    assert page.locator(".sx-result .sx-one-lesion").count() == 0  # it was asked
+    page.click(".sx-change")
+    page.click("[aria-label='Remove photo 2']")
+    for photo in ("soon", "urgent"):
+        if photo == "urgent":
+            page.click("[data-again]")
+            page.wait_for_selector(".sx-waiting")
+            page.set_input_files("#sx-file", photos[photo])
+        page.click(".sx-ask")
+        page.wait_for_selector(".sx-keep:not(:has([name=one_lesion]))")
+        page.click(".sx-keep summary")
+        page.fill(".sx-keep-form [name=patient]", "P-017")
+        page.fill("[name=lesion]", "left arm")
+        for name in ("compare", "consent"):
+            page.check(f".sx-keep-form [name={name}]")
+        page.click(".sx-keep-form .sx-primary")
+        page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen >> nth=1")
+    page.locator(".sx-strip button").last.focus()
+    page.keyboard.press("Enter")
+    zoom = page.locator(".sx-zoom")
+    assert (
+        zoom.locator("figcaption").all_inner_texts() == page.locator(".sx-of").all_text_contents()
+    )
+    assert "The scale of these photos is not known" in zoom.inner_text()
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    for key, times in (("+", "1.5×"), ("+", "2.3×"), ("-", "1.5×")):
+        page.keyboard.press(key)
+        assert zoom.locator("[role=status]").inner_text() == f"Zoom {times}"
+    before = [one.bounding_box() for one in zoom.locator("img").all()]
+    page.keyboard.press("ArrowRight")
+    after = [one.bounding_box() for one in zoom.locator("img").all()]
+    moved = [was["x"] - now["x"] for was, now in zip(before, after, strict=True) if was and now]
+    assert moved[0] == pytest.approx(moved[1], abs=1)  # both move together
+    assert moved[0] > 5
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.keyboard.press("Escape")
+    assert not zoom.is_visible()
 
 
 def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(

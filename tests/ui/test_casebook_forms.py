@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -114,7 +115,7 @@ def test_dates_and_photos_of_a_lesion_are_named_apart(book: Casebook) -> None:
         "02 Jan 2026, 12:30:05 (2)",
     ]
     html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
-    for kind in ('<article [^>]*aria-label="([^"]*)', '<button [^>]*aria-label="(Photo [^"]*)'):
+    for kind in ('<article [^>]*aria-label="([^"]*)', '<button [^>]*aria-label="(Enlarge [^"]*)'):
         labels = re.findall(kind, html)
         assert len(set(labels)) == len(labels) >= 2
     options = re.findall("<option value=[^>]*>([^<]*)", html.partition('class="sx-compare"')[2])
@@ -242,10 +243,10 @@ def test_comparisons_use_the_dates_of_the_photos_or_say_that_none_is_known(book:
     earlier = kept(3, "2024-02-12")
     html = act_on(book, MODEL, "", chosen | {"before": later, "after": earlier})
     assert "The photos were taken 90 days apart." in html
-    assert html.index("(photo 12 Feb 2024) <") < html.index("(photo 12 May 2024) <")
+    assert html.index("<h3>12 Feb 2024 (kept ") < html.index("<h3>12 May 2024 (kept ")
     assert f"#book={earlier},{later}" in html
     html = act_on(book, MODEL, "", chosen | {"before": later, "after": later})
-    assert "(photo 12 May 2024) <" in html
+    assert "<h3>12 May 2024 (kept " in html
     assert unknown in html
 
 
@@ -273,7 +274,8 @@ def test_a_note_that_may_name_the_patient_is_asked_about_before_saving(book: Cas
     case = keep(book, 1)
     for note, holds in (
         ("Seen again: Margaret Thompson", "a name (Margaret Thompson)"),
-        ("of Mrs Thompson, born 12.03.1961", "a name (Mrs Thompson), a date, perhaps of a birth"),
+        ("of Mrs Thompson, born 12.03.1961", "a name (Mrs Thompson), a date of birth (12.03.1961)"),
+        ("DOB: 12 March 1961.", "a date of birth (12 March 1961)."),
         ("write to m.t@example.org", "an e-mail address (m.t@example.org)"),
         ("call (030) 12345", "a telephone number or another long number"),
         ("call 555-0123", "a telephone number or another long number"),
@@ -288,7 +290,13 @@ def test_a_note_that_may_name_the_patient_is_asked_about_before_saving(book: Cas
     (kept,) = book.all_cases("")
     assert kept.note == note
     plain = "Basal Cell Carcinoma? Dr Anna Keller saw it. Breslow Thickness 0.4 mm, Left Arm."
-    assert "The note is saved" in send(book, case, version=2, note=plain)
+    html = send(book, case, version=2, note=plain)
+    assert "The note is saved" in html
+    assert "date of birth" not in html
+    # A date that nothing calls a birth may be that of an excision: it is kept, with a warning.
+    html = send(book, case, version=3, note="Excised on 12.03.2026, margins clear.")
+    assert "The note is saved. The note holds a date (12.03.2026), so take it out if it is" in html
+    assert book.all_cases("")[0].note == "Excised on 12.03.2026, margins clear."
 
 
 def test_a_case_says_when_its_note_was_changed_and_whose_its_diagnosis_is(book: Casebook) -> None:
@@ -395,7 +403,7 @@ def test_a_confirmed_diagnosis_names_its_clinician(book: Casebook) -> None:
     asked = "Give the name of the clinician, because a confirmed diagnosis names who made it."
     html = send(book, case, confirmed_by="histopathology", **form)
     assert asked in html
-    assert "Clinician, required if confirmed" in html
+    assert 'Clinician&#39;s name <small class="sx-hint">required if confirmed</small>' in html
     assert book.all_cases("")[0].confirmed == ""
     assert asked not in send(book, case, confirmed_by="clinical opinion", **form)
 
@@ -433,7 +441,7 @@ def test_the_name_of_a_case_stays_when_another_is_deleted(
         book, MODEL, "", {"action": "delete", "case": second, "patient": "P-1", "lesion": "arm"}
     )
     names = options_of(before)[:3]
-    assert all(one.endswith(" (photo undated)") and len(one) < 36 for one in names)
+    assert all(one.startswith("Kept on ") and len(one) < 36 for one in names)
     assert [one for one in names if f"<h3>{one}" in after] == [names[0], names[2]]
     assert "Case 2" not in before
 
@@ -462,7 +470,7 @@ def test_a_photo_that_is_kept_already_is_asked_about(book: Casebook) -> None:
     keep(book, 1, compare=True)
     (kept,) = book.all_cases("")
     form, told = {"patient": "P-1", "lesion": "arm"}, kept.diagnosis
-    with pytest.raises(KeptAlready, match=r"already kept as .* \(photo undated\)"):
+    with pytest.raises(KeptAlready, match=r"already kept in the case “Kept on .*”\."):
         require_same_lesion(book, "", form, told.patient, told.photos)
     require_same_lesion(book, "", form | {"again": "yes"}, told.patient, told.photos)
     require_same_lesion(book, "", form | {"lesion": "leg"}, told.patient, told.photos)
@@ -476,6 +484,44 @@ def test_a_place_that_is_missing_is_named(book: Casebook) -> None:
     keep(book, 1, compare=True)
     keep(book, 2, compare=True)
     html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
-    first, second = options_of(html)[:2]
-    said = f"The place on the body is not stated for the cases of {first} and {second}, so check"
-    assert said in html
+    assert "Not both cases state the place on the body, so check that both show the same" in html
+    assert html.count("Place not stated · date of the photo not known".lower()) == 2
+
+
+def test_the_list_and_the_lesion_are_about_the_latest_photo(book: Casebook) -> None:
+    """Its badge was that of the case kept last, beside the photo taken last."""
+    for seed, day, urgency in ((1, "2024-05-12", "urgent"), (2, "2024-02-12", "routine")):
+        given = taken_on(answer(seed), day)
+        step = given.diagnosis.next_step.model_copy(update={"urgency": urgency})
+        given = replace(given, diagnosis=given.diagnosis.model_copy(update={"next_step": step}))
+        book.keep("", given, patient="P-1", lesion="arm", consent=True, compare=True)
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    listed, _, chosen = html.partition("sx-over-time")
+    assert '<span class="sx-chip sx-urgent">' in listed
+    assert "2 cases, last photo of 12 May 2024" in listed
+    last = chosen.rpartition("<h3>12 May 2024 (kept ")[2]
+    assert last.index('class="sx-chip sx-urgent"') < last.index("</h3>")
+
+
+def test_dates_have_one_form_in_the_book(book: Casebook) -> None:
+    case = book.keep("", taken_on(answer(1), "2024-05-12"), patient="P-1", lesion="arm",
+                     consent=True)  # fmt: skip
+    html = send(book, case, label="Nevus", note="a note")
+    months = "January|February|March|April|June|July|August|September|October|November|December"
+    assert not re.search(rf"\b({months})\b", html)
+    assert re.search(r"recorded on \d\d \w{3} \d{4}, \d\d:\d\d \w+ by", html)
+
+
+def test_a_disease_of_a_wider_class_says_why_it_has_another_code(book: Casebook) -> None:
+    wide = load_taxonomy("ham10000")
+    case = keep(book, 1)
+    sent = {"case": case, "patient": "P-1", "lesion": "arm", "action": "confirm"}
+    within = "Bowen's disease in the class Actinic keratosis or Bowen's disease, whose nearest code"
+    form = sent | {"version": "1", "other": "Bowen's disease", "icd10": "D04.9"}
+    html = unescape(act_on(book, wide, "", form))
+    assert "Bowen's disease (D04.9) is saved." in html
+    assert f"The model has {within} is L57.0." in html
+    form = sent | {"version": "2", "other": "Bowen's disease", "action": "overwrite"}
+    html = unescape(act_on(book, wide, "", form))
+    assert "Actinic keratosis or Bowen's disease is saved." in html
+    assert "in the class Actinic keratosis or Bowen's disease, whose nearest code is L57.0." in html

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from skindx.casebook.case_names import note_doubt
+from skindx.casebook.case_names import note_dated, note_doubt
 from skindx.casebook.findings import OPINION, Outside, outside_of
 from skindx.casebook.kept_case import KeptCase, filing_of
 from skindx.core.errors import UserError
-from skindx.diagnosis.filing import RecordedDiagnosis
+from skindx.diagnosis.filing import RecordedDiagnosis, class_words
 from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text
 from skindx.ui.page.casebook_words import consent_words
 
@@ -95,8 +96,15 @@ def confirmed(
         clinician=clinician,
     )
     said = "" if stays else _diagnosis_saved(name, outside, how, stands)
+    if not stays and key and sent.get("label") != key:
+        known = match(sent.get("other", ""))
+        if known and known.skin_class.icd10 not in ("", taxonomy[key].icd10):
+            alone = text("book_within_do", code=known.skin_class.icd10)
+            said = joined(said, class_words(known.skin_class.name, taxonomy[key]), alone)
     if note != before.note:
-        said = joined(said, text("book_note_saved" if note else "book_note_removed"))
+        said = joined(
+            said, text("book_note_saved" if note else "book_note_removed"), note_dated(note)
+        )
     elif note:
         said = joined(said, text("book_note_stays"))
     if stays:

@@ -19,7 +19,6 @@ from skindx.casebook.kept_case import (
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.answer_texts import combined, errors, scope
-from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.filing import agreement_with
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
@@ -46,10 +45,11 @@ from skindx.ui.page.casebook_words import (
     is_advice_past,
     names_apart,
     note_words,
-    photo_days,
+    person_words,
     purpose_names,
     recorded_words,
     time_apart,
+    times_words,
 )
 from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
 
@@ -148,7 +148,7 @@ def add_casebook_tab(casebook: "Casebook", taxonomy: Taxonomy) -> None:
     import gradio as gr
 
     language = spoken()
-    scripts = script("act", "book") + "open();"
+    scripts = script("act", "book", "zoom") + "open();"
     shown = gr.HTML("", apply_default_css=False, js_on_load=scripts, elem_id="sx-book")
 
     def act(event: gr.EventData, request: gr.Request) -> str:
@@ -227,7 +227,7 @@ def _html(
     wanted = (sent.get("patient", ""), sent.get("lesion", ""))
     chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == wanted), None)
     cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
-    cases.sort(key=lambda case: (case.photographed or case.taken.date(), case.taken))
+    cases.sort(key=lambda case: case.when)
     before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
     scans = scans_shown(casebook.scans, owner, sent)
     edited = next((case for case in cases if case.id == sent.get("case")), None)
@@ -243,6 +243,7 @@ def _html(
         lesions=lesions,
         patients=by_patient(lesions),
         findings={(one.patient, one.lesion): finding_words(one, taxonomy) for one in lesions},
+        times_words=times_words,
         is_advice_past=is_advice_past,
         filings=filings,
         chosen=chosen,
@@ -250,7 +251,6 @@ def _html(
         names=case_names(cases),
         is_open_to_all=not owner,
         noted={key: note_words(one) for key, one in filings.items()},
-        days=photo_days(cases),
         recorded_words=recorded_words,
         earlier={key: earlier_words(one) for key, one in filings.items()},
         kept_at=names_apart(cases),
@@ -290,7 +290,7 @@ def _html(
         after=after,
         apart=time_apart(before, after) if before and after else "",
         changes=changes(before, after),
-        person={case.id: patient_facts(case.diagnosis.patient) for case in cases},
+        person={case.id: person_words(case) for case in cases},
         differing_facts=differing_facts,
         classes=taxonomy.classes,
         percent=percent,

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from datetime import date
 
 from skindx.casebook.kept_case import (
     KeptCase,
@@ -10,7 +11,7 @@ from skindx.casebook.kept_case import (
     Purpose,
     consent_changes,
 )
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import Patient, patient_facts
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
@@ -160,28 +161,36 @@ def alone_words(cases: Sequence[KeptCase]) -> list[str]:
 _LASTING = ("sex", "site", "laterality", "skin_type")
 
 
-def photo_days(cases: Sequence[KeptCase]) -> dict[str, str]:
-    """Return the day of each case's photos, by its id, or that it is not known."""
-    return {
-        case.id: text("record_short", when=case.photographed)
-        if case.photographed
-        else text("book_undated")
-        for case in cases
-    }
-
-
 def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:
-    """Return a name for each case, by its id: when it was kept, and the day of its photos.
+    """Return a name for each case, by its id: the day of its photos, and when it was kept.
 
     It has no number, so that it stays the same when another case is deleted.
     """
-    days, kept = photo_days(cases), names_apart(cases)
+    kept = names_apart(cases)
     return {
-        case.id: text("book_case_dated", kept=kept[case.id], day=days[case.id])
+        case.id: text("book_case_dated", kept=kept[case.id], day=_short(case.photographed))
         if case.photographed
         else text("book_case_undated", kept=kept[case.id])
         for case in cases
     }
+
+
+def person_words(case: KeptCase) -> list[str]:
+    """Return the facts that stand with a case, and which of place and date is missing."""
+    facts = [f"{name} {value}" for name, value in patient_facts(case.diagnosis.patient)]
+    place = [] if case.diagnosis.patient.site else [text("book_no_place")]
+    return [*facts, *place, *([] if case.photographed else [text("book_undated")])]
+
+
+def times_words(lesion: LesionHistory) -> str:
+    """Return how many cases a lesion has, and of when the latest is, whose advice is shown."""
+    if lesion.photographed:
+        return text("book_dated_times", n=lesion.cases, last=lesion.photographed)
+    return text("book_kept_times", n=lesion.cases, last=lesion.last.astimezone())
+
+
+def _short(day: date) -> str:
+    return text("record_short", when=day)
 
 
 def changes(before: KeptCase | None, after: KeptCase | None) -> str:
@@ -202,7 +211,7 @@ def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
     The time is local. Of one minute they are named with seconds, and of one second with a number.
     """
     times = {one.id: one.taken.astimezone() for one in kept}
-    days = {key: text("record_short", when=time) for key, time in times.items()}
+    days = {key: _short(time) for key, time in times.items()}
     names = {key: f"{days[key]}, {time:%H:%M}" for key, time in times.items()}
     alike = Counter(names.values())
     names |= {

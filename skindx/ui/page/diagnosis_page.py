@@ -28,6 +28,7 @@ from skindx.ui.page.answer_html import (
     example_of,
     followup_html,
     offer_html,
+    photos_differ,
     problem_html,
     result_html,
     scope_html,
@@ -64,6 +65,12 @@ log = logging.getLogger(__name__)
 ANSWER_LIFE_S = 1800
 """Seconds after an answer came in which it can be kept in a case book."""
 
+_TO_ANSWER = """
+watch("value", () => {
+  element.querySelector(".sx-result, .sx-problem")?.focus({ preventScroll: true });
+});
+"""
+"""Whoever does not see the page is led to the answer as soon as it is there."""
 _DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
 
 
@@ -157,7 +164,7 @@ def _add_diagnosis(
             result = gr.HTML(
                 waiting,
                 apply_default_css=False,
-                js_on_load=script("result"),
+                js_on_load=_TO_ANSWER,
                 elem_id="sx-answer",
             )
             follow = gr.HTML(
@@ -254,9 +261,13 @@ def _answering(
             day = _taken(sent)
             answer = taken_on(await diagnoser.diagnose(case), day)
             answer = cut_as_seen(answer, _cuts(sent))
-            example = examples.find(case.photos)
+            example, is_one = examples.find(case.photos), _is_one_lesion(sent)
+            if photos_differ(answer.diagnosis) and not example and not is_one:
+                return {parts.form: told("differ")}
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
-            answer_shown = await asyncio.to_thread(result_html, answer, metrics, tried)
+            answer_shown = await asyncio.to_thread(
+                result_html, answer, metrics, tried, is_one=is_one
+            )
             seen = dict(enumerate(answer.diagnosis.photos))
             offered = offer_html(seen, scans, **keeping) if scans and not tried else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
@@ -272,7 +283,6 @@ def _answering(
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             also = referred(case.patient)
             whole = [Refusal(-1, "unreadable", also)] if also else []
-            refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
             refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
             return {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
@@ -321,6 +331,11 @@ def _question(sent: object) -> int | None:
     """Return the number that the form gave its question, which the answer bears."""
     number = sent.get("question") if isinstance(sent, Mapping) else None
     return number if isinstance(number, int) else None
+
+
+def _is_one_lesion(sent: object) -> bool:
+    """Tell whether a person says that photos that seem to differ show one lesion."""
+    return isinstance(sent, Mapping) and sent.get("one_lesion") is True
 
 
 def _taken(sent: object) -> str:

@@ -55,8 +55,7 @@ def intake_html(
     return render(
         "intake.html.jinja",
         facts={one: INTAKE[one] for one in INTAKE if one not in {"skin_type", *QUESTIONS}},
-        questions={one: ITEMS[ITEM_OF[one]][0] if one in ITEM_OF else 0 for one in QUESTIONS},
-        item_of=ITEM_OF,
+        questions=question_groups(),
         refer_from=REFER_FROM,
         limits_of=limits_of,
         values_of=values_of,
@@ -71,6 +70,28 @@ def intake_html(
         images=images,
         examples=offered_examples(examples),
     )
+
+
+def question_groups() -> dict[str, dict[str, str]]:
+    """Return the questions under their headings, each with what it is in the 7-point checklist.
+
+    The items have the names that the checklist was published with.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for question in QUESTIONS:
+        if question not in ITEM_OF:
+            heading, means = "", text("asks_scope")
+            if question != "pigmented":
+                heading, means = text("asks_printed"), ""
+        else:
+            item = ITEM_OF[question]
+            points, asked = ITEMS[item]
+            heading = text("asks_major" if points > 1 else "asks_minor", n=points)
+            means = text(f"item_{item}")
+            if len(asked) > 1:
+                means = text("asks_together", item=means, n=points)
+        groups.setdefault(heading, {})[question] = means
+    return groups
 
 
 MOST_PHOTOS = 1000

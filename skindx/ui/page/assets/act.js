@@ -53,11 +53,6 @@ document.addEventListener("skindx-lost", ({ detail }) => {
   element.prepend(said);
 });
 element.addEventListener("click", (event) => {
-  const large = event.target.closest("[data-large]");
-  if (large) {
-    large.setAttribute("aria-pressed", large.getAttribute("aria-pressed") !== "true");
-    large.scrollIntoView({ block: "nearest" });
-  }
   // What cannot be undone asks back first; the focus is on the answer that changes nothing.
   const asks = event.target.closest("[data-ask]");
   if (asks) show(asks.nextElementSibling);

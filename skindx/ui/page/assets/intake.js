@@ -103,6 +103,7 @@ function show() {
     return item;
   }));
   form.classList.toggle("sx-has", photos.length > 0);
+  name();
   form.classList.toggle("sx-several", photos.length > 1);
   form.classList.toggle("sx-own", photos.some(isOwn));
   form.classList.toggle("sx-full", photos.length >= most);
@@ -156,11 +157,17 @@ async function example({ dataset }) {
   ask();
 }
 
+// The button says what it does, or what is missing; the focus reaches it in any state.
+function name() {
+  const ask = at(".sx-ask"), on = ask.classList.contains("sx-busy"), none = !photos.length;
+  ask.setAttribute("aria-disabled", on || none);
+  ask.firstElementChild.textContent = on ? `${say("js_looking")} …` : say(none ? "js_photo_first" : "js_look");
+  at("#sx-ask-why").textContent = none ? say("js_photo_none") : "";
+}
+
 function work(on) {
-  const ask = at(".sx-ask");
-  ask.setAttribute("aria-disabled", on);
-  ask.classList.toggle("sx-busy", on);
-  ask.firstElementChild.textContent = on ? `${say("js_looking")} …` : say("js_look");
+  at(".sx-ask").classList.toggle("sx-busy", on);
+  name();
   at(".sx-live").textContent = on ? say("js_looking") : "";
 }
 
@@ -225,7 +232,8 @@ function wrongNumber() {
   })[0];
 }
 
-async function ask() {
+// With "one" the person says that photos that seem to differ show one lesion.
+async function ask(one = false) {
   if (!NEXT[state].send) return;
   refuse("");
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
@@ -248,7 +256,7 @@ async function ask() {
   asked = { words, photos: chosen };
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value });
+  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value, one_lesion: one });
 }
 
 function clear() {
@@ -288,6 +296,9 @@ watch("value", () => {
     describe();
     go("answer");
     window.scrollTo(0, 0);
+  } else if (kind === "differ") {
+    differ.showModal();
+    differ.querySelector("[data-keep]").focus();
   } else if (kind === "refused") {
     for (const { photo, message } of refusals) { // of no photo of ours: it is about the whole case
       if (photos.includes(asked.photos[photo])) asked.photos[photo].refusal = message; else refuse(message);
@@ -321,6 +332,13 @@ at(".sx-examples")?.addEventListener("keydown", (event) => {
 form.addEventListener("input", (event) => { if (event.target.getAttribute("aria-invalid") === "true") wrongNumber(); });
 at(".sx-change").onclick = () => { go("form"); at("#sx-file").focus(); };
 at(".sx-back").onclick = () => { go("answer"); document.querySelector(".sx-result")?.focus(); };
+// Photos that seem to be of two lesions are asked about before an answer.
+const differ = at(".sx-differ");
+differ.addEventListener("click", ({ target }) => {
+  if (!target.closest("button")) return;
+  differ.close();
+  if (target.closest("[data-one]")) ask(true); else at(".sx-remove")?.focus();
+});
 // A new case clears this one, which is asked first; the focus is on what changes nothing.
 const sure = at(".sx-sure");
 at(".sx-again").onclick = () => {
