@@ -42,6 +42,8 @@ _NOTES_BYTES = 1 << 22
 _BAND_PIXELS = 1 << 20
 """Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
 
+LEAST_FACTOR = 1.5
+"""A JPEG is scaled by 8/5 or more: 7/8 and 6/8 would take longer than the whole image."""
 _ORIENTATION = 274
 """EXIF's tag: how to turn the stored pixels so that up is up."""
 _UPRIGHT = {
@@ -190,8 +192,8 @@ def _jpeg(
     height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
     scale, scaled = {}, None
     if at_least:
-        # 7/8 and 6/8 would take longer than the whole image.
-        scale = {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 1.5}
+        sides = {"min_height": at_least[0], "min_width": at_least[1]}
+        scale = sides | {"min_factor": LEAST_FACTOR}
         scaled = simplejpeg.decode_jpeg_header(data, **scale)[:2]
     jpeg_cost(data, width, height, colorspace, subsampling, scaled=scaled).check(max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
@@ -406,12 +408,12 @@ def exif_orientation(image: "Image.Image") -> int:
 
 def has_metadata(jpeg: bytes) -> bool:
     """Tell whether an APP1 segment, which alone holds EXIF, may stand before the pixels."""
-    at = 2
-    while jpeg[at : at + 1] == b"\xff":
-        marker = jpeg[at + 1 : at + 2]
-        if marker == b"\xda":  # the pixels begin
+    at, length = 2, len(jpeg) - 1
+    while at < length and jpeg[at] == 0xFF:
+        marker = jpeg[at + 1]
+        if marker == 0xDA:  # the pixels begin
             return False
-        if marker == b"\xe1":
+        if marker == 0xE1:
             return True
         at += 2 + int.from_bytes(jpeg[at + 2 : at + 4])
     return True  # unusual, so let Pillow look

@@ -45,9 +45,11 @@ _SAMPLES = {"Gray": 1.0, "420": 1.5, "411": 1.5, "422": 2.0, "440": 2.0}
 """Samples a pixel of a JPEG by its subsampling; without: 3, or 4 of four inks."""
 
 _JPEG_IN_TIFF = (6, 7)
-# JPEG's markers that have a segment; of the frames' kinds, the progressive ones and what is none.
+# JPEG's markers that have a segment, as the pattern finds them; frames, and the progressive ones.
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")
-_PROGRESSIVE, _NO_FRAME = b"\xc2\xc6\xca\xce", b"\xc4\xc8\xcc"
+_SEGMENTS = frozenset({*range(0x02, 0xD0), *range(0xD8, 0xFF)})
+_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +128,19 @@ def jpeg_passes(jpeg: bytes) -> int:
     Counted as libjpeg reads: scans inside of other segments, such as thumbnails, and behind the
     end of the image are none. Raises DamagedImage for more segments than any camera writes.
     """
-    passes, progressive, colours, at = 0, False, b"", 2
+    passes, progressive, colours, at, length = 0, False, b"", 2, len(jpeg) - 1
     for _ in range(MOST_SEGMENTS):
-        match = _MARKER.search(jpeg, at)
-        if not match or match[1] == b"\xd9":
+        if at < length and jpeg[at] == 0xFF and jpeg[at + 1] in _SEGMENTS:
+            marker, at = jpeg[at + 1], at + 2
+        elif match := _MARKER.search(jpeg, at):  # bytes that belong to no segment come first
+            marker, at = match[1][0], match.end()
+        else:
             break
-        marker, at = match[1], match.end()
-        if b"\xc0" <= marker <= b"\xcf" and marker not in _NO_FRAME:
+        if marker == 0xD9:
+            break
+        if marker in _FRAMES:
             progressive, colours = marker in _PROGRESSIVE, jpeg[at + 7 : at + 8]
-        elif marker == b"\xda":
+        elif marker == 0xDA:
             passes += 1
             if passes == 1 and not progressive and jpeg[at + 2 : at + 3] == colours:
                 break

@@ -136,6 +136,8 @@ class _LastingDecoder:
         if isinstance(answer, Failure):
             return answer
         if answer["reason"]:
+            if answer["reason"] == "decode-memory":
+                self._process.end()  # what its allocator keeps would starve the next image
             raise DamagedImage(answer["detail"], answer["reason"])
         height, width = answer["size"]
         pixels_HWC = np.empty((height, width, 3), np.uint8)

@@ -71,12 +71,12 @@ _ICC, _MPF = b"ICC_PROFILE\0", b"MPF\0"
 
 def _jpeg(data: "bytes | mmap") -> StoredColours:
     """Read each APP2 before the pixels: parts of a profile, and CIPA's list of images."""
-    at, parts, more = 2, {}, False
+    at, parts, more, length = 2, {}, False, len(data)
     for _ in range(MOST_SEGMENTS):
-        padding = _PADDING.match(data, at)
-        if not padding:
+        if at >= length or data[at] != 0xFF:
             break
-        at = padding.end() - 1
+        if data[at + 1] == 0xFF and (padding := _PADDING.match(data, at)):
+            at = padding.end() - 1
         marker = data[at + 1]
         if marker == 0xDA:
             break

@@ -1,3 +1,4 @@
+import io
 import multiprocessing
 import subprocess
 import sys
@@ -7,17 +8,23 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_images import dataset, photo
+from PIL import Image
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.loader.crops import Window, fill_crops, fill_random_crops, sample_seeds
 from skindx.data.loader.load import Fill, Pool, load, work_ahead
 from skindx.data.loader.source import Files, InMemory
+from skindx.data.manifest import Record
+from skindx.imaging.decode import decode
+from skindx.imaging.stored_colours import Decoding, coded_colours
 
 NAME = "skindx-loader"
 
@@ -231,6 +238,76 @@ def test_the_whole_window_is_the_image() -> None:
     whole = Window(0.0, 0.0, 1.0, 1.0)
     assert (whole.cut(image) == image).all()
     assert whole.needs(31, 31) == (31, 31)
+
+
+def encoded(image: np.ndarray, kind: str = "JPEG", **options: Any) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(image).convert(options.pop("mode", "RGB")).save(data, kind, **options)
+    return data.getvalue()
+
+
+def kinds_of_file() -> dict[str, bytes]:
+    image, turned = photo(60, 90), Image.Exif()
+    turned[274] = 6
+    wide = coded_colours(12, 13).profile  # Display P3
+    plain = encoded(image)
+    return {
+        "plain": plain,
+        "turned": encoded(image, exif=turned),
+        "wide colours": encoded(image, icc_profile=wide),
+        "both": encoded(image, exif=turned, icc_profile=wide),
+        "progressive": encoded(image, progressive=True),
+        "grey": encoded(image, mode="L"),
+        "four inks": encoded(image, mode="CMYK"),
+        "PNG": encoded(image, "PNG"),
+        "bytes behind": plain[:-2] + bytes(40) + plain[-2:],
+    }
+
+
+@pytest.mark.parametrize("decoding", ["srgb-1", "as-stored"])
+@pytest.mark.parametrize("kind", list(kinds_of_file()))
+def test_a_header_that_was_read_once_changes_no_pixel(
+    tmp_path: Path, kind: str, decoding: Decoding
+) -> None:
+    data = kinds_of_file()[kind]
+    height, width = decode(data).shape[:2]
+    sha256, path = store_bytes(tmp_path, data, ".png" if kind == "PNG" else ".jpg")
+    records = [Record(path, sha256, "", width, height, "x", sha256, "train")]
+    files, kept = Files(tmp_path, records, decoding), InMemory(tmp_path, records, 1.0, decoding)
+    for at_least in (None, (20, 30), (30, 20), (60, 60), (20, 30)):
+        for _ in range(2):
+            expected = files.image(0, at_least)
+            np.testing.assert_array_equal(kept.image(0, at_least), expected, strict=True)
+
+
+def test_bytes_in_the_place_of_others_have_their_own_header(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[274] = 3
+    square, wide = photo(60, 60), coded_colours(12, 13).profile
+    source = InMemory(tmp_path, [Record("", "", "", 60, 60, "x", "", "train")])
+    for data in (
+        encoded(square, exif=turned),
+        encoded(square),
+        encoded(square, icc_profile=wide),
+        encoded(square, "PNG"),
+        encoded(square, exif=turned),
+    ):
+        source.hold(0, data)
+        expected = decode(data, at_least=(20, 20))
+        np.testing.assert_array_equal(source.image(0, (20, 20)), expected, strict=True)
+    assert source.take(0) is data
+    assert not source._headers
+
+
+def test_damage_is_still_damage_where_the_header_is_known(tmp_path: Path) -> None:
+    files = dataset(tmp_path, 1)
+    source = InMemory(tmp_path, files.records)
+    whole = files.read(0)
+    broken = whole[: len(whole) // 2] + b"\xff\xd9"
+    source.hold(0, broken)
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot be read"):
+            source.image(0, (20, 20))
 
 
 # processes

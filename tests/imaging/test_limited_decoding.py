@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,9 +91,16 @@ def test_one_that_was_interrupted_answers_for_no_other(monkeypatch: pytest.Monke
 def test_memory_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = SandboxLimits(timeout_s=15, memory_mb=100)
     monkeypatch.setattr(sandboxed_images, "LIMITS", limits)
+    decode_limited(encode(paint(1)))
+    before = set(descendants(os.getpid()))
     with pytest.raises(DamagedImage) as damage:
         decode_limited(memory_bomb())
     assert damage.value.reason in ("decode-memory", "decode-crash")
+    # Nothing is left of it in memory: another process reads the next image.
+    deadline = time.monotonic() + 30
+    while not before - set(descendants(os.getpid())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert decode_limited(encode(paint(1))).ndim == 3
 
 

@@ -12,6 +12,7 @@ from skindx.data.layout import stored_file
 from skindx.data.manifest import Record, check_size, decoding_of
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.jpeg_header import JpegHeader, read_header
 from skindx.imaging.sandboxed_images import decode_limited
 from skindx.imaging.stored_colours import Decoding
 
@@ -135,6 +136,7 @@ class InMemory(Files):
         # Threads may read the same image at once and both write it: the bytes are the same. No
         # lock, so that a fork can never leave a locked one without an owner.
         self._kept: dict[int, bytes] = {}
+        self._headers: dict[int, tuple[bytes, JpegHeader | None]] = {}
 
     def __contains__(self, index: int) -> bool:
         """True when the image's bytes are in memory."""
@@ -149,6 +151,23 @@ class InMemory(Files):
                 self._kept[index] = data
         return data
 
+    def decode(
+        self, index: int, data: bytes, at_least: tuple[int, int] | None = None
+    ) -> NDArray[np.uint8]:
+        """Decode an image's bytes; the header of a JPEG that is kept is read and checked once.
+
+        Raises UserError for damage, or another size than it had.
+        """
+        if at_least and self._kept.get(index) is data:
+            known = self._headers.get(index)
+            if known is None or known[0] is not data:
+                known = self._headers[index] = data, read_header(data, self.decoding)
+            if known[1] and (pixels_HWC := known[1].decode(data, at_least)) is not None:
+                row = self.records[index]
+                check_size(row, pixels_HWC, lambda: self.path(index), scaled=True)
+                return pixels_HWC
+        return super().decode(index, data, at_least)
+
     def hold(self, index: int, data: bytes) -> None:
         """Keep bytes that came from elsewhere than the file."""
         self._kept[index] = data
@@ -157,9 +176,11 @@ class InMemory(Files):
         """Return an image's bytes and forget them. Raises UserError as `read` does."""
         data = self.read(index)
         self._kept.pop(index, None)
+        self._headers.pop(index, None)
         return data
 
     def forget_all_but(self, mask_N: NDArray[np.bool_]) -> None:
         """Keep the images of the mask alone."""
         for index in [number for number in self._kept if not mask_N[number]]:
             del self._kept[index]
+            self._headers.pop(index, None)
