@@ -47,7 +47,7 @@ def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     corners, down, right = _corners(height, width)
     table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
     # The table may run over 32 bits; differences over a band of rows or less come out right.
-    at, row, column, both = table.take(corners)
+    at, row, column, both = table.take(corners, mode="wrap")  # checks no bounds, which they keep
     row -= at
     column -= at
     both -= at

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.decode import LEAST_FACTOR, MAX_PIXELS, orientation_of, turned
+from skindx.imaging.decode import MAX_PIXELS, ROUGH_FACTOR, orientation_of, turned
 from skindx.imaging.decode_cost import jpeg_cost
 from skindx.imaging.image_formats import image_suffix
 from skindx.imaging.srgb import FileColours
@@ -29,7 +29,7 @@ class JpegHeader(NamedTuple):
         height, width = at_least if self.orientation < 5 else at_least[::-1]
         try:
             pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-                jpeg, "RGB", True, True, height, width, LEAST_FACTOR
+                jpeg, "RGB", True, True, height, width, ROUGH_FACTOR
             )
         except (ValueError, MemoryError):
             return None

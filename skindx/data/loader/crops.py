@@ -89,15 +89,21 @@ def resize_into(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> Non
     """Resize to the size of `out`, which is contiguous, in place.
 
     Bilinear (`resize_bilinear`: four neighbours blended) up to a factor of two, below which it
-    leaves no pixel out; area averaging above, which costs five times as much and does not alias.
+    leaves no pixel out. A side that is longer is halved before, by the means of pairs (Williams
+    1983, "Pyramidal parametrics"), which does not alias either and takes a tenth of the time of
+    OpenCV's area averages. The last of an odd number of rows or columns is left out.
     """
-    height, width = out_SS3.shape[:2]
-    if image_HW3.shape[0] <= 2 * height and image_HW3.shape[1] <= 2 * width:
-        resize_bilinear(image_HW3, out_SS3)
-        return
-    import cv2
+    while (tall := len(image_HW3) > 2 * len(out_SS3)) | (
+        wide := image_HW3.shape[1] > 2 * out_SS3.shape[1]
+    ):
+        import cv2
 
-    cv2.resize(image_HW3, (width, height), dst=out_SS3, interpolation=cv2.INTER_AREA)
+        rows, columns = len(image_HW3) >> tall, image_HW3.shape[1] >> wide
+        pairs_HW3 = image_HW3[: rows << tall, : columns << wide]
+        image_HW3 = np.asarray(
+            cv2.resize(pairs_HW3, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8
+        )
+    resize_bilinear(image_HW3, out_SS3)
 
 
 # T = images, K = words of entropy
