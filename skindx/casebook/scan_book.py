@@ -200,7 +200,7 @@ def compared(
         except UserError as error:
             message = str(error)
             for number, scan in enumerate(scans):
-                shown = f"the scan of {scan.taken:%d %b %Y}"
+                shown = text("compared_scan", when=scan.taken)
                 message = message.replace(str(folder / str(number)), shown)
             raise UserError(message) from None
 

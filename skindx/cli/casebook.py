@@ -226,9 +226,8 @@ def compare(
     """
     opened = _open(book, casebook_key)
     from skindx.casebook.scan_book import compared
-    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
+    from skindx.scan.compare.scan_comparison import summary, write_comparison
 
     with compared(opened.scans, None, first, second) as comparison:
         write_comparison(out, comparison)
-        print(f"{headline(comparison)}.")
-    print(f"page: {out / PAGE}")
+        print(summary(comparison, out))

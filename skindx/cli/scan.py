@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skindx.cli.options import BundleText, Expect, MissRate, Sets
+from skindx.cli.options import BundleText, Expect, Language, MissRate, Sets
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.private_files import private_file
-from skindx.core.text import counted, printable
+from skindx.core.text import printable
+from skindx.texts.catalogue import LANGUAGE, checked_language, joined, speaking, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,15 +50,13 @@ class AskAboutRulers:
         shown = file.is_file()
         with private_file(file) as temporary:
             Image.fromarray(image_HW3).save(temporary, "PNG")
-        print(f"{ruler.sentence} The ticks are drawn in {file}.")
+        print(joined(ruler.sentence, text("ruler_drawn", file=str(file))))
         if self.confirmed and shown:
             return True
         if sys.stdin.isatty():
-            return typer.confirm("Are the lines on the ticks, and the thick ones 1 cm apart?")
-        raise UserError(
-            f"the ruler was not confirmed; open {file} and check that the lines lie on the "
-            "ruler's marks, then run the same command with --confirm-ruler."
-        )
+            return typer.confirm(text("ruler_ask"))
+        unconfirmed = text("ruler_unconfirmed", file=str(file))
+        raise UserError(joined(unconfirmed, text("ruler_unconfirmed_do")))
 
 
 @app.command()
@@ -119,6 +118,7 @@ def run(
     miss_rate: MissRate = None,
     device: Device = "cpu",
     sets: Sets = None,
+    language: Language = LANGUAGE,
 ) -> None:
     """Find every lesion on wide photos and diagnose each.
 
@@ -130,6 +130,7 @@ def run(
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
     from skindx.core.progress import progress_bars
+    from skindx.diagnosis.record import unreviewed
     from skindx.scan.outputs.scan_result import read_summary
     from skindx.scan.scan_run import run_scan
     from skindx.scan.tile_search import ScanSettings
@@ -139,35 +140,33 @@ def run(
     ask = AskAboutRulers(out, confirmed=confirm_ruler) if ruler or confirm_ruler else None
     given = {"miss_rate": miss_rate} if miss_rate is not None else {}
     settings = ScanSettings.load(None, sets or [], start=given)
-    with progress_bars() as progress:
-        scanned = run_scan(
-            photos,
-            bundle,
-            out,
-            settings,
-            workers=workers,
-            queue=queue,
-            lease_s=lease,
-            expect=expect,
-            detector=detector,
-            device=device,
-            progress=progress,
-            mm_per_pixel=scale,
-            confirm=ask,
-        )
-    for sentence in scanned.problems:
-        print(sentence)
-    for photo in scanned.photos:
-        print(
-            f"{photo.name}: {counted(len(photo.lesions), 'lesion')}; {photo.tiles_without_skin} of "
-            f"{counted(photo.tiles, 'tile')} show no skin"
-        )
-    summary = read_summary(out)
-    promise = summary.planted.promise if summary.planted else ""
-    for sentence in (promise, summary.no_urgent_risk, summary.scope.text):
-        if sentence:
-            print(printable(sentence))
-    print(f"results in {out}; a scan shows what to look at, is no diagnosis, and can miss lesions")
+    with speaking(checked_language(language)):
+        with progress_bars() as progress:
+            scanned = run_scan(
+                photos,
+                bundle,
+                out,
+                settings,
+                workers=workers,
+                queue=queue,
+                lease_s=lease,
+                expect=expect,
+                detector=detector,
+                device=device,
+                progress=progress,
+                mm_per_pixel=scale,
+                confirm=ask,
+            )
+        said = list(scanned.problems)
+        for photo in scanned.photos:
+            found = text("scan_photo_lesions", name=photo.name, n=len(photo.lesions))
+            skipped = text("scan_photo_skin", n=photo.tiles_without_skin, tiles=photo.tiles)
+            said.append(joined(found, skipped))
+        summary = read_summary(out)
+        said += [summary.planted.promise] if summary.planted else []
+        said += filter(None, (summary.no_urgent_risk, summary.scope.text, unreviewed()))
+        said.append(joined(text("scan_results_in", folder=str(out)), text("scan_only_shows")))
+        print("\n".join(map(printable, said)))
 
 
 @app.command()
@@ -210,6 +209,7 @@ def compare(
         Path | None,
         typer.Option("--out", "-o", help="Folder to write; default: comparison/ beside AFTER."),
     ] = None,
+    language: Language = LANGUAGE,
 ) -> None:
     """List lesions that are new, grown, changed or vanished between two scans of a person.
 
@@ -219,13 +219,11 @@ def compare(
 
     Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
     """
-    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
     from skindx.scan.compare.scan_comparison import compare as compare_scans
+    from skindx.scan.compare.scan_comparison import summary, write_comparison
 
     folder = out or after.resolve().parent / "comparison"
-    comparison = compare_scans(before, after)
-    write_comparison(folder, comparison)
-    print(f"{headline(comparison)}.")
-    for name in comparison.alone:
-        print(printable(f"{name} fits no photo of {before}; its lesions were not compared."))
-    print(f"page: {folder / PAGE}")
+    with speaking(checked_language(language)):
+        comparison = compare_scans(before, after)
+        write_comparison(folder, comparison)
+        print(summary(comparison, folder))

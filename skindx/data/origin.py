@@ -196,13 +196,10 @@ class ImageOrigin(Settings):
     @property
     def measured_on(self) -> str:
         """What a figure was measured on, for a reader."""
-        modality = {"mixed": "dermoscopic and clinical"}.get(self.modality, self.modality)
-        return {
-            "": "images of which the bundle does not say whether they are photos",
-            "none": f"{modality} photos".strip(),
-            "some": "photos and paintings that a program made",
-            "all": "paintings that a program made",
-        }[self.painted]
+        keys = {"": "origin_photos", "dermoscopic": "origin_dermoscopic"}
+        keys |= {"clinical": "origin_clinical", "mixed": "origin_both"}
+        others = {"some": "origin_some", "all": "origin_all", "": "origin_unstated"}
+        return text(others.get(self.painted, keys[self.modality]))
 
     def joined(self, started_from: "ImageOrigin") -> "ImageOrigin":
         """Return what a network learned from that started from another's weights.

@@ -171,12 +171,6 @@ class Source(RecordPart):
     """To which local images its probabilities and thresholds were fitted, and when; empty: none."""
 
     @property
-    def digests(self) -> str:
-        """The first digits of both digests, as a page or a report names them."""
-        evaluation = f", evaluation {self.evaluation[:16]}" if self.evaluation else ""
-        return f"digest {self.digest[:16] or 'unknown'}{evaluation}"
-
-    @property
     def limits(self) -> str:
         """What the images that it learned from mean for a scan of wide photos, in sentences."""
         return joined(self.learned_from, of_wide_photos(self.expects))

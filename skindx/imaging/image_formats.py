@@ -70,7 +70,7 @@ def unusable(head: bytes, claimed: str = "") -> tuple[str, str]:
     claim = f" and claims to be {claimed}" if claimed else ""
     if not head:
         return "not-a-picture", f"the file is empty{claim}; fetch or copy it again"
-    name = _unread_format(head)
+    name = unread_format(head)
     if name == _DICOM:
         return "unsupported-format", f"it is {name}; a recipe's source of `kind: dicom` reads it"
     if name:
@@ -82,7 +82,8 @@ def unusable(head: bytes, claimed: str = "") -> tuple[str, str]:
     return "not-a-picture", f"it begins with {head[:8]!r}{claim}; no image format does"
 
 
-def _unread_format(head: bytes) -> str:
+def unread_format(head: bytes) -> str:
+    """Return what a file is, such as a GIF, of a format that is not read; "" for any other."""
     for offset, signature, name in _UNREAD:
         if head[offset : offset + len(signature)] == signature:
             return name

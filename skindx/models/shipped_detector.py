@@ -23,7 +23,7 @@ from skindx.models.detector import (
     DetectorSpec,
     load_detector,
 )
-from skindx.texts.catalogue import percent
+from skindx.texts.catalogue import joined, text
 
 INDEX = "detector.json"
 _MOST_BYTES = 64 * MEGABYTE
@@ -53,13 +53,13 @@ class PlantedRecall(Settings):
     @property
     def promise(self) -> str:
         """Return what a scan may promise by it: a lower bound, for that kind of photo alone."""
+        found = {"found": self.found, "lesions": self.lesions, "photos": self.photos}
         least = math.floor(100 * self.recall.low) / 100  # rounded up it would not be a bound
-        return (
-            f"The detector found {self.found} of {self.lesions} dermoscopic lesions that were "
-            f"planted on {self.photos} composed photos of skin at {self.least_px} to "
-            f"{self.most_px} pixels. For photos of that kind, at least {percent(least)} of "
-            "such lesions are listed. No such figure is known for any other photo, so nobody "
-            "knows how many lesions of these photos are not in this list."
+        return joined(
+            text("scan_planted", **found, least=self.least_px, most=self.most_px),
+            text("scan_planted_promise", least=least),
+            text("scan_planted_else"),
+            text("scan_missed_unknown"),
         )
 
 

@@ -27,12 +27,13 @@ from skindx.imaging.image_formats import (
     image_suffix,
     photo_format,
     read_jpeg,
-    unusable,
+    unread_format,
 )
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.imaging.srgb import FileColours, convert_kernel
 from skindx.imaging.stored_colours import PLAIN, SRGB, Decoding, StoredColours, stored_colours
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
+from skindx.texts.catalogue import joined, speaking, spoken, text
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -50,6 +51,10 @@ MAX_WHOLE_PIXELS = 120_000_000
 """Most pixels of a file whose decoder needs all pixels or coefficients in memory at once."""
 MEMORY_MB, BASE_S, SECONDS_A_MB = 1500, 600, 2
 """Limits of the decoding process: private memory, base time, and more time by file size."""
+
+
+class NotScannedError(DamagedImage):
+    """A photo that is not scanned; its message says why, and what to do, to a person."""
 
 
 @dataclass(frozen=True)
@@ -70,45 +75,37 @@ class Header:
     interlaced: bool
 
     def check(self, most_pixels: int = MAX_PIXELS) -> None:
-        """Raise DamagedImage, whose message ends in what to do, for what is not scanned."""
+        """Raise NotScannedError for what is not scanned."""
         for problem, reason in (
             (self._size(most_pixels), "too-many-pixels"),
             (self._kind(), "unsupported-format"),
             (self._whole(), "decode-memory"),
         ):
             if problem:
-                raise DamagedImage(problem, reason)
+                raise NotScannedError(problem, reason)
 
     def _size(self, most_pixels: int) -> str:
-        pixels, size = self.width * self.height, f"{self.width} x {self.height} pixels"
+        pixels, size = self.width * self.height, {"width": self.width, "height": self.height}
         if pixels > most_pixels or max(self.width, self.height) > MAX_SIDE:
-            return (
-                f"it has {size}, and at most {most_pixels} in all and {MAX_SIDE} on a side are "
-                "scanned; cut it into parts"
-            )
+            large = text("unscanned_large", **size, most=most_pixels, side=MAX_SIDE)
+            return joined(large, text("unscanned_large_do"))
         if pixels > FREE_PIXELS and pixels > MOST_PIXELS_A_BYTE * self.size_bytes:
-            return (
-                f"it names {size} in {self.size_bytes} bytes, as no photo does; export the "
-                "photo again"
-            )
+            return text("unscanned_bomb", **size, bytes=self.size_bytes)
         if min(self.width, self.height) < MIN_SIDE:
-            return (
-                f"it has {size}, and a scan needs {MIN_SIDE} on each side; for a photo of one "
-                "lesion use `skindx diagnose`"
-            )
+            return joined(text("unscanned_small", **size, least=MIN_SIDE), text("unscanned_one"))
         if max(self.width, self.height) > MAX_RATIO * min(self.width, self.height):
-            return f"it has {size}; give one that is at most {MAX_RATIO} times longer than wide"
+            return text("unscanned_ratio", **size, ratio=MAX_RATIO)
         return ""
 
     def _kind(self) -> str:
         if self.pages > 1:
-            return f"it has {self.pages} images, as animations have; save the one to be scanned"
+            return text("unscanned_pages", pages=self.pages)
         if self.colours == "cmyk":
-            return "it has the colours of print (CMYK); save it as sRGB, for example as JPEG"
+            return text("unscanned_cmyk")
         if self.bits != 8:
-            return f"it has {self.bits} bits a channel; save it with 8 bits, for example as JPEG"
+            return text("unscanned_bits", bits=self.bits)
         if self.colours not in ("srgb", "rgb", "b-w"):
-            return f"its colours are stored as {self.colours}; save it as sRGB, for example as JPEG"
+            return text("unscanned_colours", colours=self.colours)
         return ""
 
     def _whole(self) -> str:
@@ -116,16 +113,10 @@ class Header:
         if self.width * self.height <= MAX_WHOLE_PIXELS:
             return ""
         if self.suffix == ".jpg" and self.interlaced:
-            return (
-                "it is a large progressive JPEG, which cannot be read in pieces; convert it "
-                "without loss: jpegtran -copy all -outfile sequential.jpg photo.jpg"
-            )
+            return joined(text("unscanned_progressive"), text("unscanned_progressive_do"))
         if self.suffix == ".webp" or self.interlaced:
             name = "WebP" if self.suffix == ".webp" else "interlaced PNG"
-            return (
-                f"it is a large {name}, which cannot be read in pieces; convert it without loss: "
-                "vips tiffsave photo out.tif --tile --compression deflate"
-            )
+            return joined(text("unscanned_pieces", format=name), text("unscanned_pieces_do"))
         return ""
 
 
@@ -183,10 +174,10 @@ _MOST_REPAIRED_BYTES = 200 << 20
 _PROFILE = "icc-profile-data"
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _REASONS = {
-    "decode-memory": "decoding it takes too much memory",
-    "decode-timeout": "decoding it takes too long",
-    "decode-crash": "its decoder failed",
-    "damaged": "it is damaged or cut short",
+    "decode-memory": "unscanned_memory",
+    "decode-timeout": "unscanned_time",
+    "decode-crash": "unscanned_decoder",
+    "damaged": "unscanned_damaged",
 }
 
 
@@ -233,9 +224,10 @@ def _look(path: Path) -> tuple[str, str]:
             f"{how_to_install('serve')}."
         )
     if suffix in (None, ".bmp"):
-        why = "it is a BMP" if suffix else unusable(head)[1]
-        message = f"{path} cannot be scanned ({why}); give a photo in another format."
-        raise UserError(unjudged(message))
+        name = "a BMP" if suffix else unread_format(head)
+        why = text("unscanned_no_image") if head else text("unscanned_empty")
+        why = text("unscanned_unread", format=name) if name else why
+        raise UserError(unjudged(joined(text("unscanned", name=str(path)), why)))
     return sha256, suffix
 
 
@@ -254,7 +246,7 @@ def _from_pixels(
         header = Header(suffix, path.stat().st_size, width, height, 1, 8, "srgb", False)
         header.check(most_pixels)
     except DamagedImage as error:
-        raise _refused(path, error.reason, str(error)) from None
+        raise _refused(path, error.reason, _advice(error)) from None
     writer = PixelWriter(making, width, height)
     writer.write(pixels_HW3)
     writer.close(facts | {"colours": sorted(notes)})
@@ -263,6 +255,7 @@ def _from_pixels(
 def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
     limits = SandboxLimits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
     job = {"out": str(making.absolute()), "facts": facts, "most_pixels": most_pixels}
+    job["language"] = spoken()
     ((_, answer),) = run_sandboxed(photo_converting, job, [path.absolute()], limits, workers=1)
     if isinstance(answer, Failure):
         raise _refused(path, answer.reason, "")
@@ -273,10 +266,16 @@ def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int
 
 
 def _refused(path: Path, reason: str, detail: str) -> UserError:
-    """Return one sentence; a decoder's own message does not help a user."""
-    if ";" not in detail:
-        detail = f"{_REASONS.get(reason, _REASONS['damaged'])}; take or export it again"
-    return UserError(unjudged(f"{path} cannot be scanned: {detail}."))
+    """Return why a photo is not scanned, in sentences, of which `detail` are some or none."""
+    why = detail or text(_REASONS.get(reason, _REASONS["damaged"]))
+    return UserError(unjudged(joined(text("unscanned", name=str(path)), why)))
+
+
+def _advice(error: DamagedImage) -> str:
+    """Return what an error says to a person; a decoder's own message says nothing to one."""
+    if ";" in str(error):
+        return text("refused_dicom_reason", reason=str(error))
+    return str(error) if isinstance(error, NotScannedError) else ""
 
 
 def _prepare() -> None:
@@ -295,9 +294,10 @@ def photo_converting(job: dict[str, Any]) -> Work:
 
     def convert(path: Path) -> dict[str, str]:
         try:
-            _convert_odd(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
+            with speaking(job["language"]):
+                _convert_odd(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
         except DamagedImage as error:
-            return {"reason": error.reason, "detail": str(error)}
+            return {"reason": error.reason, "detail": _advice(error)}
         except vips.Error as error:
             return {"reason": damaged(error).reason, "detail": ""}
         except MemoryError:

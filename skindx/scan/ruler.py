@@ -18,6 +18,7 @@ from skindx.core.errors import UserError
 from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels, ReadRegion
 from skindx.scan.tick_candidates import searches
 from skindx.scan.tick_rows import SHORT, TickRow, trace
+from skindx.texts.catalogue import joined, text
 
 # T = ticks
 
@@ -106,7 +107,6 @@ def _levels(off_T: Ints, steps: tuple[int, ...]) -> Ints:
 _TRIED = 5
 """Number of places tried at each scale."""
 _NORMAL = 1.96
-_INSTEAD = "measure a length and give --scale MM_PER_PIXEL"
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ class Ruler:
     @property
     def sentence(self) -> str:
         """The result and what a person must check in the drawing."""
-        scale, error = self.mm_per_pixel, self.relative_error
-        return (
-            f"A ruler with {len(self.row.ticks_T2)} ticks was found, {self.row.period:.1f} pixels "
-            f"apart, divided in {self.unit.division}: {scale:.4g} mm per pixel, "
-            f"± {100 * error:.1f} %, where the skin is as far from the camera as the ruler. "
-            f"Check that every thin line lies on a tick and that the thick ones are 1 cm apart."
+        row = {"ticks": len(self.row.ticks_T2), "period": round(self.row.period, 1)}
+        scale, error = float(f"{self.mm_per_pixel:.4g}"), round(100 * self.relative_error, 1)
+        return joined(
+            text("ruler_found", **row, unit=self.unit.division),
+            text("ruler_scale", scale=scale, error=error),
+            text("ruler_check"),
         )
 
 
@@ -169,20 +169,18 @@ def find_ruler(read: ReadRegion, width: int, height: int, name: str) -> Ruler:
                 return Ruler(row, unit)
             unclear.append((row, unit))
     if not unclear:
-        raise UserError(
-            f"no ruler in {name} can be read: at least two centimetres must be in focus, with "
-            f"millimetre marks at least 3 pixels apart; take the photo again, or {_INSTEAD}."
-        )
+        none = text("ruler_none", name=name)
+        raise UserError(joined(none, text("ruler_none_needs"), text("ruler_again")))
     row, unit = max(unclear, key=lambda item: len(item[0].ticks_T2))
-    ticks = f"{name} shows {len(row.ticks_T2)} lines {row.period:.1f} pixels apart"
+    lines = {"name": name, "ticks": len(row.ticks_T2), "period": round(row.period, 1)}
     if unit and unit.division == "inches":
-        raise UserError(
-            f"{ticks}, which look like a ruler in inches, but a ruler in millimetres is needed; "
-            f"{_INSTEAD}."
-        )
+        raise UserError(joined(text("ruler_inches", **lines), text("ruler_instead")))
     raise UserError(
-        f"{ticks}, but not every tenth line is longer as on a millimetre ruler, so their unit is "
-        f"unknown; if this is a ruler, {_INSTEAD}."
+        joined(
+            text("ruler_unclear", **lines),
+            text("ruler_unclear_why"),
+            text("ruler_instead"),
+        )
     )
 
 
@@ -248,8 +246,10 @@ def given_scale(mm_per_pixel: float) -> Scale:
     """Return the scale that a user gave. Raises UserError for one that no photo has."""
     if not (math.isfinite(mm_per_pixel) and _LEAST <= mm_per_pixel <= _MOST):
         raise UserError(
-            f"--scale {mm_per_pixel:g} is not between {_LEAST} and {_MOST:g} mm per pixel; divide "
-            "a length in millimetres by its length in pixels in the photo."
+            joined(
+                text("scale_range", scale=mm_per_pixel, least=_LEAST, most=_MOST),
+                text("scale_range_do"),
+            )
         )
     return Scale(mm_per_pixel, "given")
 
@@ -263,8 +263,5 @@ def scale_from_ruler(
     """
     ruler = find_ruler(read, width, height, name)
     if not confirm(ruler, confirmation_image(read, width, height, ruler)):
-        raise UserError(
-            f"the ruler of {name} was not confirmed; measure a length and give --scale "
-            "MM_PER_PIXEL, or remove --ruler to get sizes in pixels."
-        )
+        raise UserError(joined(text("ruler_refused", name=name), text("ruler_refused_do")))
     return Scale(ruler.mm_per_pixel, "ruler", ruler.relative_error)

@@ -106,7 +106,7 @@ class Methods:
 
 _SPOKEN = "skindx_language"
 """Key of a request's language in its scope."""
-_ENGLISH = (_GRADIO, SCAN, "/docs", "/v1/monitor")
+_ENGLISH = (_GRADIO, "/docs", "/v1/monitor")
 """Paths that speak English: their sentences are not all translated, or, of Gradio's events, run in
 tasks of its own, in the language in which the page was built."""
 

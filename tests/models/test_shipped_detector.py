@@ -91,7 +91,7 @@ def test_the_promise_is_the_lower_bound_and_of_that_kind_of_photo_alone(
     planted = PlantedRecall(photos=10, lesions=lesions, found=found, least_px=20, most_px=200)
     low = proportion_interval(found / lesions, lesions).low
     least = percent(math.floor(100 * low) / 100)
-    assert f"at least {least} of such lesions are listed" in planted.promise
+    assert f"lists at least {least} of such lesions" in planted.promise
     assert f"found {found} of {lesions} dermoscopic lesions" in planted.promise
     assert "20 to 200 pixels" in planted.promise
     assert "No such figure is known for any other photo" in planted.promise

@@ -16,12 +16,12 @@ from whole_photo import ArrayPhoto
 from skindx.cli.scan import app
 from skindx.core.errors import UserError
 from skindx.data.box import Box
+from skindx.scan.compare.changes import KINDS
 from skindx.scan.compare.scan_comparison import (
     PAGE,
     TABLE,
     ScanComparison,
     compare,
-    headline,
     write_comparison,
 )
 from skindx.scan.outputs.scan_files import write_scan
@@ -88,10 +88,11 @@ def test_photos_find_their_partner_and_lesions_their_kind(
     html = (tmp_path / "out" / PAGE).read_text(encoding="utf-8")
     tree = ET.fromstring(html)
     text = " ".join("".join(tree.itertext()).split()).replace("\N{NO-BREAK SPACE}", " ")
-    assert headline(comparison) in text
+    kinds = [f"{comparison.count(kind)} {kind}" for kind in KINDS[:4]]
+    assert f"Compared scans: {', '.join(kinds)}" in text
     assert "no diagnosis" in text
-    assert "Diameter × 1." in text
-    assert "the detector misses 10 % of this size" in text
+    assert "The diameter is 1." in text
+    assert "The detector misses 10 % of lesions of this size" in text
     assert "script" not in {element.tag for element in tree.iter()}
     assert "style=" not in html
     with (tmp_path / "out" / TABLE).open(newline="", encoding="utf-8") as file:
@@ -108,7 +109,7 @@ def test_the_verb_writes_a_page_and_refuses_in_one_sentence(tmp_path: Path) -> N
     done = CliRunner().invoke(app, ["compare", str(first), str(first), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert (out / PAGE).is_file()
-    assert "0 new, 0 grown, 0 changed, 0 vanished" in done.output
+    assert "0 new, 0 grown, 0 changed and 0 vanished" in done.output
     other = write(tmp_path / "other", {"c.jpg": paint_body(np.random.default_rng(9), 20, SIZE)})
     refused = CliRunner().invoke(app, ["compare", str(first), str(other)])
     assert isinstance(refused.exception, UserError)

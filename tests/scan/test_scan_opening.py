@@ -158,7 +158,7 @@ def test_what_is_no_photo_never_meets_a_decoder(tmp_path: Path) -> None:
         ("a.svg", b"<svg></svg>", "SVG"),
         ("a.gif", encoded("GIF"), "GIF"),
         ("a.bmp", encoded("BMP"), "BMP"),
-        ("a.jpg", b"", "the file is empty"),
+        ("a.jpg", b"", "The file is empty"),
     ):
         folder = tmp_path / name
         folder.mkdir()
@@ -189,8 +189,8 @@ def test_a_gigapixel_is_taken_and_what_no_memory_holds_is_not() -> None:
         ({"interlaced": True}, "jpegtran -copy all"),
         ({"suffix": ".png", "interlaced": True}, "interlaced PNG"),
         ({"suffix": ".webp"}, "vips tiffsave"),
-        ({"width": limits.MAX_SIDE + 1, "height": 5000}, "cut it into parts"),
-        ({"width": 60_000, "height": 60_000}, "cut it into parts"),
+        ({"width": limits.MAX_SIDE + 1, "height": 5000}, "Cut it into parts"),
+        ({"width": 60_000, "height": 60_000}, "Cut it into parts"),
         ({"size_bytes": 200_000}, "as no photo does"),
         ({"width": 255, "height": 255}, "skindx diagnose"),
         ({"width": 20_000, "height": 500}, "longer than wide"),

@@ -37,17 +37,17 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.outputs.scan_files import move, write_scan
 from skindx.scan.outputs.scan_pages import pdf_bytes, problems, render_scan
 from skindx.scan.outputs.scan_result import (
-    NOT_A_DIAGNOSIS,
-    UNKNOWN,
     Missed,
     ScanResult,
     missed_by_size,
     missed_sentence,
+    not_a_diagnosis,
     read_summary,
     summary_of,
 )
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.scan_run import result_of
+from skindx.texts import catalogue
 from skindx.ui.scans.scan_answer import answer_of
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'
@@ -214,9 +214,9 @@ def test_the_page_has_every_lesion_and_says_what_it_is_not(
 ) -> None:
     tree = ET.fromstring((folder / "scan.html").read_text(encoding="utf-8"))
     text = " ".join("".join(tree.itertext()).split()).replace("\N{NO-BREAK SPACE}%", " %")
-    assert " ".join(NOT_A_DIAGNOSIS.split()) in text
+    assert not_a_diagnosis() in text
     assert missed_sentence(BANDS, [found.diameter_px for found in result.ranked], PHOTOS) in text
-    assert "2 tiles of 48" in text
+    assert "2 of 48 tiles" in text
     assert "\u202e" not in text
     rows = [row for row in tree.iter("tr") if row.get("id")]
     assert [row.get("id") for row in rows] == [f"lesion-{one.rank}" for one in result.ranked]
@@ -232,7 +232,7 @@ def test_the_pdf_says_the_same(
     text = words_of(pdf_bytes(result, reads))
     assert "no diagnosis and no medical device" in text
     assert "Lesions by rank" in text
-    assert f"{len(result.ranked)} lesions outlined" in text
+    assert f"{len(result.ranked)} lesions are outlined" in text
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -242,7 +242,7 @@ def test_few_lesions_still_make_a_scan(count: int, tmp_path: Path, reads: list[A
     write_scan(tmp_path / "scan", plain, reads[:1])
     html = (tmp_path / "scan/scan.html").read_text(encoding="utf-8")
     ET.fromstring(html)
-    assert UNKNOWN in unescape(html)
+    assert catalogue.text("scan_missed_unmeasured") in unescape(html)
     assert ("outlined no lesion" in html) == (count == 0)
     assert pq.read_table(tmp_path / "scan/lesions.parquet").num_rows == count
 
@@ -336,19 +336,18 @@ def test_missed_lesions_by_hand() -> None:
     assert large.missed.value == pytest.approx(3 / 9)
     assert none.missed is None
     assert "30 %" in missed_sentence(bands, [12, 15], PHOTOS)
-    assert missed_sentence(None, [12], PHOTOS) == UNKNOWN
-    assert missed_sentence((), [12], PHOTOS) == UNKNOWN
-    assert "of its validation images, clinical photos; at that" in missed_sentence(
-        bands, [12], PHOTOS
-    )
+    unmeasured = catalogue.text("scan_missed_unmeasured")
+    assert missed_sentence(None, [12], PHOTOS) == unmeasured
+    assert missed_sentence((), [12], PHOTOS) == unmeasured
+    assert "images are clinical photos, and the rate" in missed_sentence(bands, [12], PHOTOS)
 
 
 @pytest.mark.parametrize(
     ("painted", "words"),
     [
-        ("all", "measured on paintings that a program made, where it missed 60 of 200 lesions"),
-        ("some", "measured on photos and paintings that a program made"),
-        ("", "measured on images of which the bundle does not say whether they are photos"),
+        ("all", "missed 60 of 200 lesions of synthetic images, which says nothing"),
+        ("some", "200 lesions of photos and synthetic images, which says nothing"),
+        ("", "200 lesions of images that may be no photos, which says nothing"),
     ],
 )
 def test_what_was_measured_on_paintings_promises_nothing_of_photos(
@@ -374,7 +373,7 @@ def test_what_was_measured_on_paintings_promises_nothing_of_photos(
     older = json.loads((tmp_path / "scan.json").read_text())
     del older["measured_on"]
     (tmp_path / "scan.json").write_text(json.dumps(older))
-    assert "does not say" in answer_of(tmp_path, SimpleNamespace(classes=CLASSES)).missed
+    assert "may be no photos" in answer_of(tmp_path, SimpleNamespace(classes=CLASSES)).missed
 
 
 def test_hostile_class_names_stay_text(result: ScanResult, reads: list[ArrayPhoto]) -> None:

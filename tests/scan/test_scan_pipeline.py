@@ -147,7 +147,7 @@ def test_a_poisoned_tile_is_set_aside_alone_and_named(
     scanned = scan(photo, tiny_bundle, tmp_path / "out", make_workers=here("tiles:11"))
     (found,) = lesions(tmp_path / "out")["photos"]
     (sentence,) = scanned.problems
-    assert "tile 11 of scale 0" in sentence
+    assert "Tile 11 of scale 0" in sentence
     assert found["failed_tiles"] == 1
     known = {tuple(lesion["box"]) for lesion in lesions(alone)["photos"][0]["lesions"]}
     assert len(known & {tuple(lesion["box"]) for lesion in found["lesions"]}) >= len(SPOTS) - 2

@@ -144,8 +144,8 @@ def _store(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(("shares", "words"), [
-    ((1, 2), "about 1 lesion of these photos is not in this list"),
-    ((1, 3), "about 2 lesions of these photos are not in this list"),
+    ((1, 2), "About 1 lesion of these photos is not in this list"),
+    ((1, 3), "About 2 lesions of these photos are not in this list"),
     ((1, 1), "of 1 lesion of its validation images"),
 ])  # fmt: skip
 def test_one_lesion_is_singular(shares: tuple[int, int], words: str) -> None:
@@ -155,8 +155,6 @@ def test_one_lesion_is_singular(shares: tuple[int, int], words: str) -> None:
 def test_the_threshold_of_a_scan_names_both_errors() -> None:
     sent_on = Share(value=1, low=0.735, high=1, pictures=12)
     text = threshold_sentence(scan_of([lesion(urgent=True)], sent_on=sent_on))
-    assert "at most 5 % lie below it" in text
-    assert (
-        "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are called urgent"
-        in text
-    )
+    assert "misses at most 5 % of urgent lesions like those" in text
+    raised = "It calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of the calibration images"
+    assert raised in text

@@ -11,6 +11,7 @@ import pytest
 
 from skindx.core.seven_points import ITEMS, QUESTIONS, Answer
 from skindx.models.conformal import Share
+from skindx.scan.compare.scan_comparison import COMPARISON, REASONS
 from skindx.texts import catalogue
 from skindx.texts.catalogue import (
     KINDS,
@@ -26,7 +27,7 @@ from skindx.texts.catalogue import (
 )
 
 WHEEL = Path(catalogue.__file__).parents[1]
-ROOMS = ("diagnosis/", "clinic/", "ui/page/")
+ROOMS = ("diagnosis/", "clinic/", "ui/page/", "scan/outputs/", "scan/compare/", "scan/ruler")
 """Where no sentence of an answer stands outside the catalogue."""
 SHARE = Share(value=0.031, low=0.008, high=0.079, pictures=64)
 VALUES: dict[str, Any] = {
@@ -232,8 +233,9 @@ KEPT = {
     "answer_figure.py",  # the legend of a plot
 }
 """Modules with words that are no answer's."""
-NO_ANSWERS = {"Codes of skindx", "download it first", "check the path"}
-"""The name of a coding scheme, and advice on files of the command line."""
+NO_ANSWERS = {"Codes of skindx", "download it first", "check the path", COMPARISON.what, *REASONS}
+"""Names of a coding scheme and of a folder, reasons of a table, and advice on files of the command
+line."""
 
 
 def test_no_sentence_of_an_answer_stands_outside_the_catalogue() -> None:
@@ -253,7 +255,7 @@ _WORDS = re.compile(r"[A-Za-z’']{2,} [A-Za-z’']+ [A-Za-z’']+|[A-Z][a-z]+ [
 
 @pytest.mark.parametrize(
     "template",
-    [*(WHEEL / "ui/templates").glob("*.jinja")],
+    [*(WHEEL / "ui/templates").glob("*.jinja"), *(WHEEL / "scan").rglob("*.jinja")],
     ids=lambda one: one.name.partition(".")[0],
 )
 def test_no_words_of_a_page_stand_in_a_template(template: Path) -> None:

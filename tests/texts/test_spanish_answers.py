@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from clinical_answers import WHEN
+from english_left import english_in
 from pdf_words import words_of
 from skin_photo import skin_photo
 from test_answer_matrix import (  # noqa: F401 (pytest finds fixtures by their names here)
@@ -38,12 +39,6 @@ from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
 
 FACTS = Patient(age=54, sex="female", site="back", laterality="left", duration="weeks", skin_type=5)
-ENGLISH = re.compile(
-    r"\b(the|of|and|is|are|was|were|this|that|with|not|from|your|photos?|which|by|or|for|it|its|an|"
-    r"to|see|in|on|condition|urgent|soon|routine|unknown|image|images|left|weeks|years|test)\b",
-    re.IGNORECASE,
-)
-"""Words of English that Spanish has not."""
 OWN = re.compile(
     r"Cite .*?\.(?=\s[A-Z]|$)|Creative Commons [^.]*|CC[- ]BY[^.]*|https?://\S+|in situ|SNOMED CT"
     r"|dermoscopic images of moles|digest [0-9a-f]+|bundle [a-z]+ SHA-256 \S+|--details"
@@ -143,11 +138,7 @@ def test_no_english_is_left(outputs: dict[str, dict[str, list[str]]], kind: str,
         texts = [
             one for one in texts if not re.fullmatch(r"\w*|next step|(photo|condition) \d", one)
         ]
-    found = [
-        (one[max(0, it.start() - 60) : it.end() + 60])
-        for one in texts
-        for it in ENGLISH.finditer(one)
-    ]
+    found = [left for one in texts for left in english_in(one)]
     assert found == [], "\n".join(found)
 
 

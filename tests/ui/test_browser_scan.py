@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from english_left import english_in
 from painted_bodies import lesions_of, paint, scan_of
 from whole_photo import ArrayPhoto
 
 from skindx.scan.outputs.scan_pages import render_scan
+from skindx.texts.catalogue import speaking
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -22,9 +24,13 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture(scope="module")
 def scan_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a scan; beside it lies the same in Spanish, es.html."""
     reads = [ArrayPhoto(paint(one, SIZE)) for one in FOUND]
     file = tmp_path_factory.mktemp("page") / "scan.html"
-    file.write_text(render_scan(scan_of(*FOUND, size_wh=SIZE), reads), encoding="utf-8")
+    for language, name in (("en", file.name), ("es", "es.html")):
+        with speaking(language):
+            html = render_scan(scan_of(*FOUND, size_wh=SIZE), reads)
+        file.with_name(name).write_text(html, encoding="utf-8")
     return file
 
 
@@ -33,7 +39,7 @@ def shown(browser: "Browser", scan_page: Path) -> Iterator[Open]:
     """Open the page; it may not err (a breach of its own policy would) nor ask anybody."""
     opened: list[tuple[Page, list[str]]] = []
 
-    def show(width: int = 1280, **options: Any) -> "Page":
+    def show(width: int = 1280, name: str = "scan.html", **options: Any) -> "Page":
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         page = context.new_page()
         errors: list[str] = []
@@ -47,7 +53,7 @@ def shown(browser: "Browser", scan_page: Path) -> Iterator[Open]:
                 else None
             ),
         )
-        page.goto(scan_page.as_uri())
+        page.goto(scan_page.with_name(name).as_uri())
         opened.append((page, errors))
         return page
 
@@ -104,6 +110,16 @@ def test_keys_move_zoom_and_find(shown: Open) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     assert page.locator(".out").count() > 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_spanish_page_counts_and_fits_in_spanish(shown: Open, width: int) -> None:
+    page = shown(width, "es.html")
+    assert page.locator("html").get_attribute("lang") == "es"
+    page.fill("#filter", "melanoma")
+    assert page.inner_text("#count").startswith("Se muestran 2 de ")
+    assert english_in(page.inner_text("body").replace("demo", "")) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_mouse_and_the_photos(shown: Open) -> None:

@@ -158,7 +158,7 @@ def test_a_ruler_is_used_only_after_a_person_confirmed_it(
     page.wait_for_selector(".sx-follow", state="detached")
     diagnose(page, wide)
     page.click("[data-ruler-find]")
-    page.wait_for_selector(".sx-live:has-text('at least two centimetres must be in focus')")
+    page.wait_for_selector(".sx-live:has-text('at least two centimetres in focus')")
     assert scale.input_value() == ""
     # Chromium says so on its console; the page has said it in words.
     assert "422" in seen.errors.pop()

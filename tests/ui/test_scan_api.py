@@ -22,7 +22,7 @@ from whole_photo import ThisProcess
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.outputs.scan_result import NOT_A_DIAGNOSIS
+from skindx.scan.outputs.scan_result import not_a_diagnosis
 from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.ui.app import most_bytes
 from skindx.ui.http.api_routes import docs_html
@@ -99,17 +99,17 @@ def done(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("photo", "said"),
     [
         (np.full((300, 400, 3), (40, 120, 90), np.uint8), "shows no skin"),
-        (photo_with([(150, 150, 120)], 300, 300), "one lesion fills photo 1"),
+        (photo_with([(150, 150, 120)], 300, 300), "One lesion fills photo 1"),
         (WIDE[:200, :200], "has 200 x 200 pixels"),
         (encoded(Image.fromarray(WIDE).convert("CMYK"), "JPEG"), "CMYK"),
         (encoded(Image.new("I;16", (400, 300))), "16 bits"),
         (encoded(WIDE, "JPEG")[:3000], "cut short"),
         (
             encoded(Image.new("RGB", (6000, 6000)), "JPEG", quality=5),
-            "6000 x 6000 pixels, and at most 20000000",
+            "6,000 x 6,000 pixels, and a scan takes at most 20,000,000",
         ),
         (encoded(WIDE, "WEBP", save_all=True, append_images=[TURNED]), "2 images"),
-        (two_gigapixels(), "44720 x 44720 pixels, and at most 20000000"),
+        (two_gigapixels(), "44,720 x 44,720 pixels, and a scan takes at most 20,000,000"),
         (b"no photo", "photo 1 cannot be scanned"),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
             assert said["result"] is None
             await asyncio.sleep(0.02)
         found = said["result"]
-        assert found["notice"] == NOT_A_DIAGNOSIS
+        assert found["notice"] == not_a_diagnosis()
         assert [lesion["rank"] for lesion in found["lesions"]] == [*range(1, len(SPOTS) + 1)]
         for lesion in found["lesions"]:
             x1, y1, x2, y2 = lesion["box"]
@@ -190,7 +190,7 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
         for gone in (url, f"{url}/page", f"{url}/list"):
             answer = await client.get(gone)
             assert answer.status_code == 404
-            assert "send the photos again" in answer.json()["error"]
+            assert "Send the photos again" in answer.json()["error"]
         assert (await client.delete(url)).status_code == 404
 
     text = using(tmp_path, done, use).text().decode()
@@ -208,9 +208,12 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
         ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "far"}}, "not a number"),
         (
             {"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "nan"}},
-            "scale_mm_per_pixel nan",
+            "value nan of scale_mm_per_pixel",
         ),
-        ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "99"}}, "scale_mm_per_pixel 99"),
+        (
+            {"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "99"}},
+            "value 99 of scale_mm_per_pixel",
+        ),
         ({"files": {"photo": bytes((20 << 20) + 1)}}, "photo 1 has more than 20 MB"),
     ],
 )

@@ -101,7 +101,7 @@ def test_more_than_may_wait_is_refused_and_told_when_to_try_again(tmp_path: Path
             await submit(jobs)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 30)
         await submit(jobs, "there")
-        with pytest.raises(ScanRefused, match="too many scans wait") as refused:
+        with pytest.raises(ScanRefused, match="Too many scans wait") as refused:
             await submit(jobs, "elsewhere")
         assert refused.value.status == 503
         # Deleting one at work makes room, and the next begins.
@@ -176,7 +176,7 @@ def test_a_scan_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     async def use(jobs: ScanJobs) -> None:
         job = await submit(jobs)
         await until(lambda: job.over)
-        assert job.error.startswith("the scan took longer")
+        assert job.error.startswith("The scan took longer")
 
     assert run(tmp_path, FOR_EVER, use, longest_s=0.2) == [("api", "failed")]
 
@@ -184,11 +184,9 @@ def test_a_scan_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 def test_what_a_person_reads_names_no_path_and_no_command(tmp_path: Path) -> None:
     said = sentence_of(
         UserError(
-            f"{tmp_path}/photos/photo 1 cannot be scanned: it is small; for a photo of one lesion "
-            "use `skindx diagnose`."
+            f"{tmp_path}/photos/photo 1 cannot be scanned. Use `skindx diagnose` for a photo of "
+            "one lesion."
         ),
         tmp_path,
     )
-    assert said == (
-        "photo 1 cannot be scanned: it is small; for a photo of one lesion ask for a diagnosis."
-    )
+    assert said == "photo 1 cannot be scanned. Ask for a diagnosis of this photo instead."

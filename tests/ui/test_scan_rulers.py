@@ -104,7 +104,7 @@ def children() -> set[str]:
 def test_without_a_ruler_it_is_a_sentence_without_commands(tmp_path: Path) -> None:
     photo = png(photo_with([(90.0, 90.0, 12.0)], 400, 300))
     sentence = answer_photo(photo, tmp_path, 10**8)["error"]
-    assert sentence.startswith("no ruler in photo 1 can be read")
+    assert sentence.startswith("No ruler in photo 1 can be read")
     assert sentence.endswith("or measure a length and give the millimetres in a pixel.")
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +183,7 @@ def test_each_photo_may_have_a_scale(tmp_path: Path, values: list[str], said: An
 
 def test_a_server_that_cannot_scan_finds_no_rulers() -> None:
     app = FastAPI()
-    app.include_router(scan_routes(None, NoScans(501, "this server cannot scan."), COUNTS))
+    app.include_router(scan_routes(None, NoScans(501, ["pyvips"], "scan"), COUNTS))
 
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app=app)

@@ -10,6 +10,7 @@ from skindx.metrics.share_intervals import Interval
 from skindx.scan.compare.registration import ROOM, Registration, ScanView
 from skindx.scan.compare.warp import Warp, apply_homography, fit_warp
 from skindx.scan.pixel_store import Bools, Floats, Ints
+from skindx.texts.catalogue import joined, text
 
 # L = lesions before, K = lesions after, N = pairs
 
@@ -59,11 +60,9 @@ def match(before: ScanView, after: ScanView, registration: Registration) -> Matc
     shown_L = final.covers(after, before.centres, before.sizes)
     expected = min(int(shown_L.sum()), len(after.rows))
     if expected >= _FEW and len(pairs_N2) < _LEAST_MATCHED * expected:
-        raise UserError(
-            f"the photos {before.photo.name} and {after.photo.name} do not fit: only "
-            f"{len(pairs_N2)} of {expected} lesions are at their expected places; take the second "
-            "photo again in the posture and from the side of the first."
-        )
+        names = {"before": before.photo.name, "after": after.photo.name}
+        unfit = text("compared_unfit", **names, found=len(pairs_N2), expected=expected)
+        raise UserError(joined(unfit, text("compared_unfit_do")))
     return Matched(final, pairs_N2)
 
 
@@ -206,6 +205,7 @@ class LesionChange:
     colour_change: float | None = None
     """Distance in CIELAB after the change that all lesions share is subtracted."""
     reasons: tuple[str, ...] = ()
+    """Why it is of its kind, as the table has it."""
 
 
 def changes(before: ScanView, after: ScanView, matched: Matched) -> tuple[LesionChange, ...]:

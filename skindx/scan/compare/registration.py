@@ -25,8 +25,9 @@ from skindx.scan.compare.warp import (
     homography,
 )
 from skindx.scan.outputs.scan_files import PARQUET
-from skindx.scan.outputs.scan_result import PhotoSummary, Summary, read_summary
+from skindx.scan.outputs.scan_result import PhotoSummary, Summary, damaged_scan, read_summary
 from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels
+from skindx.texts.catalogue import joined, text
 
 # L = lesions of a photo, H, W = rows and columns of the shrunk photo
 
@@ -93,10 +94,7 @@ def read_scan(folder: Path) -> StoredScan:
             for number, photo in enumerate(summary.photos, 1)
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"the scan in {folder} is damaged ({type(error).__name__}: {error}); run `skindx scan` "
-            "on the photos again."
-        ) from None
+        raise damaged_scan(folder, f"{type(error).__name__}: {error}") from None
     return StoredScan(folder, summary, views)
 
 
@@ -316,9 +314,10 @@ def register(before: ScanView, after: ScanView) -> Registration:
             registration = lesions
     if registration is None:
         raise UserError(
-            f"{before.photo.name} and {after.photo.name} show different people, body parts or "
-            "sides, so they cannot be compared; take the second photo again from the same side "
-            "as the first."
+            joined(
+                text("compared_different", before=before.photo.name, after=after.photo.name),
+                text("compared_unfit_do"),
+            )
         )
     return registration
 

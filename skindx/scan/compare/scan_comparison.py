@@ -11,13 +11,14 @@ import numpy as np
 from skindx.core.atomic_files import FolderKind
 from skindx.core.errors import UserError
 from skindx.core.private_files import private_output, write_private, write_private_csv
-from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
+from skindx.core.text import csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.tables.cells import no_formula
+from skindx.diagnosis.record import unreviewed
 from skindx.imaging.resize import small_jpeg
-from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match
+from skindx.scan.compare.changes import Kind, LesionChange, changes, match
 from skindx.scan.compare.registration import Registration, ScanView, StoredScan, read_scan, register
-from skindx.scan.outputs.scan_result import Summary, shown_risk
-from skindx.texts.catalogue import joined, percent, text
+from skindx.scan.outputs.scan_result import shown_risk
+from skindx.texts.catalogue import joined, spoken, text, word
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,7 @@ def compare(before: Path, after: Path) -> ScanComparison:
         return ScanComparison(*scans, tuple(compared), tuple(alone))
     if len(refusals) == 1:
         raise refusals[0]
-    raise UserError(
-        f"no photo of {after} shows the same person, body part and side as a photo of {before}; "
-        "take the photos again in the same way as the first time."
-    )
+    raise UserError(joined(text("compared_none_fits"), text("compared_none_fits_do")))
 
 
 def square_around(
@@ -158,11 +156,20 @@ _MARGIN = 2.4
 """Side of a crop, in diameters."""
 _LABELS_ACROSS = 32
 _MEANING: dict[Kind, tuple[str, str]] = {
-    "new": ("New", "Outlined after and not before, though the photo before shows the place."),
-    "grown": ("Grown", "The diameter grew by more than outlines differ by."),
-    "changed": ("Changed otherwise", "Smaller, of another colour, or now of urgent risk."),
-    "vanished": ("Vanished", "Outlined before and not after, though the photo after shows it."),
+    "new": ("compared_new", "compared_new_means"),
+    "grown": ("compared_grown", "compared_grown_means"),
+    "changed": ("compared_changed", "compared_changed_means"),
+    "vanished": ("compared_vanished", "compared_vanished_means"),
 }
+"""The keys of a kind's title and meaning."""
+REASONS: dict[str, str] = {
+    "smaller": "compared_smaller",
+    "colour": "compared_colour",
+    "its urgent risk now reaches the threshold": "compared_now_urgent",
+    "the photo after does not show its place": "compared_not_after",
+    "the photo before does not show its place": "compared_not_before",
+}
+"""The key of each reason, which the table has in English."""
 
 
 def write_comparison(folder: Path, comparison: ScanComparison) -> None:
@@ -172,8 +179,16 @@ def write_comparison(folder: Path, comparison: ScanComparison) -> None:
         write_private(new / PAGE, render_comparison(comparison))
 
 
-def headline(comparison: ScanComparison) -> str:
-    return ", ".join(f"{comparison.count(kind)} {kind}" for kind in KINDS[:4])
+def summary(comparison: ScanComparison, folder: Path) -> str:
+    """Return what a terminal shows of a comparison in a folder."""
+    counts = text("compared_counts", **_counts(comparison))
+    page = text("compared_page", file=str(folder / PAGE))
+    return "\n".join((counts, *_not_compared(comparison), page))
+
+
+def _counts(comparison: ScanComparison) -> dict[str, int]:
+    """Return how many lesions there are of each kind that a person should look at."""
+    return {kind: comparison.count(kind) for kind in _MEANING}
 
 
 def render_comparison(comparison: ScanComparison) -> str:
@@ -182,10 +197,12 @@ def render_comparison(comparison: ScanComparison) -> str:
     html = html_environment("skindx.scan.compare").get_template(
         "comparison.html.jinja"
     ).render(
-        title=f"Compared scans: {headline(comparison)}",
-        notice=joined(text("unchanged_dangerous"), text("cannot_rule_out")),
-        before_when=_when(comparison.before.summary),
-        after_when=_when(comparison.after.summary),
+        text=text,
+        language=spoken(),
+        title=text("compared_title", **_counts(comparison)),
+        notice=joined(text("unchanged_dangerous"), text("cannot_rule_out"), unreviewed()),
+        before=comparison.before.summary,
+        after=comparison.after.summary,
         remarks=_remarks(comparison),
         known=comparison.after.summary.scope.text,
         photos=[_photo(photo, comparison) for photo in comparison.photos],
@@ -195,27 +212,21 @@ def render_comparison(comparison: ScanComparison) -> str:
     return keep_units(html)
 
 
-def _when(summary: Summary) -> str:
-    return f"scan of {summary.made_at:%d %B %Y, %H:%M} with {counted(summary.lesions, 'lesion')}"
+def _not_compared(comparison: ScanComparison) -> list[str]:
+    return [text("compared_alone", name=printable(name)) for name in comparison.alone]
 
 
 def _remarks(comparison: ScanComparison) -> list[str]:
-    remarks = [
-        f"{printable(name)} fits no photo of the scan before, so its lesions were not compared."
-        for name in comparison.alone
-    ]
-    later = comparison.after.summary
-    remarks += filter(None, (later.no_urgent_risk, later.scope.learned_from, later.scope.warning))
+    remarks, later = _not_compared(comparison), comparison.after.summary
+    remarks += filter(None, (later.without_urgent, later.scope.learned_from, later.scope.warning))
     sources = comparison.before.summary.source, comparison.after.summary.source
     if sources[0].version != sources[1].version:
-        remarks.append(
-            "The two scans were made with different bundles: lesions may be new or vanished "
-            "because another detector looked for them."
-        )
+        remarks.append(text("compared_bundles"))
     remarks += [
-        f"{printable(photo.after.photo.name)} was laid on the photo before by its lesions alone, "
-        f"since the skin shows nothing else in common: lesions that are new or vanished are less "
-        f"certain."
+        joined(
+            text("compared_by_lesions", name=printable(photo.after.photo.name)),
+            text("compared_by_lesions_less"),
+        )
         for photo in comparison.photos
         if photo.registration.by_lesions
     ]
@@ -227,23 +238,23 @@ def _photo(photo: ComparedPhoto, comparison: ScanComparison) -> dict[str, Any]:
     numbers = {id(change): number for number, change in enumerate(marked, 1)}
     before, after = photo.before, photo.after
     rest = [change for change in photo.changes if change.kind not in _MEANING]
-    millimetres = f", {photo.error_mm:.1f} mm" if photo.error_mm is not None else ""
-    shared = "lesions" if photo.registration.by_lesions else "points of the skin"
+    laid = "compared_laid_lesions" if photo.registration.by_lesions else "compared_laid"
+    error, error_mm = round(photo.error_px, 1), photo.error_mm
+    place = text("compared_place", error=error)
+    if error_mm is not None:
+        place = text("compared_place_mm", error=error, mm=round(error_mm, 1))
+    name = printable(before.photo.name)
     return {
-        "name": printable(after.photo.name),
-        "basis": (
-            f"Laid on {printable(before.photo.name)} by {photo.registration.points} {shared}; a "
-            f"place is found again to ± {photo.error_px:.1f} pixels{millimetres} (standard "
-            f"deviation)."
-        ),
+        "name": word(printable(after.photo.name)),
+        "basis": joined(text(laid, name=name, n=photo.registration.points), place),
         "views": [
-            _view("Before", before, marked, numbers, first=True),
-            _view("After", after, marked, numbers, first=False),
+            _view("compared_view_before", before, marked, numbers, first=True),
+            _view("compared_view_after", after, marked, numbers, first=False),
         ],
         "groups": [
             {
-                "title": title,
-                "meaning": meaning,
+                "title": text(title),
+                "meaning": text(meaning),
                 "cards": [
                     _card(numbers[id(change)], change, photo, comparison)
                     for change in marked
@@ -254,14 +265,12 @@ def _photo(photo: ComparedPhoto, comparison: ScanComparison) -> dict[str, Any]:
             if any(change.kind == kind for change in marked)
         ],
         "rest": [_cells(change) for change in rest],
-        "rest_title": (
-            f"{counted(len(rest), 'lesion')} without a clear change, or seen in one photo only"
-        ),
+        "rest_title": text("compared_rest", n=len(rest)),
     }
 
 
 def _view(
-    title: str,
+    key: str,
     view: ScanView,
     marked: Sequence[LesionChange],
     numbers: dict[int, int],
@@ -287,7 +296,7 @@ def _view(
         )
     jpeg = small_jpeg(view.pixels_HW3, _OVERVIEW_PX)
     return {
-        "title": f"{title}: {printable(view.photo.name)}",
+        "title": text(key, name=printable(view.photo.name)),
         "width": width,
         "height": height,
         "label": round(label, 1),
@@ -302,37 +311,44 @@ def _card(
     # Both crops show as much skin: a lesion that grew looks larger.
     scale = float(photo.registration.warp.scales(np.array([change.place_before]))[0])
     size = max(change.size_before, change.size_after / scale)
-    crops = [
-        _crop("before", number, photo.before, change.place_before, size),
-        _crop("after", number, photo.after, change.place_after, size * scale),
+    was, now = change.before, change.after
+    captions = [
+        text("compared_rank_before", rank=was["rank"]) if was else text("compared_none_before"),
+        text("compared_rank_after", rank=now["rank"]) if now else text("compared_none_after"),
     ]
-    for crop, row in zip(crops, (change.before, change.after), strict=True):
-        crop["caption"] += f", rank {row['rank']}" if row else ", not outlined"
-    return {"number": number, "crops": crops, "text": _text(change, comparison)}
+    crops = [
+        _crop(photo.before, change.place_before, size),
+        _crop(photo.after, change.place_after, size * scale),
+    ]
+    alts = text("compared_crop_before", number=number), text("compared_crop_after", number=number)
+    shown = [
+        {"jpeg": jpeg, "alt": alt, "caption": caption}
+        for jpeg, alt, caption in zip(crops, alts, captions, strict=True)
+    ]
+    return {"number": number, "crops": shown, "text": _text(change, comparison)}
 
 
-def _crop(
-    when: str, number: int, view: ScanView, place: tuple[float, float], size: float
-) -> dict[str, Any]:
+def _crop(view: ScanView, place: tuple[float, float], size: float) -> str:
     pixels_HW3 = square_around(view, place, _MARGIN * size)
-    jpeg = "" if pixels_HW3 is None else b64encode(small_jpeg(pixels_HW3, _CROP_PX)).decode()
-    return {"jpeg": jpeg, "alt": f"Lesion {number} {when}", "caption": when}
+    return "" if pixels_HW3 is None else b64encode(small_jpeg(pixels_HW3, _CROP_PX)).decode()
 
 
 def _text(change: LesionChange, comparison: ScanComparison) -> str:
-    words = []
+    grown = ""
     if change.growth:
         low, high = change.growth.low, change.growth.high
-        words.append(f"Diameter × {change.growth.value:.2f} ({low:.2f} to {high:.2f})")
-    if change.reasons:
-        words.append(", ".join(change.reasons))
-    risks = [
-        shown_risk(row["urgent_risk"]) for row in (change.before, change.after) if row is not None
-    ]
-    words.append("urgent risk " + " → ".join(risks))
-    if change.kind in ("new", "vanished"):
-        words.append(_missing(change, comparison))
-    return "; ".join(word for word in words if word) + "."
+        grown = text("compared_growth", growth=change.growth.value, low=low, high=high)
+    risks = [row["urgent_risk"] for row in (change.before, change.after) if row]
+    known = [shown_risk(risk) for risk in risks if risk is not None]
+    risk = text("compared_risk", risk=known[-1]) if known else ""
+    if len(known) == 2:
+        risk = text("compared_risks", before=known[0], after=known[1])
+    missing = _missing(change, comparison) if change.kind in ("new", "vanished") else ""
+    return joined(grown, *_reasons(change), risk, missing)
+
+
+def _reasons(change: LesionChange) -> list[str]:
+    return [text(REASONS[reason]) for reason in change.reasons]
 
 
 def _missing(change: LesionChange, comparison: ScanComparison) -> str:
@@ -344,17 +360,20 @@ def _missing(change: LesionChange, comparison: ScanComparison) -> str:
     measured = other.summary.recall if other.summary.measured_on.holds_for_photos else None
     for band in measured or ():
         if band.lesions and band.holds(size):
-            return f"the detector misses {percent(1 - band.recall.value)} of this size"
-    return "how often the detector misses this size is unknown"
+            return text("compared_missed", share=1 - band.recall.value)
+    return text("compared_missed_unknown")
 
 
 def _cells(change: LesionChange) -> list[str]:
     row, after, growth = change.before, change.after, change.growth
-    colour = change.colour_change
+    colour, spread = change.colour_change, "–"
+    if growth:
+        low, high = growth.low, growth.high
+        spread = text("compared_col_interval", growth=growth.value, low=low, high=high)
     return [
         str(row["rank"]) if row else "–",
         str(after["rank"]) if after else "–",
-        f"{growth.value:.2f} ({growth.low:.2f} to {growth.high:.2f})" if growth else "–",
-        "–" if colour is None else f"{colour:.1f}",
-        "; ".join((change.kind, *change.reasons)),
+        spread,
+        "–" if colour is None else text("scan_difference", score=round(colour, 1)),
+        joined(*_reasons(change)) or text("compared_same"),
     ]

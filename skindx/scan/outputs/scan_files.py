@@ -36,16 +36,17 @@ from skindx.scan.outputs.scan_pages import (
     threshold_sentence,
 )
 from skindx.scan.outputs.scan_result import (
-    NOT_A_DIAGNOSIS,
     SUMMARY,
     ScanResult,
+    damaged_scan,
+    not_a_diagnosis,
     read_summary,
     summary_of,
 )
 from skindx.scan.pixel_store import ReadRegion, overview
 from skindx.scan.scanned_lesions import RankedLesion, ScannedLesion, ScannedPhoto
 from skindx.taxonomy import SkinClass, urgent_known
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import joined, text
 
 PARQUET, CSV = "lesions.parquet", "lesions.csv"
 CLASSES = b"classes"
@@ -101,10 +102,7 @@ def renew_tables(folder: Path) -> list[Path]:
             # Parquet is the last one: by it a scan is of today.
             contents = {name: (new / name).read_bytes() for name in (COCO, CSV, PARQUET)}
     except (OSError, pa.ArrowException, *MALFORMED) as error:
-        raise UserError(
-            f"the scan in {folder} is damaged ({type(error).__name__}: {error}); run `skindx scan` "
-            "on the photos again."
-        ) from None
+        raise damaged_scan(folder, f"{type(error).__name__}: {error}") from None
     kept = [renew_private(folder / name, content) for name, content in contents.items()]
     return [old for old in kept if old]
 
@@ -194,8 +192,8 @@ def write_coco(folder: Path, result: ScanResult) -> None:
     for annotation, lesion in zip(tables["annotations"], ranked, strict=True):
         annotation["rank"] = lesion.rank
         annotation["urgent_risk"] = lesion.lesion.urgent_risk
-    limits = (NOT_A_DIAGNOSIS, result.no_urgent_risk, result.scope.text)
-    tables["info"] = {"description": " ".join(text for text in limits if text)}
+    limits = (not_a_diagnosis(), result.no_urgent_risk, result.scope.text)
+    tables["info"] = {"description": joined(*limits)}
     write_private_json(folder / COCO, tables)
 
 

@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
+from skindx.core.text import csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_result import (
-    NOT_A_DIAGNOSIS,
     ScanResult,
     missed_by_size,
+    not_a_diagnosis,
     shown_difference,
     shown_risk,
     shown_size,
 )
 from skindx.scan.pixel_store import Pixels, ReadRegion, overview
-from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto, cut_by
-from skindx.texts.catalogue import percent, share_text
+from skindx.scan.scanned_lesions import (
+    LEAST_LESIONS,
+    STANDS_OUT,
+    RankedLesion,
+    ScannedPhoto,
+    cut_by,
+)
+from skindx.texts.catalogue import joined, script_sentences, spoken, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -67,10 +73,17 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
     rows = [_row(result, ranked, reads[ranked.photo]) for ranked in result.ranked]
     style, script = (inlined(__package__, name) for name in ("scan.css", "scan.js"))
     sizes_px = [ranked.diameter_px for ranked in result.ranked]
+    lesions, photos = len(result.ranked), len(result.photos)
+    title = text("scan_title", n=lesions)
+    if photos > 1:
+        title = text("scan_title_photos", n=lesions, photos=photos)
+    source = result.source
     html = environment.get_template("scan.html.jinja").render(
+        text=text,
+        language=spoken(),
         result=result,
-        title=f"{counted(len(result.ranked), 'lesion')} on {counted(len(result.photos), 'photo')}",
-        not_a_diagnosis=NOT_A_DIAGNOSIS,
+        title=title,
+        not_a_diagnosis=not_a_diagnosis(),
         summary=summary(result),
         missed_sentence=result.missed,
         missed=missed_by_size(result.recall or (), sizes_px, result.measured_on),
@@ -83,12 +96,14 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
         scope=result.scope,
         limits=limits(result),
         flags=_flags(rows),
-        may_be_title="May be" if _has_sets(result) else "Most likely",
+        may_be_title=_may_be_title(result),
         has_sets=_has_sets(result),
         threshold=threshold_sentence(result),
         compared=_compared(result),
         sizes=_sizes(result.photos),
-        hashes=", ".join(photo.sha256[:16] for photo in result.photos),
+        stands_out=STANDS_OUT,
+        shown=script_sentences()["sentences"]["js_scan_shown"]["other"],
+        basis=joined(*_basis(result), "" if source.calibrated else text("not_calibrated")),
         style=style,
         script=script,
         style_hash=csp_hash(style),
@@ -98,17 +113,16 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
 
 
 def summary(result: ScanResult) -> str:
-    """Return in a sentence what was found."""
+    """Return in sentences what was found."""
     urgent = sum(bool(ranked.lesion.urgent) for ranked in result.ranked)
     odd = sum(bool(ranked.difference and ranked.difference.stands_out) for ranked in result.ranked)
-    outlined = counted(len(result.ranked), "lesion")
+    risks = text("scan_urgent", n=urgent) if urgent else text("scan_urgent_none")
     if result.no_urgent_risk:
-        first = f"{outlined} outlined; this bundle knows no urgent condition and gives no risk"
+        risks = ""  # that stands among the limits
     elif result.miss_rate is None:
-        first = f"{outlined} outlined; this bundle has no threshold for an urgent risk"
-    else:
-        first = f"{outlined} outlined; the urgent risk of {urgent} reaches the bundle's threshold"
-    return f"{first}, and {odd} stand{'s' if odd == 1 else ''} out from the person's others."
+        risks = text("scan_no_threshold")
+    others = text("scan_odd", n=odd) if odd else text("scan_odd_none")
+    return joined(text("scan_outlined", n=len(result.ranked)), risks, others)
 
 
 def limits(result: ScanResult) -> list[str]:
@@ -122,9 +136,12 @@ def problems(result: ScanResult) -> list[str]:
     if result.problems:
         return [printable(sentence) for sentence in result.problems]
     return [
-        f"{counted(photo.failed_tiles, 'tile')} of {photo.tiles} of {printable(photo.name)} could "
-        f"not be searched, because they ended the processes that worked on them; look at the "
-        f"photo itself."
+        text(
+            "scan_tiles_failed",
+            failed=photo.failed_tiles,
+            tiles=photo.tiles,
+            name=printable(photo.name),
+        )
         for photo in result.photos
         if photo.failed_tiles
     ]
@@ -135,22 +152,21 @@ def threshold_sentence(result: ScanResult) -> str:
     if result.no_urgent_risk:
         return result.no_urgent_risk
     if result.miss_rate is None:
-        return "This bundle has no controlled threshold, so no lesion is marked as urgent."
-    called_urgent = ""
-    if result.sent_on:
-        called_urgent = (
-            f" Of calibration images of other conditions, {share_text(result.sent_on)} are called "
-            "urgent."
-        )
-    return (
-        f"▲ marks a risk that reaches the bundle's threshold: of urgent lesions like those it was "
-        f"fitted on, at most {percent(result.miss_rate)} lie below it.{called_urgent} They were "
-        f"photographed close up; for crops of a wide photo this is not shown."
+        return text("scan_no_threshold")
+    return joined(
+        text("scan_threshold"),
+        text("scan_threshold_misses", most=result.miss_rate),
+        text("scan_threshold_raises", share=result.sent_on) if result.sent_on else "",
+        text("scan_threshold_close"),
     )
 
 
 def _has_sets(result: ScanResult) -> bool:
     return any(ranked.lesion.possible for ranked in result.ranked)
+
+
+def _may_be_title(result: ScanResult) -> str:
+    return text("scan_may_be") if _has_sets(result) else text("scan_most_likely")
 
 
 def _row(result: ScanResult, ranked: RankedLesion, read: ReadRegion) -> dict[str, Any]:
@@ -186,8 +202,8 @@ def _row(result: ScanResult, ranked: RankedLesion, read: ReadRegion) -> dict[str
         "difference": shown_difference(ranked),
         "stands_out": stands_out,
         "cut": cut,
-        "size": shown_size(ranked),
-        "score": f"{box.score:.2f}" if box.score is not None else "–",
+        "size": shown_size(ranked.diameter_px, ranked.diameter_mm),
+        "score": "" if box.score is None else text("scan_score", score=box.score),
         "flags": " ".join(name for name, is_so in flags.items() if is_so),
         "words": f"{ranked.rank} {may_be} {printable(photo.name)}".lower(),
     }
@@ -210,39 +226,55 @@ def _view(
 
 
 def caption(photo: ScannedPhoto) -> str:
-    scale = f", {photo.mm_per_pixel:.4g} mm per pixel" if photo.mm_per_pixel else ""
+    """Return in sentences how large a photo is, and what of it was searched."""
     searched = photo.tiles - photo.tiles_without_skin - photo.failed_tiles
-    return (
-        f"{printable(photo.name)}: {photo.width:,} × {photo.height:,} pixels{scale}. Searched in "
-        f"{counted(searched, 'tile')}; {photo.tiles_without_skin:,} without skin were skipped."
+    size = {"name": printable(photo.name), "width": photo.width, "height": photo.height}
+    scale = photo.mm_per_pixel and float(f"{photo.mm_per_pixel:.4g}")
+    return joined(
+        text("scan_photo_scale", **size, scale=scale) if scale else text("scan_photo_size", **size),
+        text("scan_in_tiles", n=searched),
+        text("scan_skipped", n=photo.tiles_without_skin),
     )
 
 
 def _flags(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the choices of the filter that some lesion fits."""
-    names = {
-        "urgent": "Urgent",
-        "stands_out": "Stands out",
-        "unusual": "Unusual for the model",
-        "cut": "Partly seen",
+    keys = {
+        "urgent": "scan_only_urgent",
+        "stands_out": "scan_only_stands_out",
+        "unusual": "scan_only_unusual",
+        "cut": "scan_only_cut",
     }
     return [
-        (flag, f"{name} ({count})")
-        for flag, name in names.items()
+        (flag, text(key, n=count))
+        for flag, key in keys.items()
         if (count := sum(flag in row["flags"].split() for row in rows))
     ]
 
 
 def _compared(result: ScanResult) -> str:
     if not result.ranked or result.ranked[0].difference is None:
-        return f"Below {LEAST_LESIONS} lesions nothing is compared."
-    return f"Every lesion was compared with {result.ranked[0].difference.compared_with} others."
+        return text("scan_compared_from", least=LEAST_LESIONS)
+    return text("scan_compared_with", n=result.ranked[0].difference.compared_with)
 
 
 def _sizes(photos: Sequence[ScannedPhoto]) -> str:
     if all(photo.mm_per_pixel for photo in photos):
-        return "Millimetres hold where the skin is as far from the camera as what was measured."
-    return "Without a scale it is in pixels of the photo."
+        return text("scan_sizes_mm")
+    return text("scan_sizes_px")
+
+
+def _basis(result: ScanResult) -> list[str]:
+    """Return in sentences which bundle answered, and the hashes of the photos."""
+    source = result.source
+    bundle = {"name": source.name, "day": source.created[:10], "version": source.version[:16]}
+    return [
+        text("bundle", **bundle),
+        text("bundle_digest", digest=source.digest[:16]) if source.digest else "",
+        text("bundle_evaluation", digest=source.evaluation[:16]) if source.evaluation else "",
+        text("taxonomy", taxonomy=source.taxonomy, review=source.review),
+        text("photo_hashes", hashes=[photo.sha256[:16] for photo in result.photos]),
+    ]
 
 
 PDF = "scan.pdf"
@@ -261,10 +293,10 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
 
     Raises UserError without fpdf2.
     """
-    sheet = Sheet("skindx scan", result.made_at)
-    sheet.text("skindx scan", 16, bold=True)
-    sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M %Z}".strip(), faint=True)
-    sheet.text(NOT_A_DIAGNOSIS, 10, bold=True, fill=_NOTICE_FILL)
+    sheet = Sheet(text("scan_head"), result.made_at)
+    sheet.text(text("scan_head"), 16, bold=True)
+    sheet.text(text("scan_made_on", when=result.made_at), faint=True)
+    sheet.text(not_a_diagnosis(), 10, bold=True, fill=_NOTICE_FILL)
     sheet.text(summary(result), 11)
     sheet.text(result.missed)
     for problem in problems(result):
@@ -274,54 +306,55 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     for place, (photo, read) in enumerate(zip(result.photos, reads, strict=True)):
         of_photo = [ranked for ranked in result.ranked if ranked.photo == place]
         image = _outlined(photo, read, of_photo)
-        sheet.heading(f"Photo {place + 1}", 180 * image.height / image.width + 15)
+        heading = text("photo_label", number=place + 1)
+        sheet.heading(heading, 180 * image.height / image.width + 22)
         sheet.images([image], [caption(photo)], 1)
     if result.ranked:
         _lesions(sheet, result, reads)
-    source = result.source
-    sheet.heading("Basis")
+    sheet.heading(text("scan_knows"))
     sheet.text(threshold_sentence(result))
     sheet.text(result.scope.text)
-    sheet.text(
-        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
-        f"{source.digests}; taxonomy {source.taxonomy}, {source.review}."
-    )
-    hashes = ", ".join(photo.sha256[:16] for photo in result.photos)
-    sheet.text(f"The SHA-256 hashes of the photo files begin with {hashes}.", faint=True)
+    sheet.text(joined(*_basis(result)), faint=True)
     return sheet.pdf_bytes()
 
 
 def _lesions(sheet: Sheet, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
     from PIL import Image
 
-    sheet.heading("First lesions by rank", _CROP_ROOM_MM)
+    sheet.heading(text("scan_first_lesions"), _CROP_ROOM_MM)
     images, captions = [], []
     for ranked in result.ranked[:_MOST_CROPS]:
         photo = result.photos[ranked.photo]
         region = region_around(ranked.lesion.box, photo.width, photo.height)
         images.append(Image.fromarray(crop(reads[ranked.photo], region, _PAPER_CROP_PX)))
-        urgent = ", urgent" if ranked.lesion.urgent else ""
-        captions.append(
-            f"{ranked.rank}. Urgent risk {shown_risk(ranked.lesion.urgent_risk)}{urgent}. "
-            f"{shown_size(ranked)}."
-        )
+        risk = text("scan_risk", risk=_risk(ranked))
+        size = shown_size(ranked.diameter_px, ranked.diameter_mm)
+        captions.append(f"{ranked.rank} · {risk} · {size}")
     sheet.images(images, captions, 6)
-    sheet.heading("Lesions by rank")
-    rows = [("rank", "photo", "urgent risk", "may be", "differs from the others", "size")]
+    sheet.heading(text("scan_by_rank"))
+    columns = [text("scan_rank"), text("scan_photo"), text("scan_urgent_risk")]
+    columns += [_may_be_title(result), text("scan_differs"), text("scan_size")]
+    rows = [tuple(columns)]
     rows += [
         (
             str(ranked.rank),
             str(ranked.photo + 1),
-            shown_risk(ranked.lesion.urgent_risk) + (" urgent" if ranked.lesion.urgent else ""),
+            _risk(ranked),
             result.may_be(ranked),
             shown_difference(ranked),
-            shown_size(ranked),
+            shown_size(ranked.diameter_px, ranked.diameter_mm),
         )
         for ranked in result.ranked[:_MOST_ROWS]
     ]
     sheet.table(rows, (8, 8, 16, 40, 26, 12))
     if (left := len(result.ranked) - _MOST_ROWS) > 0:
-        sheet.text(f"The page and the tables have {counted(left, 'further lesion')}.", faint=True)
+        sheet.text(text("scan_more_lesions", n=left), faint=True)
+
+
+def _risk(ranked: RankedLesion) -> str:
+    """Return the urgent risk as paper shows it, which has no colours."""
+    risk = shown_risk(ranked.lesion.urgent_risk)
+    return f"{risk}, {text('tier_urgent').lower()}" if ranked.lesion.urgent else risk
 
 
 def _outlined(photo: ScannedPhoto, read: ReadRegion, ranked: list[RankedLesion]) -> "Image.Image":

@@ -16,11 +16,10 @@ from pydantic import Field, ValidationError
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
-from skindx.data.origin import UNSTATED, ImageOrigin
+from skindx.data.origin import UNSTATED, ImageOrigin, of_wide_photos
 from skindx.diagnosis.conclusion import LARGEST_SET
-from skindx.diagnosis.record import Source
+from skindx.diagnosis.record import Source, unreviewed
 from skindx.diagnosis.scope import Scope
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
@@ -28,13 +27,8 @@ from skindx.models.conformal import Share
 from skindx.models.detector import SizeRecall
 from skindx.models.shipped_detector import PlantedRecall
 from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
-from skindx.taxonomy import SkinClass, urgent_known
-from skindx.texts.catalogue import percent, text
-
-UNKNOWN = (
-    "How many lesions were missed is unknown: the detector's recall by size was not measured for "
-    "this bundle."
-)
+from skindx.taxonomy import SkinClass, urgent_conditions, urgent_known
+from skindx.texts.catalogue import LANGUAGE, joined, percent, speaking, spoken, text, word
 
 
 @dataclass(frozen=True)
@@ -48,27 +42,29 @@ class Missed:
 
     @property
     def size(self) -> str:
-        if self.band.most_px is None:
-            return f"from {self.band.least_px:.0f} px"
-        return f"{self.band.least_px:.0f} to {self.band.most_px:.0f} px"
+        least, most = round(self.band.least_px), self.band.most_px
+        if most is None:
+            return text("scan_size_from", least=least)
+        return text("scan_size_to", least=least, most=round(most))
 
     @property
     def shown_recall(self) -> str:
         """Return the recall as a page shows it."""
         if not self.band.lesions:
-            return "not measured"
-        recall = self.band.recall
-        bounds = f"{percent(recall.low)} to {percent(recall.high)}"
-        return f"{percent(recall.value)} ({bounds}) of {self.band.lesions}"
+            return text("scan_recall_none")
+        recall, lesions = self.band.recall, self.band.lesions
+        shares = {"recall": recall.value, "low": recall.low, "high": recall.high}
+        return text("scan_recall", **shares, lesions=lesions)
 
     @property
     def shown_missed(self) -> str:
         """Return the estimate as a page shows it."""
         if self.missed is None:
-            return "cannot be said"
-        low, high = math.floor(self.missed.low), self.missed.high
-        most = f"{math.ceil(high)}" if high != float("inf") else "any number"
-        return f"about {round(self.missed.value)} ({low} to {most})"
+            return text("scan_estimate_none")
+        about, least = round(self.missed.value), math.floor(self.missed.low)
+        if self.missed.high == float("inf"):
+            return text("scan_estimate_open", about=about, least=least)
+        return text("scan_estimate", about=about, least=least, most=math.ceil(self.missed.high))
 
 
 def missed_by_size(
@@ -97,46 +93,50 @@ def missed_sentence(
     measured_on: ImageOrigin,
     planted: PlantedRecall | None = None,
 ) -> str:
-    """Return in a sentence what the scan may have missed; by size it is in a table.
+    """Return in sentences what the scan may have missed; by size it is in a table.
 
     What was measured on images that may be no photos is said, and promises nothing here. A shipped
     detector promises a bound for photos like those on which lesions were planted.
     """
     if planted:
         return planted.promise
-    if not bands:
-        return UNKNOWN
-    detected, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
-    recall = proportion_interval(detected / lesions if lesions else 0, lesions)
-    if not lesions:
-        return UNKNOWN
+    lesions = sum(band.lesions for band in bands or ())
+    if not bands or not lesions:
+        return text("scan_missed_unmeasured")
+    detected = sum(band.found for band in bands)
     if not measured_on.holds_for_photos:
-        return (
-            f"How many lesions of these photos are not in this list is unknown: the detector was "
-            f"measured on {measured_on.measured_on}, where it missed {lesions - detected} of "
-            f"{counted(lesions, 'lesion')}; that says nothing about photos of people."
-        )
+        key = {"all": "scan_missed_synthetic", "some": "scan_missed_mixed"}
+        missed = key.get(measured_on.painted, "scan_missed_unstated")
+        unknown = text("scan_missed_unknown")
+        return joined(unknown, text(missed, missed=lesions - detected, n=lesions))
+    recall = proportion_interval(detected / lesions, lesions)
     by_size = missed_by_size(bands, diameters_px, measured_on)
-    estimates = [one.missed for one in by_size if one.missed]
-    least = min(band.least_px for band in bands)
-    about, are = "some", "are"
+    estimates = [one.missed.value for one in by_size if one.missed]
+    here = text("scan_missed_some")
     if estimates:
-        more = round(sum(one.value for one in estimates))
-        about, are = f"about {counted(more, 'lesion')}", "is" if more == 1 else "are"
-    return (
-        f"The detector missed {percent(1 - recall.value)} ({percent(1 - recall.high)} to "
-        f"{percent(1 - recall.low)}) of {counted(lesions, 'lesion')} of its validation images, "
-        f"{measured_on.measured_on}; at that rate, which holds for photos like those, {about} of "
-        f"these photos {are} not in this list. Small and faint lesions are missed more often; "
-        f"below {least:.0f} pixels nothing was measured."
+        here = text("scan_missed_here", n=round(sum(estimates)))
+    shares = {"missed": 1 - recall.value, "low": 1 - recall.high, "high": 1 - recall.low}
+    return joined(
+        text("scan_missed", **shares, n=lesions),
+        text(_MEASURED[measured_on.modality]),
+        here,
+        text("scan_missed_small", least=round(min(band.least_px for band in bands))),
     )
 
 
-NOT_A_DIAGNOSIS = (
-    "This is a search for what to look at, no diagnosis and no medical device. It misses lesions, "
-    "outlines what is none, and cannot rule out any disease: a clinician must look at the whole "
-    "skin, also where nothing is outlined."
-)
+_MEASURED = {
+    "": "scan_missed_photos",
+    "dermoscopic": "scan_missed_dermoscopic",
+    "clinical": "scan_missed_clinical",
+    "mixed": "scan_missed_both",
+}
+
+
+def not_a_diagnosis() -> str:
+    """Return what a scan is and is not, in sentences of which the first is a person's to see."""
+    return joined(
+        text("scan_notice"), text("scan_notice_errs"), text("scan_notice_clinician"), unreviewed()
+    )
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,10 @@ class ScanResult:
 def may_be(possible: Sequence[str], first: str, probability: float) -> str:
     """Return what a lesion may be, by the names of its set and of the most probable class."""
     if 0 < len(possible) <= LARGEST_SET:
-        return ", ".join(possible)
-    most_likely = f"{first} {percent(probability)}"
-    return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
+        return ", ".join(map(word, possible))
+    if possible:
+        return text("scan_any_of", count=len(possible), name=first, share=probability)
+    return text("scan_likely", name=first, share=probability)
 
 
 def shown_risk(risk: float | None) -> str:
@@ -213,24 +214,23 @@ def shown_risk(risk: float | None) -> str:
     return "–" if risk is None else percent(risk)
 
 
-def shown_size(ranked: RankedLesion) -> str:
-    """Return a lesion's size as a person should read it."""
-    if ranked.diameter_mm is None:
-        return f"{ranked.diameter_px:.0f} px"
-    return f"{ranked.diameter_mm:.1f} mm"
+def shown_size(px: float, mm: float | None) -> str:
+    """Return a lesion's diameter as a person should read it."""
+    return text("scan_px", size=round(px)) if mm is None else text("scan_mm", size=round(mm, 1))
 
 
 def shown_difference(ranked: RankedLesion) -> str:
     """Return in words how a lesion differs from the person's others."""
     if ranked.difference is None:
-        return "too few lesions to compare"
-    if not ranked.difference.stands_out:
-        return f"{ranked.difference.score:.1f}"
-    if ranked.difference.mostly == "size":
-        what = "larger" if ranked.difference.size > 0 else "smaller"
-    else:
-        what = f"in {ranked.difference.mostly}"
-    return f"{ranked.difference.score:.1f}, mostly {what}"
+        return text("scan_few_lesions")
+    key, mostly = "scan_difference", ranked.difference.mostly
+    if ranked.difference.stands_out and mostly == "size":
+        larger = ranked.difference.size > 0
+        key = "scan_difference_larger" if larger else "scan_difference_smaller"
+    elif ranked.difference.stands_out:
+        in_colour = mostly == "colour"
+        key = "scan_difference_colour" if in_colour else "scan_difference_appearance"
+    return text(key, score=round(ranked.difference.score, 1))
 
 
 SUMMARY = "scan.json"
@@ -259,6 +259,8 @@ class Summary(Settings):
     """Contents of a scan's folder."""
 
     format: Literal[1] = 1
+    language: str = Field(LANGUAGE, exclude_if=lambda language: language == LANGUAGE)
+    """That of its sentences."""
     made_at: datetime
     lesions: int
     photos: tuple[PhotoSummary, ...]
@@ -281,13 +283,30 @@ class Summary(Settings):
 
     @property
     def scope(self) -> Scope:
-        """What the bundle knows, and what it does not."""
-        return Scope(self.known, self.unknown_urgent, self.warning, self.source.limits)
+        """What the bundle knows and does not, in the spoken language as far as its parts say it."""
+        warning, limits, use = self.warning, self.source.limits, self.source.use
+        if self.language != spoken():
+            names = [one.name for one in urgent_conditions() if one.decides]
+            missing = [name for name in names if name in self.unknown_urgent]
+            warning = text("no_wait_unknown", names=missing) if warning and missing else warning
+            with speaking(self.language):
+                by_use = use is not None and use.sentence == self.source.learned_from
+            if use and by_use:
+                images = ImageOrigin.model_validate({"modality": self.source.modality})
+                limits = joined(use.sentence, of_wide_photos(images.expects))
+        return Scope(self.known, self.unknown_urgent, warning, limits)
+
+    @property
+    def without_urgent(self) -> str:
+        """Why lesions have no urgent risk, in the spoken language."""
+        other = self.no_urgent_risk and self.language != spoken()
+        return text("no_urgent_classes") if other else self.no_urgent_risk
 
 
 def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") -> Summary:
     """Return the summary of a result; `overviews` are paths by photo."""
     return Summary(
+        language=spoken(),
         made_at=result.made_at,
         lesions=len(result.ranked),
         photos=tuple(
@@ -312,20 +331,18 @@ def read_summary(folder: Path) -> Summary:
     try:
         raw = json.loads(read_plain(path, _LARGEST))
     except (UserError, ValueError, RecursionError):
-        raise UserError(
-            f"{folder} is not the folder of a scan, because {SUMMARY} is missing or unreadable; "
-            "give a folder that `skindx scan run` wrote."
-        ) from None
+        missing = text("scan_no_folder", folder=str(folder), file=SUMMARY)
+        raise UserError(joined(missing, text("scan_no_folder_do"))) from None
     version = raw.get("format") if isinstance(raw, dict) else None
     if version != _FORMAT:
-        raise UserError(
-            f"{path} has format {version!r}, but this version of skindx reads {_FORMAT}; scan the "
-            "photos again, or update skindx."
-        )
+        other = text("scan_format", file=str(path), format=repr(version), reads=_FORMAT)
+        raise UserError(joined(other, text("scan_format_do")))
     try:
         return Summary.model_validate(raw)
     except ValidationError as error:
-        raise UserError(
-            f"{path} is damaged ({error.error_count()} invalid values); run `skindx scan` on the "
-            "photos again."
-        ) from None
+        raise damaged_scan(folder, f"{SUMMARY}, {error.error_count()}") from None
+
+
+def damaged_scan(folder: Path, reason: str) -> UserError:
+    """Return what a person reads of a scan's folder that is damaged."""
+    return UserError(text("compared_damaged", folder=str(folder), reason=reason))

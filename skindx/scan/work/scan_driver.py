@@ -36,6 +36,7 @@ from skindx.scan.work.scan_worker import (
     tile_tasks,
 )
 from skindx.scan.work.worker_processes import ScanStages, ScanWorkers
+from skindx.texts.catalogue import joined, text
 from skindx.workers.lease_queue import DONE
 
 Answers = Mapping[str, Any]
@@ -71,10 +72,7 @@ def joined_boxes(
     lost = [_named(folder, plan, task) for task in failed if task.photo == photo]
     skipped = sum(answer["skipped"] for answer in of_photo)
     if skipped == total:
-        raise UnscannableError(
-            f"{name} shows no skin in any of its {total} tiles; give a colour photo that shows "
-            "skin."
-        )
+        raise UnscannableError(text("unscanned_no_skin", name=name, tiles=total))
     if skipped + len(lost) == total:
         raise UnscannableError(
             f"every tile of {name} with skin crashed its worker; check the bundle and the memory "
@@ -94,10 +92,7 @@ def _refuse_filled(name: str, store: PixelStore, boxes_K4: Any) -> None:
     if len(boxes_K4) == 1 and (boxes_K4[0, 2:] - boxes_K4[0, :2]).max() >= FILLED * min(
         store.size()
     ):
-        raise UnscannableError(
-            f"one lesion fills {name}, but a scan is for wide photos; run `skindx "
-            "diagnose` on this photo."
-        )
+        raise UnscannableError(joined(text("unscanned_filled", name=name), text("unscanned_one")))
 
 
 def _named(folder: WorkFolder, plan: ScanPlan, task: ScanTask) -> dict[str, Any]:
@@ -145,18 +140,15 @@ def problems(folder: WorkFolder, undiagnosed: Sequence[ScanTask]) -> list[str]:
         name = str(folder.store(photo).facts["name"])
         for failed in counted["failed"]:
             left, top, side = failed["left_top_side"]
-            sentences.append(
-                f"{name}: tile {failed['tile']} of scale {failed['scale']}, {side:.0f} pixels wide "
-                f"at ({left:.0f}, {top:.0f}), ended its workers and was left out; lesions in it "
-                "may be missing."
-            )
+            tile = {"tile": failed["tile"], "scale": failed["scale"]}
+            place = {"left": round(left), "top": round(top), "side": round(side)}
+            left_out = text("scan_tile_failed", name=name, **tile)
+            sentences.append(joined(left_out, text("scan_tile_place", **place)))
         for task in undiagnosed:
             if task.photo == photo:
-                x1, y1, x2, y2 = counted["boxes"][task.first][:4]
-                sentences.append(
-                    f"{name}: the lesion at ({x1:.0f}, {y1:.0f}) to ({x2:.0f}, {y2:.0f}) ended its "
-                    "workers and has no diagnosis."
-                )
+                sides = ("left", "top", "right", "bottom")
+                corners = dict(zip(sides, map(round, counted["boxes"][task.first]), strict=False))
+                sentences.append(text("scan_lesion_failed", name=name, **corners))
     return sentences
 
 

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from skindx.core.errors import JobError, UserError
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.scan.outputs.scan_pages import PAGE
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import joined, text
 from skindx.ui.http.api_schemas import (
     ScanStatus,
     problem,
@@ -80,7 +80,7 @@ def add_ruler_route(router: "APIRouter", jobs: ScanJobs | None, unable: NoScans 
 
 
 def _no_scans(unable: NoScans | None) -> Response:
-    return problem(unable.status if unable else 501, str(unable or "this server takes no scans."))
+    return problem(unable.status if unable else 501, str(unable or text("scan_takes_none")))
 
 
 async def _ruler_answer(jobs: ScanJobs, photo: bytes, client: str) -> Response:
@@ -93,7 +93,7 @@ async def _ruler_answer(jobs: ScanJobs, photo: bytes, client: str) -> Response:
     except JobError as error:
         return problem(500, str(error))
     except OSError:
-        return problem(507, "the server has no room for photos; try again later.")
+        return problem(507, text("scan_full"))
     return Response(ruler.model_dump_json(), media_type="application/json")
 
 
@@ -101,13 +101,8 @@ PATH = "/v1/scan"
 BY_PAGE = "x-skindx-page"
 """Header of requests that the page sends, so that they are counted as its own."""
 
-_GONE = (
-    "there is no scan of this id: it was deleted, its time was over, newer results took its place, "
-    "or the server was started again since; send the photos again."
-)
 _TOP = b"<header>\n"
 """What a scan's page begins with: where people log in, a button to log out stands there."""
-_NOT_YET = "the scan is not done; ask for its status until it is."
 _TAKEN: dict[int | str, dict[str, Any]] = {
     202: {"model": ScanStatus, "description": "The scan was taken; `Location` is where to ask."},
     **problems(
@@ -169,7 +164,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
             return problem(error.status, str(error), retry_after_s=error.retry_after_s)
         except OSError:
             metrics.scan_ended(way, "failed", 0.0)
-            return problem(507, "the server has no room for photos; try again later.")
+            return problem(507, text("scan_full"))
         body = _status(jobs, job, request).model_dump(mode="json")
         return JSONResponse(body, 202, {"location": body["url"]})
 
@@ -183,7 +178,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         """Ask every second or two; a scan that failed says why in `error`."""
         job = jobs.get(scan, _owner(request)) if jobs else None
         if jobs is None or job is None:
-            return problem(404, _GONE)
+            return _gone()
         return Response(
             _status(jobs, job, request).model_dump_json(), media_type="application/json"
         )
@@ -225,23 +220,27 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         """A scan that waits or is at work is ended."""
         job = jobs.get(scan, _owner(request)) if jobs else None
         if jobs is None or job is None:
-            return problem(404, _GONE)
+            return _gone()
         await jobs.delete(job)
         return Response(status_code=204)
 
     def _file(scan: str, request: Request, file: Path, headers: dict[str, str]) -> Response:
         job = jobs.get(scan, _owner(request)) if jobs else None
         if job is None:
-            return problem(404, _GONE)
+            return _gone()
         if job.state != "done":
-            return problem(409, job.error or _NOT_YET)
+            return problem(409, job.error or text("scan_not_done"))
         try:
             html = (job.folder / file).read_bytes()
         except OSError:  # deleted meanwhile
-            return problem(404, _GONE)
+            return _gone()
         return HTMLResponse(html, headers=headers)
 
     return router
+
+
+def _gone() -> Response:
+    return problem(404, joined(text("scan_unknown"), text("scan_unknown_do")))
 
 
 def _owner(request: Request) -> str:

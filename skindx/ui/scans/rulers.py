@@ -26,7 +26,8 @@ from skindx.core.machine import cpu_count, go_offline
 from skindx.core.private_files import make_private, write_private
 from skindx.core.startup import collect_rarely
 from skindx.scan.pixel_store import LevelledPhoto
-from skindx.ui.page_basics import FAILED, hide_messages
+from skindx.texts.catalogue import LANGUAGE, joined, speaking, spoken, text
+from skindx.ui.page_basics import hide_messages
 from skindx.ui.scans.scan_job import PHOTOS, ScanRefused, photo_paths
 from skindx.ui.scans.scan_process import outcome_of
 from skindx.workers import worker_process
@@ -40,13 +41,14 @@ _RETRY_S = 10
 _LIMITS = PoolSettings(
     workers=min(2, cpu_count()), batch=1, waiting=4, waiting_mb=128, work_s=60, patience_s=180
 )
-_GIVEN_UP = (
-    "finding a ruler took too long or broke off; measure it and give the millimetres in a pixel."
-)
 _NICE = 10
 """People wait for diagnoses on the page; a search gives way to them."""
 _QUALITY = 92
 """Quality of the JPEG: lines of one pixel must stay sharp."""
+
+
+Question = tuple[bytes, str]
+"""A photo, and the language of its answer."""
 
 
 class RulerAnswer(BaseModel):
@@ -75,12 +77,12 @@ class Rulers:
         command: Sequence[str] = _COMMAND,
         limits: PoolSettings = _LIMITS,
     ) -> None:
-        self._pool: WorkerPool[bytes, RulerAnswer] = WorkerPool(
+        self._pool: WorkerPool[Question, RulerAnswer] = WorkerPool(
             (*command, str(most_megapixels)),
             limits,
-            encode=lambda photo: photo,
+            encode=list,
             decode=_decode,
-            size_bytes=len,
+            size_bytes=lambda question: len(question[0]),
             folder=folder,
         )
         self._clients: set[str] = set()
@@ -94,17 +96,18 @@ class Rulers:
         JobError.
         """
         if client in self._clients:
-            raise ScanRefused(429, "your last photo is still searched for a ruler;", _RETRY_S)
+            raise ScanRefused(429, "scan_ruler_busy", _RETRY_S)
         self._clients.add(client)
         try:
             await self._start()
-            return await self._pool.ask(photo)
+            return await self._pool.ask((photo, spoken()))
         except QueueFullError:
-            sentence = "too many photos wait to be searched for a ruler;"
-            raise ScanRefused(503, sentence, _RETRY_S) from None
+            raise ScanRefused(503, "scan_rulers_busy", _RETRY_S) from None
         except NoAnswerError as error:
-            stopped = error.reason == "stopped"
-            raise JobError(FAILED) if stopped else UserError(_GIVEN_UP) from None
+            if error.reason == "stopped":
+                raise JobError(text("scan_failed")) from None
+            given_up = joined(text("ruler_given_up"), text("ruler_instead_page"))
+            raise UserError(given_up) from None
         finally:
             self._clients.discard(client)
 
@@ -125,7 +128,7 @@ def _decode(plain: dict[str, Any]) -> RulerAnswer | Exception:
     if "error" in plain:
         return UserError(plain["error"])
     if "failed" in plain:
-        return JobError(FAILED)
+        return JobError(text("scan_failed"))
     image = base64.b64encode(plain["image"]).decode()
     return RulerAnswer(**plain["ruler"], image=f"data:image/jpeg;base64,{image}")
 
@@ -147,15 +150,18 @@ def _load(folder: Path, most_pixels: int) -> Answers:
 
     from skindx.scan import photo_store, ruler  # noqa: F401
 
-    return lambda photos: [answer_photo(photo, folder, most_pixels) for photo in photos]
+    return lambda asked: [answer_photo(photo, folder, most_pixels, said) for photo, said in asked]
 
 
-def answer_photo(photo: bytes, folder: Path, most_pixels: int) -> dict[str, Any]:
+def answer_photo(
+    photo: bytes, folder: Path, most_pixels: int, language: str = LANGUAGE
+) -> dict[str, Any]:
     """Return a message on one photo, whose files below `folder` are gone then."""
     work = Path(tempfile.mkdtemp(dir=folder))
     found: dict[str, Any] = {}
     try:
-        ended = outcome_of(work, lambda: found.update(_find(photo, work, most_pixels)))
+        with speaking(language):
+            ended = outcome_of(work, lambda: found.update(_find(photo, work, most_pixels)))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return ended if "ended" not in ended else found

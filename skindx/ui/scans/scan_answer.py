@@ -16,17 +16,19 @@ from skindx.imaging.decode import decode
 from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
 from skindx.scan.outputs.scan_result import (
-    NOT_A_DIAGNOSIS,
     PhotoSummary,
     Summary,
     may_be,
     missed_by_size,
     missed_sentence,
+    not_a_diagnosis,
     read_summary,
     shown_risk,
+    shown_size,
 )
 from skindx.scan.scanned_lesions import STANDS_OUT, cut_by
 from skindx.taxonomy import Taxonomy
+from skindx.texts.catalogue import word
 from skindx.ui.page_basics import data_url, render
 
 _LONGEST_LESIONS = 512 << 20
@@ -150,11 +152,11 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
     lesions = tuple(_lesion(row, keys, summary.photos) for row in table.to_pylist())
     sizes_px = [lesion.diameter_px for lesion in lesions]
     return ScanAnswer(
-        notice=NOT_A_DIAGNOSIS,
+        notice=not_a_diagnosis(),
         made_at=summary.made_at,
         photos=tuple(_photo(photo) for photo in summary.photos),
         lesions=lesions,
-        names={one.key: one.name for one in taxonomy.classes},
+        names={one.key: word(one.name) for one in taxonomy.classes},
         threshold=summary.threshold,
         no_urgent_risk=summary.no_urgent_risk,
         known=summary.known,
@@ -278,9 +280,7 @@ def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
         "urgent": bool(lesion.urgent),
         "stands_out": bool(lesion.difference and lesion.difference.stands_out),
         "unusual": lesion.unusual,
-        "size": f"{lesion.diameter_px:.0f} px"
-        if lesion.diameter_mm is None
-        else f"{lesion.diameter_mm:.1f} mm",
+        "size": shown_size(lesion.diameter_px, lesion.diameter_mm),
     }
 
 

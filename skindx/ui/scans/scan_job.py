@@ -22,7 +22,7 @@ from skindx.core.untrusted import read_json
 from skindx.diagnosis.network_gates import WideRule
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Photo
-from skindx.ui.page_basics import FAILED
+from skindx.texts.catalogue import LANGUAGE, joined, spoken, text
 
 if TYPE_CHECKING:
     from skindx.models.bundle.bundle import Bundle
@@ -37,19 +37,28 @@ def seen_of_refused(error: Refused) -> dict[int, Photo]:
 
 
 class ScanRefused(UserError):  # noqa: N818
-    """Too many scans, of this client (429) or in all (503)."""
+    """Too many scans, of this client (429) or in all (503); `key` is that of the sentence."""
 
-    def __init__(self, status: int, sentence: str, retry_after_s: int) -> None:
-        super().__init__(f"{sentence} try again in {retry_after_s} seconds.")
+    def __init__(self, status: int, key: str, retry_after_s: int) -> None:
+        super().__init__(text(key, seconds=retry_after_s))
         self.status, self.retry_after_s = status, retry_after_s
 
 
 class NoScans(UserError):  # noqa: N818
-    """This server cannot scan: 501 without the packages, 409 with a bundle without a detector."""
+    """This server cannot scan: 501 without the packages, 409 with a bundle without a detector.
 
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
+    Its sentences are in the language that is spoken when they are read.
+    """
+
+    def __init__(self, status: int, lacks: Sequence[str] = (), extra: str = "") -> None:
+        super().__init__()
+        self.status, self._lacks, self._extra = status, lacks, extra
+
+    def __str__(self) -> str:
+        if self.status == 409:
+            return joined(text("scan_no_detector"), text("scan_no_detector_do"))
+        lacks = text("scan_lacks", modules=self._lacks)
+        return joined(lacks, text("scan_lacks_do", extra=self._extra))
 
 
 _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}
@@ -58,19 +67,10 @@ _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}
 def why_no_scans(bundle: "Bundle") -> NoScans | None:
     """Return why a server of this bundle cannot scan; None: it can."""
     if bundle.spec.detector is None:
-        return NoScans(
-            409,
-            "the bundle of this server has no detector, so it cannot find lesions on a wide photo; "
-            "ask for a diagnosis of a photo of each lesion.",
-        )
+        return NoScans(409)
     for extra, modules in _EXTRAS.items():
         if missing := missing_modules(*modules):
-            return NoScans(
-                501,
-                f"this server cannot scan, because {', '.join(missing)} is not installed; its "
-                f"operator can install the extra `{extra}`, for which `skindx doctor` names the "
-                "command.",
-            )
+            return NoScans(501, missing, extra)
     return None
 
 
@@ -114,6 +114,7 @@ class ScanOrder(Settings):
     miss_rate: float | None
     workers: int
     most_megapixels: int
+    language: str = LANGUAGE
 
     def save(self, folder: Path) -> None:
         write_private_json(folder / _FILE, self.model_dump(mode="json"))
@@ -161,6 +162,8 @@ class ScanJob:
     """Login name; "" on a server without logins."""
     way: str
     """page or api."""
+    language: str = field(default_factory=spoken)
+    """Of its sentences: the one spoken where it is taken."""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     state: State = "queued"
     stage: Stage = ""
@@ -198,11 +201,11 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
         if "error" in message:
             job.end("failed", message["error"])
         elif "failed" in message:
-            job.end("failed", FAILED)
+            job.end("failed", text("scan_failed"))
         else:
             job.end("done")
         return
-    job.end("failed", FAILED)
+    job.end("failed", text("scan_failed"))
 
 
 async def run(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from skindx.core.private_files import make_private, new_private
+from skindx.texts.catalogue import speaking, text
 from skindx.ui.scans.rulers import Rulers
 from skindx.ui.scans.scan_job import (
     PHOTOS,
@@ -114,6 +115,7 @@ class ScanJobs:
             miss_rate=self._served.miss_rate,
             workers=self.settings.workers,
             most_megapixels=self.settings.most_megapixels,
+            language=job.language,
         )
         writing = asyncio.create_task(asyncio.to_thread(_write_photos, job.folder, order, photos))
         try:
@@ -160,13 +162,13 @@ class ScanJobs:
     def _check_room(self, client: str, way: str) -> None:
         open_jobs = [job for job in self._jobs.values() if not job.over]
         if sum(job.client == client for job in open_jobs) >= self.settings.per_client:
-            status, sentence, wait_s = 429, "you have scans that are not done yet;", _SCAN_RETRY_S
+            status, key = 429, "scan_yours_busy"
         elif len(open_jobs) > self.settings.waiting:
-            status, sentence, wait_s = 503, "too many scans wait already;", _SCAN_RETRY_S
+            status, key = 503, "scan_busy"
         else:
             return
         self._counts.scan_ended(way, "busy", 0.0)
-        raise ScanRefused(status, sentence, wait_s)
+        raise ScanRefused(status, key, _SCAN_RETRY_S)
 
     async def _do_all(self) -> None:
         while True:
@@ -185,15 +187,13 @@ class ScanJobs:
                 job.work = None
 
     async def _do(self, job: ScanJob) -> None:
-        try:
-            async with asyncio.timeout(self.settings.longest_s):
-                await do(job, self._command)
-        except TimeoutError:
-            minutes = self.settings.longest_s / 60
-            job.end(
-                "failed",
-                f"the scan took longer than {minutes:.0f} minutes; send fewer or smaller photos.",
-            )
+        with speaking(job.language):
+            try:
+                async with asyncio.timeout(self.settings.longest_s):
+                    await do(job, self._command)
+            except TimeoutError:
+                minutes = round(self.settings.longest_s / 60)
+                job.end("failed", text("scan_long", minutes=minutes))
         self._counts.scan_ended(job.way, job.state, time.monotonic() - job.began)
         if job.state == "failed":
             await asyncio.to_thread(remove, job.folder)

@@ -22,8 +22,10 @@ from skindx.core.errors import JobError, UserError, is_full, no_room
 from skindx.core.machine import go_offline
 from skindx.core.private_files import write_private
 from skindx.core.startup import collect_rarely
+from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.scan.outputs.scan_result import SUMMARY
 from skindx.taxonomy import Taxonomy
+from skindx.texts.catalogue import LANGUAGE, speaking, text, word
 from skindx.ui.page_basics import hide_messages, log_fault, stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
 from skindx.ui.scans.scan_job import (
@@ -46,13 +48,11 @@ _NICE = 10
 """People wait for diagnoses on the page; a scan gives way to them."""
 _PATIENCE_S = 10.0
 _COMMANDS = {
-    "run `skindx diagnose` on this photo": "ask for a diagnosis of this photo instead",
-    "use `skindx diagnose`": "ask for a diagnosis",
-    "give --scale MM_PER_PIXEL": "give the millimetres in a pixel",
+    "unscanned_one": "unscanned_one_page",
+    "ruler_again": "ruler_again_page",
+    "ruler_instead": "ruler_instead_page",
 }
-"""What the command line advises, and the text for a user of the page."""
-
-_FULL = "the server has no room for this scan; try again later, or tell the operator of this page."
+"""What the command line advises, and the sentence for a user of the page."""
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str], make_workers: "MakeWorkers | None" = None) ->
     with stoppable():
         try:
             threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
-            message = outcome_of(folder, lambda: _scan(folder, send, make_workers))
+            with speaking(_language(folder)):
+                message = outcome_of(folder, lambda: _scan(folder, send, make_workers))
             # The server ends this process once it has heard; it is ending already.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             send(message)
@@ -82,6 +83,13 @@ def main(arguments: Sequence[str], make_workers: "MakeWorkers | None" = None) ->
         remove(scans)
 
 
+def _language(folder: Path) -> str:
+    """Return the language of a scan's sentences; English for an order that cannot be read."""
+    with suppress(UserError):
+        return ScanOrder.read(folder).language
+    return LANGUAGE
+
+
 def outcome_of(folder: Path, work: Callable[[], None]) -> dict[str, Any]:
     """Do a server's work in a folder and return how it ended, as a message."""
     try:
@@ -89,7 +97,7 @@ def outcome_of(folder: Path, work: Callable[[], None]) -> dict[str, Any]:
     except (UserError, JobError, OSError) as error:
         if no_room(error):
             log.error("the disk of the server's scans is full")
-            return {"error": _FULL}
+            return {"error": text("scan_full")}
         if isinstance(error, UserError):
             return {"error": sentence_of(error, folder)}
         log_fault(log, "a scan failed", error)
@@ -97,7 +105,7 @@ def outcome_of(folder: Path, work: Callable[[], None]) -> dict[str, Any]:
         log_fault(log, "a scan failed", error)
     else:
         return {"ended": True}
-    return {"error": _FULL} if is_full(folder) else {"failed": True}
+    return {"error": text("scan_full")} if is_full(folder) else {"failed": True}
 
 
 def _watch_server(scans: Path, gone: threading.Event) -> None:
@@ -116,9 +124,12 @@ def _watch_server(scans: Path, gone: threading.Event) -> None:
 
 def sentence_of(error: UserError, folder: Path) -> str:
     """Return what a person reads of an error: no path of this machine, no command."""
-    message = str(error).replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
+    message = str(error)
+    for path in photo_paths(folder, MAX_PHOTOS):
+        message = message.replace(str(path), word(path.name))
+    message = message.replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
     for command, advice in _COMMANDS.items():
-        message = message.replace(command, advice)
+        message = message.replace(text(command), text(advice))
     return message
 
 

@@ -121,7 +121,7 @@
       outline(row).classList.toggle("out", !fits);
     });
     const number = shown().length;
-    count.textContent = `${number} of ${rows.length} shown`;
+    count.textContent = count.dataset.shown.replace("{shown}", number).replace("{all}", rows.length);
   };
   words.addEventListener("input", filter);
   which.addEventListener("change", filter);
