@@ -17,6 +17,7 @@ from pathlib import Path
 from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import how_to_install, python_command
 from skindx.data.loader.crops import SOURCE as CROPS
+from skindx.imaging.hashes import SOURCE as THUMBNAILS
 from skindx.imaging.resize import SOURCE as RESIZE
 
 
@@ -296,6 +297,7 @@ def examine() -> list[DoctorFinding]:
         chromium(),
         _kernel("resize of images", RESIZE, "Trainings load images faster with"),
         _kernel("drawing of crops", CROPS, "Trainings load images faster with"),
+        _kernel("thumbnails of hashes", THUMBNAILS, "Builds find copies faster with"),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
         writable(cache()),

@@ -5,12 +5,16 @@ Liu 2021, arXiv 2109.00899). All are read from one small grey thumbnail, whose t
 follow from it without touching the image again.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skindx.core.compiled_loops import CppSource
 
 # N = images, K = kinds of hash, O = orientations, S = thumbnail side, G = grid side
 
@@ -19,6 +23,12 @@ HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 SIDE = 72
 """Divisible by 8 and 9, so that every hash's grid is a plain sum over blocks."""
 GRID = 8
+SOURCE = CppSource(
+    Path(__file__).with_name("thumbnail.cpp"),
+    "area means of thumbnails",
+    "NumPy makes the thumbnails of hashes",
+    ("-ffp-contract=off",),  # each product is rounded, as by NumPy
+)
 ORIENTATIONS = 8
 """Orientation 4t + 2v + h: transposed if t, then upside down if v, then mirrored if h."""
 
@@ -44,10 +54,27 @@ def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
     grey_HW = grey(pixels) if pixels.ndim == 3 else pixels
     height, width = grey_HW.shape
-    corners, down, right = _corners(height, width)
-    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
+    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S)
+    scale = 512 * SIDE * SIDE / (height * width)
+    kernel = thumbnail_kernel()
+    if kernel is None:
+        return _means(table, height, width, scale)
+    pixels_2S, parts_2S = _corners(height, width)
+    small_SS = np.empty((SIDE, SIDE), np.float32)
+    kernel.thumbnail(
+        table.ctypes.data, width + 1, SIDE, pixels_2S.ctypes.data, parts_2S.ctypes.data, scale,
+        small_SS.ctypes.data,
+    )  # fmt: skip
+    return small_SS
+
+
+def _means(table: NDArray[np.int32], height: int, width: int, scale: float) -> NDArray[np.float32]:
+    """Return what thumbnail.cpp does, where there is no compiler."""
+    (y, x), (down, right) = _corners(height, width)
+    corners = y[:, None] * (width + 1) + x
+    steps = np.array([0, 1, width + 1, width + 2])[:, None, None]
     # The table may run over 32 bits; differences over a band of rows or less come out right.
-    at, row, column, both = table.take(corners, mode="wrap")  # checks no bounds, which they keep
+    at, row, column, both = table.ravel().take(corners + steps)
     row -= at
     column -= at
     both -= at
@@ -55,13 +82,26 @@ def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     both -= column
     inside = right * both
     inside += column
-    inside *= down
+    inside *= down[:, None]
     inside += right * row
     sums = _cells(inside)
     sums += _cells(at)
-    sums *= 512 * SIDE * SIDE / (height * width)
+    sums *= scale
     small_SS: NDArray[np.float32] = (np.rint(sums) / 512).astype(np.float32)
     return small_SS
+
+
+@cache
+def thumbnail_kernel() -> ctypes.CDLL | None:
+    """Return what makes thumbnails; None where there is no compiler. It is compiled here once."""
+    result = SOURCE.kernel()
+    if result is None:
+        return None
+    whole, pointer = ctypes.c_int64, ctypes.c_void_p
+    function = result.library.thumbnail
+    function.argtypes = (pointer, whole, whole, pointer, pointer, ctypes.c_double, pointer)
+    function.restype = None
+    return result.library
 
 
 def _cells(sums: NDArray[Any]) -> NDArray[Any]:
@@ -72,22 +112,16 @@ def _cells(sums: NDArray[Any]) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=64)
-def _corners(
-    height: int, width: int
-) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-    """Return where the cells' corners lie: in which pixel, and how far down and right in it.
+def _corners(height: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return in which pixel the cells' corners lie, down and right, and how far in it."""
 
-    The pixel is given by the positions in the integral image of its own four corners.
-    """
-
-    def ends(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    def ends(length: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         exact = np.arange(SIDE + 1, dtype=np.float64) * (length / SIDE)
-        whole = np.minimum(exact.astype(np.intp), length - 1)
+        whole = np.minimum(exact.astype(np.int64), length - 1)
         return whole, exact - whole
 
     (y, down), (x, right) = ends(height), ends(width)
-    corner = y[:, None] * (width + 1) + x
-    return np.stack([corner + step for step in (0, 1, width + 1, width + 2)]), down[:, None], right
+    return np.stack([y, x]), np.stack([down, right])
 
 
 def hash_thumbnails(

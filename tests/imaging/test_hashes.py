@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from paint_images import encode, paint
 
 from skindx.data.copies.hash_links import EQUAL, near_links
+from skindx.imaging import hashes
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, thumbnail
 
@@ -102,6 +103,27 @@ def test_a_thumbnail_holds_the_area_means(shape: tuple[int, int]) -> None:
     grey = np.random.default_rng(0).integers(200, 256, shape, dtype=np.uint8)
     expected = cv2.resize(grey.astype(np.float32), (SIDE, SIDE), interpolation=cv2.INTER_AREA)
     np.testing.assert_allclose(thumbnail(grey), expected, atol=1.1 / 1024)
+
+
+@given(height=st.integers(1, 300), width=st.integers(1, 300), seed=st.integers(0, 99))
+def test_a_machine_without_a_compiler_makes_the_same_thumbnail(
+    height: int, width: int, seed: int
+) -> None:
+    if hashes.thumbnail_kernel() is None:
+        pytest.skip("there is no C++ compiler here")
+    grey = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashes, "thumbnail_kernel", lambda: None)
+        without = thumbnail(grey)
+    np.testing.assert_array_equal(thumbnail(grey), without, strict=True)
+
+
+def test_a_table_that_runs_over_32_bits_makes_the_same_thumbnail() -> None:
+    white = np.full((5000, 4000), 255, np.uint8)
+    assert (thumbnail(white) == 255).all()
+    assert (
+        hashes._means(cv2.integral(white), *white.shape, 512 * SIDE**2 / white.size) == 255
+    ).all()
 
 
 def test_a_small_image_is_stretched_by_area() -> None:

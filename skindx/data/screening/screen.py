@@ -29,7 +29,13 @@ from skindx.data.screening.image_measures import (
     measure,
 )
 from skindx.imaging.decode import decode_noted, import_decoders
-from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
+from skindx.imaging.hashes import (
+    HashKind,
+    grey,
+    hash_thumbnails,
+    thumbnail,
+    thumbnail_kernel,
+)
 from skindx.imaging.image_formats import refusal
 from skindx.imaging.photo_gates import skin_mask
 from skindx.imaging.skin_content import SKIN, content_of
@@ -100,6 +106,7 @@ def screen_files(
 
 def _prepare() -> None:
     import_decoders()
+    thumbnail_kernel()
     # OpenCV computes its tables of colours in the first call, which takes longer than an image.
     skin_mask(np.zeros((1, 1, 3), np.uint8))
 
