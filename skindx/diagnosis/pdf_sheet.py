@@ -65,6 +65,8 @@ _BESIDE_MM = (52, 32)
 """Largest width and height of an image beside labels and values."""
 _SIGNATURE_MM = 8
 """Room above a line, to sign in."""
+_BESIDE_WORDS_MM = 62
+"""Least width of words beside a photo."""
 _CAPTION_MM, _LEGEND_MM = 8, 40
 """Room below photos for their captions, and of a legend's colours."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
@@ -184,15 +186,28 @@ class Sheet:
         self.pdf.set_y(max(self.pdf.get_y(), foot) + 1)
 
     def strip(
-        self, images: Sequence["Image.Image"], captions: Sequence[str], height_mm: float
+        self,
+        images: Sequence["Image.Image"],
+        captions: Sequence[str],
+        height_mm: float,
+        beside: Sequence[str] = (),
     ) -> None:
         """Set up to three images in one row, each with its caption below.
 
-        Each is as wide as so many beside each other can be, and no higher than `height_mm`.
+        Each is as wide as so many beside each other can be, and no higher than `height_mm`. Words
+        `beside` them stand at the right.
         """
-        columns = len(images)
-        width = (_WIDTH_MM - (columns - 1) * GAP_MM) / columns
+        columns = len(images) + bool(beside)
+        room = _WIDTH_MM - (_BESIDE_WORDS_MM if beside else 0) - (columns - 1) * GAP_MM
+        width = room / len(images)
         top, lowest = self.pdf.get_y(), 0.0
+        if beside:
+            used = [min(width, height_mm * one.width / one.height) + GAP_MM for one in images]
+            self.pdf.set_xy(MARGIN_MM + sum(used), top)
+            self._ink(9.5)
+            words = "\n\n".join(map(self._known, beside))
+            self.pdf.multi_cell(_WIDTH_MM - sum(used), 4.75 * self.scale, words, align="L")
+            lowest = self.pdf.get_y()
         for place, (image, caption) in enumerate(zip(images, captions, strict=True)):
             left = MARGIN_MM + place * (width + GAP_MM)
             scale = min(width / image.width, height_mm / image.height)

@@ -105,11 +105,14 @@ def record_page(
     sheet.text(" ".join(answer_texts.errors(diagnosis)), faint=past)
     is_full = bool(filing.recorded or warnings)
     _set(sheet, diagnosis, _ROWS_AMENDED if is_full else _ROWS)
-    if scope := answer_texts.scope(diagnosis):
-        sheet.text(joined(scope[0], diagnosis.learned_images))
+    scope = answer_texts.scope(diagnosis)
+    said = [joined(scope[0], diagnosis.learned_images)] if scope else []
     for number, photo in enumerate(diagnosis.photos, 1):
         if photo.remarks:
-            sheet.text(joined(f"{text('photo_label', number=number)}.", *photo.remarks))
+            said.append(joined(f"{text('photo_label', number=number)}.", *photo.remarks))
+    beside = said if len(diagnosis.photos) == 1 else []
+    for words in said if not beside else ():
+        sheet.text(words)
     captions = [
         text("photo_label", number=number) + (f", {date}" if date else "")
         for number, date in enumerate(photo_dates(diagnosis), 1)
@@ -117,7 +120,7 @@ def record_page(
     room = sheet.room_above_signature()
     height = max(_LEAST_PHOTO_MM, min(_PHOTO_MM, room))
     views = zip(diagnosis.photos, answer.views, strict=True)
-    sheet.strip([outlined(photo, view) for photo, view in views], captions, height)
+    sheet.strip([outlined(photo, view) for photo, view in views], captions, height, beside)
     signs = {"record_finding": "", "record_clinician": filing.clinician, "record_signature": ""}
     sheet.signature([(text(key), value) for key, value in signs.items()])
     return sheet.pages == 1 and room >= _LEAST_PHOTO_MM

@@ -38,13 +38,15 @@ def wrapped(jpeg: bytes | None = None, **elements: Any) -> bytes:
 
 def test_the_answer_is_that_of_the_photo_within(predictor: Predictor) -> None:
     plain = answer(predictor, Case((skin_photo(),)))
-    answered = answer(predictor, Case((wrapped(**FACTS),)))
+    answered = answer(predictor, Case((wrapped(**FACTS, PixelSpacing=[0.05, 0.05]),)))
     assert answered.diagnosis.candidates == plain.diagnosis.candidates
     assert answered.views[0].jpeg == plain.views[0].jpeg
     patient = answered.diagnosis.patient
     assert patient == Patient(age=54, sex="female", site="back", from_file=("age", "sex", "site"))
     sentence = "The photo's file gave age 54 years, sex female and place back."
     assert sentence in answered.diagnosis.use_of_facts
+    assert answered.diagnosis.photos[0].width_mm == pytest.approx(12)
+    assert plain.diagnosis.photos[0].width_mm is None
     assert "Doe" not in answered.diagnosis.model_dump_json()
     assert "4711" not in answered.diagnosis.model_dump_json()
 

@@ -152,7 +152,9 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("summary:has-text('deletion')").click()
     last.locator("[data-ask]").click()
     sure = last.locator("dialog")
-    assert "Delete this case of P-017, left arm (kept" in sure.inner_text()
+    asked = sure.inner_text()
+    assert asked.startswith("Delete the case “Kept on ")
+    assert "” of P-017, left arm for good?" in asked
     findings = axe(page)
     assert findings == [], reported(findings)
     assert page.evaluate("document.activeElement.textContent") == "Keep it"
@@ -285,6 +287,20 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.keyboard.press("Escape")
     assert not zoom.is_visible()
+    page.evaluate(
+        """() => document.querySelectorAll("[data-large]").forEach(
+        (one, number) => { one.dataset.mm = 10 * (number + 1); })"""
+    )
+    page.locator(".sx-strip button").first.click()
+    assert "Both photos have the same scale." in zoom.inner_text()
+    widths = [one.evaluate("one => one.clientWidth") for one in zoom.locator("img").all()]
+    assert widths[1] == pytest.approx(2 * widths[0], abs=2)
+    page.keyboard.press("Escape")
+    answer = page.get_attribute("[data-answer]", "data-answer")
+    page.evaluate("window.scrollTo(0, 0)")
+    page.click(".sx-lesion")  # on a phone the chosen lesion comes into view
+    page.wait_for_selector(f"[data-answer]:not([data-answer='{answer}'])", state="attached")
+    page.wait_for_function("scrollY > 0")
 
 
 def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(

@@ -480,6 +480,17 @@ def test_a_photo_that_is_kept_already_is_asked_about(book: Casebook) -> None:
     assert "Both cases hold the same photo." in act_on(book, MODEL, "", form)
 
 
+def test_the_width_of_a_photo_is_given_where_its_scale_is_known(book: Casebook) -> None:
+    given = answer(1).diagnosis
+    photos = (given.photos[0].model_copy(update={"mm_per_pixel": 0.05}),)
+    scaled = replace(answer(1), diagnosis=given.model_copy(update={"photos": photos}))
+    book.keep("", scaled, patient="P-1", lesion="arm", consent=True, compare=True)
+    keep(book, 2, compare=True)
+    html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
+    assert html.count(" data-mm=") == 1
+    assert ' data-mm="16.0"' in html
+
+
 def test_a_place_that_is_missing_is_named(book: Casebook) -> None:
     keep(book, 1, compare=True)
     keep(book, 2, compare=True)
@@ -501,6 +512,16 @@ def test_the_list_and_the_lesion_are_about_the_latest_photo(book: Casebook) -> N
     assert "2 cases, last photo of 12 May 2024" in listed
     last = chosen.rpartition("<h3>12 May 2024 (kept ")[2]
     assert last.index('class="sx-chip sx-urgent"') < last.index("</h3>")
+
+
+def test_a_diagnosis_of_a_case_that_is_not_shown_is_named(book: Casebook) -> None:
+    _, middle, _ = (keep(book, seed, compare=True) for seed in (1, 2, 3))
+    chosen = {"patient": "P-1", "lesion": "arm"}
+    said = "” has the diagnosis Melanoma (C43.9), confirmed by histopathology."
+    html = send(book, middle, label="Melanoma", confirmed_by="histopathology")
+    assert said in html
+    assert said in act_on(book, MODEL, "", chosen)
+    assert said not in act_on(book, MODEL, "", chosen | {"before": middle})
 
 
 def test_dates_have_one_form_in_the_book(book: Casebook) -> None:

@@ -253,7 +253,6 @@ def _html(
         noted={key: note_words(one) for key, one in filings.items()},
         recorded_words=recorded_words,
         earlier={key: earlier_words(one) for key, one in filings.items()},
-        kept_at=names_apart(cases),
         consented={case.id: consent_words(case) for case in cases},
         replaces=refusal.words if isinstance(refusal, ReplaceOrNot) else "",
         over=refusal if isinstance(refusal, Overwrites) else None,

@@ -1,6 +1,6 @@
 // The case book: what is written and not saved is kept or asked about, and the place is in the address.
 const at = (selector) => element.querySelector(selector);
-let search = "", all = false, restoring = false;
+let search = "", all = false, restoring = false, chose = false;
 
 function isChanged(field) {
   if (field.matches("[data-clinician]")) return false; // filled in from the last diagnosis
@@ -51,6 +51,7 @@ element.addEventListener("close", ({ target }) => { // the escape key stays too
 // It captures, so it runs before the listener of all forms of the page.
 element.addEventListener("submit", (event) => {
   restoring = false;
+  chose = !!event.submitter?.matches(".sx-lesion");
   const form = event.target, others = unsaved().filter((one) => one !== form);
   if (next || !others.length) {
     if (form.matches("[data-written]")) typed.delete(form.elements.case.value);
@@ -135,6 +136,9 @@ watch("value", () => {
   const said = at(".sx-over-time > :is(.sx-kept, .sx-refusal):not(:empty)");
   said?.scrollIntoView({ block: "nearest" });
   said?.focus({ preventScroll: true });
+  // On a phone the chosen lesion stands below the list.
+  if (chose && matchMedia("(max-width: 740px)").matches) at(".sx-over-time").scrollIntoView();
+  chose = false;
   if (!place || place === location.hash || !location.hash.startsWith("#book")) return;
   history[replaces ? "replaceState" : "pushState"]({ ...history.state }, "", place);
 });
