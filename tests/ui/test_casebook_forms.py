@@ -263,7 +263,9 @@ def test_a_case_says_whether_the_model_named_what_was_recorded(book: Casebook) -
     first = kept.diagnosis.candidates[0]
     html = send(book, case, other="Merkel cell carcinoma", confirmed_by="histopathology")
     assert "and not Merkel cell carcinoma." in html
-    assert "How often this advice is wrong was not measured." in html
+    folded = html.partition("<summary>Errors of the advice</summary>")[2].partition("</details>")[0]
+    assert "How often this advice is wrong was not measured." in folded
+    assert "skindx cannot rule out any disease.</p>" in html
     assert "All conditions of this answer" in html
     form = {"action": "overwrite", "label": first.key}
     html = send(book, case, version=2, **form)

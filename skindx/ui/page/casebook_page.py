@@ -267,7 +267,6 @@ def _html(
             case.id: joined(
                 combined(case.diagnosis),
                 *errors(case.diagnosis),
-                text("cannot_rule_out"),
                 *scope(case.diagnosis),
             )
             for case in cases
