@@ -248,6 +248,8 @@ class Diagnosis(RecordPart):
     familiarity: float | None = Field(None, ge=0, le=1)
     """p-value of the out-of-distribution check, the least of all photos; None: no check."""
     photos: tuple[Photo, ...] = Field(min_length=1)
+    photos_differ: bool = Field(False, exclude_if=lambda differ: not differ)
+    """Whether the photos differ so much that the page asks whether they show one lesion."""
     similar: tuple[Similar, ...] = ()
     """Nearest first."""
     no_similar: str = ""

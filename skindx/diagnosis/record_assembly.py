@@ -36,6 +36,13 @@ TOP = 5
 """Candidates that a record holds at least; the whole conformal set is always in it."""
 SHOWN = 6
 """Similar cases that a record holds at most."""
+LEAST_ALIKE = 0.4
+"""Least cosine of the embeddings of two photos that are not asked about.
+
+With the rule of `abstain_photos_differ` the released bundle asks about 7 % of 170 pairs of one
+lesion among the test images of HAM10000, and about 81 % of 5,000 pairs of two lesions: 92 % of
+those with different diagnoses, 42 % of the others.
+"""
 
 # P = photos of a case, C = classes, M = members, D = dimensions
 
@@ -64,12 +71,21 @@ def assemble(
     diagnosis = _record(
         predictor, patient, photos, drawn, stated=stated, similar=similar, has_heat=any(heats)
     )
+    differ = do_photos_differ(output.embeddings_PD) or bool(
+        text("abstain_photos_differ") in drawn.conclusion.abstained
+    )
+    diagnosis = diagnosis.model_copy(update={"photos_differ": differ})
     views = tuple(
         PhotoView(small_jpeg(photo.decoded.pixels_HWC, LONGEST_SIDE, quality=VIEW_QUALITY), heat)
         for photo, heat in zip(seen, heats, strict=True)
     )
     given = datetime.now(UTC).isoformat(timespec="seconds")
     return CaseAnswer(diagnosis, views, thumbnails, given)
+
+
+def do_photos_differ(embeddings_PD: NDArray[np.float32]) -> bool:
+    """Tell whether any two photos of a case are less alike than LEAST_ALIKE."""
+    return bool((embeddings_PD @ embeddings_PD.T).min() < LEAST_ALIKE)
 
 
 def _heats(

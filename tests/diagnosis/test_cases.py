@@ -74,6 +74,20 @@ def test_photos_of_a_case_are_averaged_and_shown_one_by_one(predictor: Predictor
         assert Image.open(io.BytesIO(view.heat)).size == (320, 240)
 
 
+def test_photos_that_may_show_two_lesions_are_marked(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Case(PHOTOS[:2])
+    assert not answer(predictor, two).diagnosis.photos_differ
+    assert "photos_differ" not in answer(predictor, two).diagnosis.model_dump()
+    monkeypatch.setattr(record_assembly, "LEAST_ALIKE", 1.01)
+    assert answer(predictor, two).diagnosis.photos_differ
+    monkeypatch.undo()
+    apart = np.eye(3, dtype=np.float32)
+    assert record_assembly.do_photos_differ(apart)
+    assert not record_assembly.do_photos_differ(apart[:1])
+
+
 def test_the_heat_map_is_of_the_condition_that_decides_the_next_step(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,6 @@ from skindx.diagnosis.record_figures import Promise
 from skindx.diagnosis.scope import known_names
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
-from skindx.texts.catalogue import text
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
 WIDE, FAR, SLOW, DIFFER = 800, 801, 802, 803
@@ -70,7 +69,7 @@ class Painter:
             raise Refused.from_photos([Refusal(0, "unfamiliar", message, seen=seen)], 1)
         if DIFFER in widths[1:]:
             differing = rich(case, "unknown")
-            update = {"abstained": text("abstain_photos_differ")}
+            update = {"photos_differ": True}
             return replace(differing, diagnosis=differing.diagnosis.model_copy(update=update))
         painted = rich(case, URGENCIES.get(widths[0], "soon"))
         files = zip(painted.diagnosis.photos, case.photos, strict=True)

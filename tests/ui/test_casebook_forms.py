@@ -218,7 +218,7 @@ def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
     assert one_lesion_question(two.diagnosis) == "This case has 2 photos."
     assert one_lesion_question(many) == "The detector outlined 2 lesions in photo 1."
     # Of two photos the form asks; the answer asks where it speaks for several lesions itself.
-    differ = two.diagnosis.model_copy(update={"abstained": text("abstain_photos_differ")})
+    differ = two.diagnosis.model_copy(update={"photos_differ": True})
     for diagnosis, asks in ((differ, True), (many, True), (two.diagnosis, False)):
         case = replace(one if diagnosis is many else two, diagnosis=diagnosis)
         html = result_html(case, None)

@@ -153,17 +153,7 @@ def result_html(
 def _of_several_lesions(diagnosis: Diagnosis) -> bool:
     """Tell whether anything speaks for more than one lesion; the form asks about any two photos."""
     outlined = any(len(photo.boxes or ()) > 1 for photo in diagnosis.photos)
-    return outlined or photos_differ(diagnosis)
-
-
-@in_its_language(named=False)
-def photos_differ(diagnosis: Diagnosis) -> bool:
-    """Tell whether the networks see plainly different conditions in the photos of a case.
-
-    Of the test images of HAM10000 that is so for 5 % of the pairs of one lesion, and for 77 % of
-    the pairs with different diagnoses.
-    """
-    return text("abstain_photos_differ") in diagnosis.abstained
+    return outlined or diagnosis.photos_differ
 
 
 def _views(

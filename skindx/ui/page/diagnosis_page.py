@@ -28,7 +28,6 @@ from skindx.ui.page.answer_html import (
     example_of,
     followup_html,
     offer_html,
-    photos_differ,
     problem_html,
     result_html,
     scope_html,
@@ -262,7 +261,7 @@ def _answering(
             answer = taken_on(await diagnoser.diagnose(case), day)
             answer = cut_as_seen(answer, _cuts(sent))
             example, is_one = examples.find(case.photos), _is_one_lesion(sent)
-            if photos_differ(answer.diagnosis) and not example and not is_one:
+            if answer.diagnosis.photos_differ and not example and not is_one:
                 return {parts.form: told("differ")}
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(
