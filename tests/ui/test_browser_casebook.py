@@ -264,6 +264,11 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
     open_book(page)
     page.click(".sx-lesion")
     page.wait_for_selector(".sx-seen >> nth=1")
+    folded = page.locator(".sx-seen-errors p").first
+    assert not folded.is_visible()
+    page.emulate_media(media="print")
+    assert folded.is_visible()  # on paper nothing can be opened
+    page.emulate_media(media="screen")
     page.locator(".sx-strip button").last.focus()
     page.keyboard.press("Enter")
     zoom = page.locator(".sx-zoom")
@@ -276,6 +281,9 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
     for key, times in (("+", "1.5×"), ("+", "2.3×"), ("-", "1.5×")):
         page.keyboard.press(key)
         assert zoom.locator("[role=status]").inner_text() == f"Zoom {times}"
+    zoom.locator("img").first.hover()
+    page.mouse.wheel(0, -100)
+    page.wait_for_function("document.querySelector('.sx-zoom-times').textContent == 'Zoom 1.8×'")
     before = [one.bounding_box() for one in zoom.locator("img").all()]
     page.keyboard.press("ArrowRight")
     after = [one.bounding_box() for one in zoom.locator("img").all()]

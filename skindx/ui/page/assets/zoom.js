@@ -59,6 +59,11 @@ element.addEventListener("keydown", (event) => {
   event.preventDefault();
   if (ways) move(...ways); else zoomBy(factor);
 });
+element.addEventListener("wheel", (event) => {
+  if (!event.target.closest(".sx-zoom-pair")) return;
+  event.preventDefault();
+  zoomBy(event.deltaY < 0 ? 1.2 : 1 / 1.2);
+}, { passive: false });
 element.addEventListener("pointerdown", (event) => {
   if (!event.target.closest(".sx-zoom-pair img")) return;
   event.preventDefault();
