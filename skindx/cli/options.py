@@ -92,6 +92,13 @@ BundlePath = Annotated[
 ]
 
 
+Detector = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="A detector for scans in the place of the bundle's, such as models/lesion-detector.",
+    ),
+]
 Language = Annotated[str, typer.Option(metavar="CODE", help="Language of the answer: en or es.")]
 CasebookPath = Annotated[
     str,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skindx.cli.options import BundleText, Expect, Language, MissRate, Sets
+from skindx.cli.options import BundleText, Detector, Expect, Language, MissRate, Sets
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.private_files import private_file
@@ -78,13 +78,7 @@ def run(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the results.")],
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A detector in the place of the bundle's, such as models/lesion-detector.",
-        ),
-    ] = None,
+    detector: Detector = None,
     workers: Annotated[
         int | None,
         typer.Option(min=0, help="Worker processes here; default: one a core, at most 4."),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import BundlePath, CasebookKey, Expect, MissRate, Prevalence
+from skindx.cli.options import BundlePath, CasebookKey, Detector, Expect, MissRate, Prevalence
 
 
 def serve(
@@ -56,6 +56,7 @@ def serve(
         float | None,
         typer.Option(metavar="MINUTES", help="Keep the result of a scan so long; default: 30."),
     ] = None,
+    detector: Detector = None,
     monitor: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Watch for drift: FILE keeps numbers, and no photo."),
@@ -102,6 +103,7 @@ def serve(
         keep_scans_min=keep_scans,
         monitor=monitor,
         language=language,
+        detector=detector,
         access_log=access_log,
         expect=expect,
     )

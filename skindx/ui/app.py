@@ -17,6 +17,7 @@ from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples
+from skindx.models.shipped_detector import ShippedDetector
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.texts.catalogue import AUTO, LANGUAGE, accepted, languages, speaking
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
@@ -183,6 +184,8 @@ class Wiring:
     """Photos that the page offers to try the bundle with."""
     language: str = LANGUAGE
     """Language of pages and answers; AUTO: the one of the catalogue's that a browser asks for."""
+    detector: ShippedDetector | None = None
+    """What takes the place of the bundle's detector in scans; None: the bundle's own."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -199,10 +202,10 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     pool = DiagnosisPool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
-    unable = why_no_scans(bundle)
+    unable = why_no_scans(bundle, wiring.detector)
     jobs: ScanJobs | None = None
     if unable is None and wiring.scans is not None:
-        served = ScanBundle(bundle.path, bundle.digest, wiring.miss_rate)
+        served = ScanBundle(bundle.path, bundle.digest, wiring.miss_rate, wiring.detector)
         jobs = ScanJobs(wiring.scans, served, wiring.scan_serving, metrics)
         metrics.scans = lambda: jobs
 
@@ -231,7 +234,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     _add_docs(app)
     logged_in = wiring.users is not None
     by_page = CountingDiagnoser(pool, metrics, "page", examples)
-    scans = PageScans(wiring.scan_serving, jobs, unable)
+    scans = PageScans(wiring.scan_serving, jobs, unable, bundle.spec.detector is not None)
     reports = Reports(bundle.metrics())
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(by_page, bundle))

@@ -13,6 +13,7 @@ from skindx.core.text import printable
 from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
 from skindx.models.bundle.use_limits import read_examples
+from skindx.models.shipped_detector import open_shipped
 from skindx.models.urgent_risk import check_level
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.monitor.photo_numbers import PhotoNumbers
@@ -49,6 +50,7 @@ def serve(
     keep_scans_min: float | None = None,
     monitor: Path | None = None,
     language: str = LANGUAGE,
+    detector: Path | None = None,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
@@ -61,10 +63,11 @@ def serve(
     `prevalence` a file of the mix of diseases that shown probabilities hold for,
     `keep_scans_min` the minutes for which the result of a scan is kept, and `monitor` the file of
     numbers by which drift is noticed. `language` is that of pages and answers; "auto": that of each
-    browser. Raises UserError for a language that is not there, a monitor file of another bundle, a
-    bundle that is not whole, another one or without that level, for an address that is taken
-    or wrong, for a case book that others could open without a login, for a missing extra, and for
-    a folder of examples beside the bundle that is not what its list says.
+    browser. `detector` is the folder of one that scans in the place of the bundle's. Raises
+    UserError for a language that is not there, a monitor file of another bundle, a bundle that is
+    not whole, another one or without that level, for an address that is taken or wrong, for a case
+    book that others could open without a login, for a missing extra, and for a folder of examples
+    beside the bundle that is not what its list says.
     """
     from skindx.ui.http.server import checked_root
 
@@ -78,6 +81,7 @@ def serve(
     check_level(loaded.spec.urgent_risk, miss_rate, loaded.taxonomy.classes)
     given_prevalence(loaded, prevalence)
     examples = read_examples(loaded.path)
+    shipped = open_shipped(detector) if detector else None
     if monitor is not None:
         MonitorFile.create(monitor, PhotoNumbers(loaded, loaded.ood()), bundle_version(loaded))
     require_extra("serve", *_MODULES, purpose="the server")
@@ -115,6 +119,7 @@ def serve(
             monitor,
             examples,
             language,
+            shipped,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if book is not None:

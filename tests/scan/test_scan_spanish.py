@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,17 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+import spots
 from english_left import english_in
 from found_lesions import lesion
 from painted_bodies import CLASSES, lesions_of, paint, scan_of
 from painted_rulers import Painted, paint_ruler
 from pdf_words import words_of
 from scan_folders import visits_of
-from shipped_folder import PLANTED
+from shipped_folder import PLANTED, shipped
+from spots import photo_with, save
 from typer.testing import CliRunner
-from whole_photo import ArrayPhoto
+from whole_photo import ArrayPhoto, ThisProcess
 
 from skindx.cli.scan import app
 from skindx.core.errors import UserError
@@ -28,6 +31,7 @@ from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import pdf_sheet
 from skindx.models.conformal import Share
 from skindx.models.shipped_detector import PlantedRecall
+from skindx.scan import scan_run
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.compare.scan_comparison import PAGE as COMPARISON
 from skindx.scan.compare.scan_comparison import TABLE, compare, render_comparison, write_comparison
@@ -36,6 +40,7 @@ from skindx.scan.outputs.scan_pages import PAGE, PDF
 from skindx.scan.outputs.scan_result import SUMMARY, ScanResult, missed_sentence, read_summary
 from skindx.scan.photo_store import Header, NotScannedError
 from skindx.scan.ruler import find_ruler, given_scale
+from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.texts.catalogue import speaking, text
 from skindx.ui.scans.scan_answer import answer_of, list_html
 from skindx.ui.scans.scan_job import NoScans, ScanRefused
@@ -113,6 +118,7 @@ def test_the_list_and_the_answer_are_spanish_and_keys_stay(folder: Path) -> None
     for said in (answer.notice, answer.missed, answer.threshold, answer.measured_on):
         assert said
         assert english_in(said) == []
+    assert "carcinoma espinocelular invasivo" in answer.unknown_urgent
     header = (folder / CSV).read_text(encoding="utf-8").partition("\n")[0]
     assert header.startswith("rank,photo,")
     assert json.loads((folder / SUMMARY).read_text())["language"] == "es"
@@ -220,3 +226,22 @@ def test_a_comparison_speaks_spanish_in_the_terminal(
     assert ET.fromstring((out / COMPARISON).read_text(encoding="utf-8")).get("lang") == "es"
     wrong = CliRunner().invoke(app, [*command[:-1], "tlh"])
     assert "no language 'tlh'" in str(wrong.exception)
+
+
+def test_a_scan_speaks_spanish_in_the_terminal(
+    whole_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = partial(ThisProcess, make_runner=partial(ScanTaskRunner, load=spots.load))
+    monkeypatch.setattr(scan_run, "run_scan", partial(scan_run.run_scan, make_workers=here))
+    photo = save(photo_with([(48.0, 48.0, 9.0), (200.0, 60.0, 14.0)], 400, 300), tmp_path / "a.png")
+    detector, out = shipped(tmp_path / "tiny"), tmp_path / "salida"
+    command = ["run", str(photo), "-b", str(whole_bundle), "-o", str(out), "--detector"]
+    done = CliRunner().invoke(app, [*command, str(detector), "--language", "es"])
+    assert done.exit_code == 0, done.output
+    assert "a.png tiene 2 lesiones marcadas." in done.output
+    with speaking("es"):
+        assert PlantedRecall.model_validate(PLANTED).promise in done.output
+        assert text("notice_translation") in done.output
+    progress = r"^\S+: \d+ of \d+$"  # that of every verb
+    assert english_in(re.sub(progress, "", done.stdout.replace(str(out), ""), flags=re.M)) == []
+    assert ET.fromstring((out / PAGE).read_text(encoding="utf-8")).get("lang") == "es"

@@ -34,14 +34,15 @@ def tell(*_):
 signal.signal(signal.SIGUSR1, tell)
 from skindx.ui.serve import serve
 options = json.loads(sys.argv[3])
-login = options.pop("login", None)
+login, detector = options.pop("login", None), options.pop("detector", None)
 if worker := options.pop("worker_command", None):
     from skindx.ui import app
     app.worker_command = lambda *_, **__: tuple(worker)
 if command := options.pop("scan_command", None):
     from skindx.ui.scans import scan_jobs as jobs
     jobs.COMMAND = tuple(command)
-serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login), **options)
+serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login),
+      detector=detector and Path(detector), **options)
 """
 
 

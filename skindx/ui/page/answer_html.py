@@ -242,6 +242,8 @@ class PageScans:
     settings: ScanServing
     jobs: "ScanJobs | None" = None
     unable: NoScans | None = None
+    looks: bool = True
+    """Whether the networks of a diagnosis look for lesions: the bundle has a detector."""
 
 
 def offer_html(
@@ -254,10 +256,14 @@ def offer_html(
 ) -> str:
     """Return the offer for a case's photos; "" where none is a wide one.
 
+    Where nothing looks for lesions, each photo that the networks refused may be one.
+
     `keeps`: there is a case book, in which the user has patients of the names `known`; `answered`:
     the case has an answer above the offer.
     """
     counts = scans.settings.wide.wide(photos)
+    if not answered and not scans.looks:
+        counts = dict.fromkeys(photos, 0)
     wide = list(counts)
     if not wide or (scans.jobs is None and scans.unable is None):
         return ""

@@ -26,6 +26,7 @@ from skindx.texts.catalogue import LANGUAGE, joined, spoken, text
 
 if TYPE_CHECKING:
     from skindx.models.bundle.bundle import Bundle
+    from skindx.models.shipped_detector import ShippedDetector
 
 
 def seen_of_refused(error: Refused) -> dict[int, Photo]:
@@ -64,9 +65,9 @@ class NoScans(UserError):  # noqa: N818
 _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}
 
 
-def why_no_scans(bundle: "Bundle") -> NoScans | None:
-    """Return why a server of this bundle cannot scan; None: it can."""
-    if bundle.spec.detector is None:
+def why_no_scans(bundle: "Bundle", detector: "ShippedDetector | None" = None) -> NoScans | None:
+    """Return why a server of this bundle, or with this detector, cannot scan; None: it can."""
+    if bundle.spec.detector is None and detector is None:
         return NoScans(409)
     for extra, modules in _EXTRAS.items():
         if missing := missing_modules(*modules):
@@ -115,6 +116,9 @@ class ScanOrder(Settings):
     workers: int
     most_megapixels: int
     language: str = LANGUAGE
+    detector: str = ""
+    """The folder of one in the place of the bundle's; empty: the bundle's."""
+    detector_digest: str = ""
 
     def save(self, folder: Path) -> None:
         write_private_json(folder / _FILE, self.model_dump(mode="json"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from skindx.core.private_files import make_private, new_private
+from skindx.models.shipped_detector import ShippedDetector
 from skindx.texts.catalogue import speaking, text
 from skindx.ui.scans.rulers import Rulers
 from skindx.ui.scans.scan_job import (
@@ -46,6 +47,8 @@ class ScanBundle:
     bundle: Path
     digest: str
     miss_rate: float | None = None
+    detector: ShippedDetector | None = None
+    """What takes the place of the bundle's; None: the bundle's own."""
 
 
 class ScanJobs:
@@ -107,6 +110,7 @@ class ScanJobs:
         self._check_room(client, way)
         job = ScanJob(self._folder / secrets.token_hex(16), client, owner, way)
         self._jobs[job.id] = job  # from here on it counts
+        shipped = self._served.detector
         order = ScanOrder(
             bundle=str(self._served.bundle.resolve()),
             digest=self._served.digest,
@@ -116,6 +120,8 @@ class ScanJobs:
             workers=self.settings.workers,
             most_megapixels=self.settings.most_megapixels,
             language=job.language,
+            detector=str(shipped.path.resolve()) if shipped else "",
+            detector_digest=shipped.digest if shipped else "",
         )
         writing = asyncio.create_task(asyncio.to_thread(_write_photos, job.folder, order, photos))
         try:

@@ -153,6 +153,9 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     from skindx.scan.work.scan_worker import WORK
 
     order, results = ScanOrder.read(folder), folder / RESULTS
+    detector = Path(order.detector) if order.detector else None
+    if detector:
+        _check_detector(detector, order.detector_digest)
     if not (results / SUMMARY).is_file() or (results / WORK).exists():
         run_scan(
             photo_paths(folder, order.photos),
@@ -161,6 +164,7 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
             ScanSettings(miss_rate=order.miss_rate),
             workers=order.workers,
             expect=order.digest,
+            detector=detector,
             progress=lambda stage, done, known: send(
                 {"stage": stage, "done": done, "known": known}
             ),
@@ -173,6 +177,16 @@ def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -
     write_private(folder / LIST, list_html(results, answer))
     write_private(folder / ANSWER, answer.model_dump_json())
     shutil.rmtree(folder / PHOTOS, ignore_errors=True)
+
+
+def _check_detector(folder: Path, digest: str) -> None:
+    """Raise JobError where the server's detector is another one now: no user can mend that."""
+    from skindx.models.shipped_detector import open_shipped
+
+    try:
+        open_shipped(folder, digest)
+    except UserError as error:
+        raise JobError("the detector of the server's scans changed") from error
 
 
 if __name__ == "__main__":
