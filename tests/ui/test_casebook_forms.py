@@ -497,7 +497,7 @@ def test_a_place_that_is_missing_is_named(book: Casebook) -> None:
     keep(book, 1, compare=True)
     keep(book, 2, compare=True)
     html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
-    assert "At least one case does not state the place on the body, so check that both show" in html
+    assert "The place on the body is missing in a case, so check that both show the same" in html
     assert html.count("Place not stated · date of the photo not known".lower()) == 2
 
 
