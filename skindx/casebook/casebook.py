@@ -157,6 +157,7 @@ class Casebook(SealedBook):
                 last.photographed,
                 last.urgency,
                 tuple(named),
+                last.finding.is_given,
                 last.finding.is_confirmed,
             )
             lesions.append(history)

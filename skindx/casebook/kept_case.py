@@ -325,8 +325,10 @@ class LesionHistory:
     """What the answer of that case advises; None: it cannot be read."""
     findings: tuple[ConfirmedFinding, ...] = ()
     """What clinicians recorded in its cases, each once, that of the latest case first."""
+    is_given: bool = False
+    """Whether that case has a diagnosis."""
     is_confirmed: bool = False
-    """Whether something confirmed the diagnosis of that case."""
+    """Whether something confirmed it."""
 
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")

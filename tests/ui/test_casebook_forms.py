@@ -421,9 +421,14 @@ def test_an_urgent_advice_stands_beside_what_nothing_confirmed(book: Casebook) -
     assert html.index("<b>Nevus (mole) (D22.9), confirmed by") < html.index(
         "model had said: soon</small></h3>"
     )
-    keep(book, 2)  # a later photo of the lesion, with an advice of its own
-    listed = act_on(book, MODEL, "", {}).partition("sx-over-time")[0]
-    assert 'class="sx-chip sx-soon"' in listed
+    for seed, urgency in ((2, "soon"), (3, "unknown")):  # later photos, each with its own advice
+        later = answer(seed).diagnosis
+        step = later.next_step.model_copy(update={"urgency": urgency})
+        later = later.model_copy(update={"next_step": step})
+        book.keep("", replace(answer(seed), diagnosis=later), patient="P-1", lesion="arm",
+                  consent=True)  # fmt: skip
+        listed = act_on(book, MODEL, "", {}).partition("sx-over-time")[0]
+        assert f'class="sx-chip sx-{urgency}"' in listed
 
 
 def options_of(html: str) -> list[str]:
