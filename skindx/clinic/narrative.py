@@ -34,7 +34,7 @@ from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.models.conformal import Share
 from skindx.models.urgent_risk import Question
-from skindx.taxonomy import normalise
+from skindx.taxonomy import advice_for, normalise
 from skindx.taxonomy.lexicon import Site, site_table
 from skindx.texts.catalogue import joined, percent, text, word
 
@@ -160,9 +160,9 @@ def next_step(diagnosis: Diagnosis) -> list[str]:
 
 
 _HAD_ADVISED = {
-    "advice_urgent": "record_had_urgent",
-    "advice_soon": "record_had_soon",
-    "advice_routine": "record_had_routine",
+    "urgent": "record_had_urgent",
+    "soon": "record_had_soon",
+    "routine": "record_had_routine",
 }
 """Keys of what was advised before a clinician recorded a confirmed diagnosis, by the advice."""
 MOST_WORDS = 60
@@ -187,7 +187,7 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
         short = text("record_conclusion_count", count=len(names))
     recorded, advice = filing.recorded, diagnosis.next_step.advice
     if recorded and filing.is_advice_past:  # its place is before the software's answer
-        had = (said for key, said in _HAD_ADVISED.items() if text(key) == advice)
+        had = (said for key, said in _HAD_ADVISED.items() if advice_for(key) == advice)
         other = "record_had_urgent" if is_met(diagnosis) else "record_had_other"
         advice = text(next(had, other))
         listed, short = agreement_with(diagnosis, recorded), ""
@@ -304,9 +304,9 @@ def reached_name(question: Question) -> str:
 def _conditions(diagnosis: Diagnosis) -> list[str]:
     rows = []
     for candidate in diagnosis.candidates:
-        tier = shown_tier(diagnosis, candidate)
+        tier = shown_tier(diagnosis, candidate) or "unknown"
         code = text("code", name=candidate.icd10) if candidate.icd10 else ""
-        facts = ", ".join(fact for fact in (code, word(tier or "")) if fact)
+        facts = ", ".join(fact for fact in (code, "" if tier == "unknown" else word(tier)) if fact)
         in_set = f", {text('in_set')}" if candidate.in_set and not diagnosis.abstained else ""
         named = f"{word(candidate.name)} ({facts})" if facts else word(candidate.name)
         rows.append(f"{named}: {percent(candidate.probability)}{in_set}.")

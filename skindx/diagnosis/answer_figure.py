@@ -12,9 +12,8 @@ from skindx.core.machine import require_extra
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import right_at
 from skindx.diagnosis.answer_report import heading, opened, outlined
-from skindx.diagnosis.answer_texts import TIERS
+from skindx.diagnosis.filing import tier_of
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
-from skindx.diagnosis.scope import shown_tier
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import percent, text
@@ -167,7 +166,7 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         row.format(
             "●" if one.in_set and not diagnosis.abstained else "",
             *(_short(text) or "–" for text in (one.name, one.icd10)),
-            shown_tier(diagnosis, one) or "–",
+            tier_of(diagnosis, one),
             percent(one.probability),
             round(100 * one.probability),
             _INSIDE if one.in_set and not diagnosis.abstained else _OUTSIDE,
@@ -194,7 +193,7 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}"
     ).format(
         _EDGE[step.urgency],
-        text(TIERS[step.urgency]),
+        answer_texts.tier_name(diagnosis),
         _short(step.advice),
         _short(step.because),
         heads,

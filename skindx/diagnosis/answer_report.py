@@ -29,7 +29,7 @@ from skindx.diagnosis.record import (
 from skindx.diagnosis.record_page import SHORT_NOTE, patient_page, record_page
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import joined, percent, text, word
+from skindx.texts.catalogue import joined, percent, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -104,12 +104,12 @@ def _report(
             sheet.text(text(key), 8.5, bold=True)
             sheet.sentences(sentences)
     _similar(sheet, answer, kept=filing.kept)
-    if facts := facts_list(diagnosis.patient):
+    if diagnosis.use_of_facts:
         sheet.heading(text("facts_heading"))
-        sheet.text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts))
+        sheet.text(diagnosis.use_of_facts)
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
-        sheet.text(text("paper_letters"), bold=True)
+        sheet.sentences([text("paper_letters")])
     return sheet
 
 
@@ -178,9 +178,8 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
         sheet.text(text("rest_together", n=more, share=rest))
     if not abstained:
-        sheet.text(diagnosis.agreement, faint=True)
-    known = (knows(diagnosis.known), answer_texts.learned_from(diagnosis))
-    sheet.text(joined(*known, *answer_texts.unknown(diagnosis)))
+        sheet.sentences([diagnosis.agreement])
+    sheet.text(joined(*answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)))
 
 
 def heading(diagnosis: Diagnosis) -> str:
@@ -194,12 +193,13 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
     has_heat = any(heats)
     sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM if has_heat else _WORDS_ROOM_MM)
     images, captions = [], []
-    shown = zip(answer.diagnosis.photos, answer.views, heats, strict=True)
-    for place, (photo, view, heat) in enumerate(shown):
+    risks = answer_texts.photo_risks(answer.diagnosis)
+    shown = zip(answer.diagnosis.photos, answer.views, heats, risks, strict=True)
+    for place, (photo, view, heat, risk) in enumerate(shown):
         label = f"{text('photo_label', number=place + 1)}."
         found = "" if photo.boxes is None else photo.boxes_found
         off = text("heat_off") if photo.heat_off else ""
-        said = joined(label, found, photo.seen_part, *photo.remarks, off)
+        said = joined(label, risk, found, photo.seen_part, off)
         if not has_heat:
             sheet.text(said)
             continue
@@ -207,10 +207,11 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
         captions.append(said)
         if heat:
             images.append(_heated(view))
-            captions.append(joined(label, answer.diagnosis.heat_words))
+            captions.append(f"{label} {text('heat_switch')}.")
     if has_heat:
         sheet.images(images, captions, _TWICE if len(images) <= _TWICE else _MOST_ACROSS)
         sheet.legend(_HEAT_COLOURS, text("heat_little"), text("heat_much"))
+        sheet.text(answer.diagnosis.heat_words, faint=True)
 
 
 def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
@@ -305,37 +306,39 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
     said, step = answer_texts.written(diagnosis, None), diagnosis.next_step
     for warning in said.warnings:
         console.print(Text(warning, style="bold"))
-    console.print(
-        Text.assemble((f"{text('step_heading')}  ", "bold"), (step.advice, _STYLE[step.urgency]))
-    )
+    title, (advice, sooner) = f"{text('step_heading')}  ", step.parts
+    console.print(Text.assemble((title, "bold"), (advice, _STYLE[step.urgency])))
+    if sooner:
+        console.print(Text(sooner))
     if said.unsure:
         console.print(Text(said.unsure, style="bold"))
     console.print(Text(joined(step.because, answer_texts.combined(diagnosis))))
     console.print(Text(joined(text("cannot_rule_out"), *said.errors)))
     console.print(_candidates(diagnosis, said.tiers))
-    if held := joined(said.set_sentence, *said.weak_spots, said.agreement):
+    if held := joined(said.set_sentence, *said.weak_spots, diagnosis.agreement):
         console.print(Text(held))
-    for number, (photo, shown) in enumerate(zip(diagnosis.photos, said.photos, strict=True), 1):
+    for number, (photo, risk) in enumerate(zip(diagnosis.photos, said.photo_risks, strict=True), 1):
         several = len(diagnosis.photos) > 1
         which = f"{text('photo_label', number=number)}." if several else ""
         off = text("heat_off") if photo.heat_off else ""
-        console.print(Text(joined(which, shown.boxes, shown.seen_part, *photo.remarks, off)))
+        seen = (photo.boxes_found, photo.seen_part, *photo.remarks, off)
+        console.print(Text(joined(which, risk, *seen)))
         for box in (details and photo.boxes) or ():
             left, top, right, bottom = (round(edge) for edge in (box.x1, box.y1, box.x2, box.y2))
             place = {"left": left, "top": top, "right": right, "bottom": bottom}
             console.print(
                 Text(f"  {text('box_corners', label=box.label, score=box.score, **place)}")
             )
-    known = joined(said.knows, said.learned_from)
+    known = joined(knows(diagnosis.known), answer_texts.learned_from(diagnosis))
     if facts := facts_list(diagnosis.patient):
-        console.print(Text(joined(text("facts_given", facts=facts), said.use_of_facts)))
+        console.print(Text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts)))
     if details:
         console.print(Text(joined(known, *said.unknown)))
         console.print(Text(joined(*answer_texts.decided(diagnosis)), style="dim"))
         if diagnosis.similar:
             nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
             console.print(Text(text("similar_names", names=nearest)))
-        console.print(Text(joined(*said.basis[:3]), style="dim"))
+        console.print(Text(joined(*said.basis[:3], text("basis_short")), style="dim"))
         console.print(Text(diagnosis.notice, style="bold"))
         return
     console.print(Text(known))
@@ -359,7 +362,7 @@ def _candidates(diagnosis: Diagnosis, tiers: Mapping[str, Urgency | None]) -> Ta
             Text("●" if candidate.in_set and not abstained else " "),
             Text(candidate.name),
             Text(candidate.icd10 or "–"),
-            Text(word(tier), style=_STYLE[tier]) if tier else Text("–"),
+            Text(text(f"tier_{tier}").lower(), style=_STYLE[tier]) if tier else Text("–"),
             *([] if abstained else [Text(shown)]),
             style="dim" if abstained else None,
         )

@@ -10,32 +10,14 @@ from math import ceil
 
 from skindx.core.seven_points import answered
 from skindx.diagnosis.advice_figures import Metrics, measured, right_at
-from skindx.diagnosis.checklist_advice import checklist_words
+from skindx.diagnosis.checklist_advice import checklist_words, is_met
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
-from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
 from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
 from skindx.models.conformal import ALL
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import Digits, joined, text, told_apart
-
-TIERS: dict[Urgency, str] = {
-    "urgent": "tier_urgent",
-    "soon": "tier_soon",
-    "routine": "tier_routine",
-    "unknown": "tier_unknown",
-}
-"""Keys of the names of the urgencies."""
-
-
-@dataclass(frozen=True)
-class PhotoTexts:
-    """What is said of one photo beside its remarks; "" for what is not."""
-
-    boxes: str
-    """What the detector found, or why it did not run."""
-    seen_part: str
-    """The part that the classifiers see."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +35,13 @@ class AnswerTexts:
     scope: tuple[str, ...]
     unknown: tuple[str, ...]
     basis: tuple[str, ...]
-    knows: str
-    """How many conditions the model knows."""
-    learned_from: str
     tiers: Mapping[str, Urgency | None]
     """Key of a candidate -> the urgency that may be shown beside it."""
-    use_of_facts: str
-    agreement: str
     agreement_of_networks: str
     doubts: tuple[str, ...]
     weak_spots: tuple[str, ...]
-    heat: str
-    """Whose signs a heat map shows, and what it is worth."""
-    deciding: str
-    """Name of the condition that decides the next step."""
-    photos: tuple[PhotoTexts, ...]
+    photo_risks: tuple[str, ...]
+    combined: str
     tier: str
     """Name of the advice's urgency."""
 
@@ -81,27 +55,37 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
         set_sentence=set_sentence(diagnosis),
         basis=tuple(basis(diagnosis, metrics)),
         tiers={one.key: shown_tier(diagnosis, one) for one in diagnosis.candidates},
-        knows=knows(diagnosis.known),
         scope=tuple(scope(diagnosis)),
         unknown=tuple(unknown(diagnosis)),
-        learned_from=learned_from(diagnosis),
         decided={key: tuple(said) for key, said in decided_parts(diagnosis).items()},
-        agreement=diagnosis.agreement,
         agreement_of_networks=agreement_of_networks(diagnosis),
         doubts=tuple(doubts(diagnosis)),
         weak_spots=tuple(weak_spots(diagnosis)),
-        heat=diagnosis.heat_words,
-        deciding=diagnosis.deciding.name,
-        photos=tuple(PhotoTexts(one.boxes_found, one.seen_part) for one in diagnosis.photos),
-        use_of_facts=diagnosis.use_of_facts,
+        photo_risks=photo_risks(diagnosis),
+        combined=combined(diagnosis),
         tier=tier_name(diagnosis),
     )
 
 
 def tier_name(diagnosis: Diagnosis) -> str:
-    """Return the name of the advice's urgency; the model assessed none that it did not learn."""
-    unassessed = diagnosis.beyond and diagnosis.next_step.urgency == "unknown"
-    return text("tier_beyond" if unassessed else TIERS[diagnosis.next_step.urgency])
+    """Return the name of the advice's urgency, or its time where answers shortened that.
+
+    The model assessed no urgency of what it did not learn.
+    """
+    urgency = diagnosis.next_step.urgency
+    if diagnosis.patient.model_fields_set and is_met(diagnosis):
+        return text("tier_met")
+    unassessed = diagnosis.beyond and urgency == "unknown"
+    return text("tier_beyond" if unassessed else f"tier_{urgency}")
+
+
+def photo_risks(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the risk by each of several photos alone, in sentences; "" for each without one."""
+    risk = diagnosis.urgent_risk
+    if not (risk and risk.by_photo) or (diagnosis.abstained and not risk.is_reached):
+        return ("",) * len(diagnosis.photos)
+    shown = (told_apart(one, risk.threshold)[0] for one in risk.by_photo)
+    return tuple(text("photo_risk", risk=one) for one in shown)
 
 
 FEW = 5
@@ -130,20 +114,17 @@ def unsure(diagnosis: Diagnosis) -> str:
 def errors(diagnosis: Diagnosis) -> list[str]:
     """Return both errors of the advice in short, and which photos it is for.
 
-    Nobody measured them with the questions. What urgent images looked most like stands in the
-    place of the missed ones where it is about the same images.
+    Nobody measured them with the questions.
     """
     dermoscopic = diagnosis.source.modality == "dermoscopic"
-    assessed = [text("assessed_dermoscopic")] if dermoscopic else []
+    assessed = [text("assessed_dermoscopic"), text("assessed_else")] if dermoscopic else []
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
     asked = diagnosis.next_step.raised_from is not None
     said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained), asked=asked)
-    if counted := _counted(diagnosis):
-        said[0] = counted
     if diagnosis.next_step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
         said[1:2] = soon  # it counts what was called urgent too
-    return [*(said[:2] if asked and diagnosis.abstained else said), *assessed]
+    return [*(said[:2] if asked else said), *assessed]
 
 
 def _soon(measured: AdviceErrors | None) -> list[str]:
@@ -152,20 +133,7 @@ def _soon(measured: AdviceErrors | None) -> list[str]:
     if not (measured and missed and raised):
         return []
     counts = {"missed": round(missed.value * missed.pictures), "images": missed.pictures}
-    return [text("errors_soon", **counts, raised=raised.value)]
-
-
-def _counted(diagnosis: Diagnosis) -> str:
-    """Return what urgent images looked most like and how many of them the advice missed; or ""."""
-    one, measured = diagnosis.confused, diagnosis.advice_errors
-    if not (one and measured) or diagnosis.next_step.raised_from is not None:
-        return ""
-    missed = round(measured.missed.value * measured.missed.pictures)
-    if one.images != measured.missed.pictures or missed < FEW:
-        return ""
-    counts = {"called": one.called, "images": one.images, "missed": missed}
-    name = diagnosis.candidates[0].name
-    return text("errors_counted", name=name, split=one.split, names=one.names, **counts)
+    return [text("errors_soon", **counts), text("errors_soon_raised", raised=raised.value)]
 
 
 def errors_of(
@@ -214,13 +182,17 @@ def set_sentence(diagnosis: Diagnosis) -> str:
 
 def doubts(diagnosis: Diagnosis) -> list[str]:
     """Return what makes this set less sure than others: a network apart."""
-    if diagnosis.abstained:
-        return []
-    first, total = diagnosis.candidates[0].key, len(diagnosis.votes)
-    same = sum(vote.key == first for vote in diagnosis.votes)
-    if 0 < same < total:
-        return [text("agree_apart", same=same, count=total)]
-    return [] if same else [diagnosis.agreement]
+    agree = {vote.key for vote in diagnosis.votes} == {diagnosis.candidates[0].key}
+    return [] if diagnosis.abstained or agree else [diagnosis.agreement]
+
+
+def left_out(diagnosis: Diagnosis) -> Candidate | None:
+    """Return the likeliest urgent condition, where an answer names a harmless one in its place."""
+    urgent = next((one for one in diagnosis.candidates if one.urgency == "urgent"), None)
+    named = [one for one in diagnosis.candidates if one.in_set]
+    is_shown = urgent in named or urgent in diagnosis.outside
+    is_harmless = diagnosis.candidates[0].urgency not in ("urgent", "soon")
+    return urgent if named and is_harmless and not (is_shown or diagnosis.abstained) else None
 
 
 def agreement_of_networks(diagnosis: Diagnosis) -> str:
@@ -232,15 +204,17 @@ def agreement_of_networks(diagnosis: Diagnosis) -> str:
 
 
 def weak_spots(diagnosis: Diagnosis) -> list[str]:
-    """Return what is confused with the first condition, and what sets left out more than half.
+    """Return which urgent condition an answer leaves out, what is confused with the first one.
 
-    Of the latter only a condition that the answer shows; `decided` always names it.
+    A condition that sets left out more than half stands here if the answer shows it.
     """
     measured = diagnosis.promise.measured if diagnosis.promise else None
     if diagnosis.abstained:
         return []
     said = []
-    if (one := diagnosis.confused) and not _counted(diagnosis):
+    if left := left_out(diagnosis):
+        said += [text("not_excluded", name=left.name, share=left.probability)]
+    if one := diagnosis.confused:
         counts = {"called": one.called, "images": one.images, "names": one.names}
         said += [text("confused", name=diagnosis.candidates[0].name, split=one.split, **counts)]
     shown = [one.name for one in diagnosis.candidates if one.in_set or one in diagnosis.outside]
@@ -254,11 +228,13 @@ def weak_spots(diagnosis: Diagnosis) -> list[str]:
 def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
     """Return how next step and set came about, and their figures, by the keys of their headings."""
     how, photos = how_combined(diagnosis), combined(diagnosis)
+    raised = diagnosis.next_step.raised_from and not diagnosis.beyond
     parts = {
         "decided_photo": [*diagnosis.next_step.more, *([photos] if photos else [])],
         "decided_advice": [
             *(checklist_words(diagnosis) if answered(diagnosis.patient) else ()),
             *(_advised(diagnosis.advice_errors) if not diagnosis.beyond else ()),
+            *(errors_of(diagnosis.advice_errors)[2:] if raised else ()),
             *_thresholds(diagnosis),
         ],
         "decided_list": _sets(diagnosis.promise, diagnosis) if diagnosis.promise else [],
@@ -269,10 +245,11 @@ def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
 
 def combined(diagnosis: Diagnosis) -> str:
     """Return why the risk is not that of the table, of several photos; "" where it is."""
-    several = len(diagnosis.photos) > 1 and (diagnosis.urgent_risk or diagnosis.soon_risk)
-    if not several or diagnosis.abstained:
+    photos, risk = len(diagnosis.photos), diagnosis.urgent_risk or diagnosis.soon_risk
+    if photos == 1 or risk is None or (diagnosis.abstained and not risk.is_reached):
         return ""
-    return text("photos_combined", photos=len(diagnosis.photos))
+    mean = "" if diagnosis.abstained else text("photos_mean")
+    return joined(text("photos_risk", photos=photos), mean)
 
 
 def decided(diagnosis: Diagnosis) -> list[str]:

@@ -8,8 +8,9 @@ refuses the photo. The errors of the advice were measured without these answers.
 
 from typing import Any
 
-from skindx.core.seven_points import NO_SKIN, REFER_FROM, Question, answered
-from skindx.diagnosis.case import Patient
+from skindx.core.seven_points import ITEMS, NO_SKIN, REFER_FROM, Question, answered
+from skindx.diagnosis.case import Patient, nouns
+from skindx.diagnosis.intake import YES
 from skindx.diagnosis.record import Diagnosis, NextStep
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, speaking, text
@@ -17,50 +18,40 @@ from skindx.texts.catalogue import joined, speaking, text
 _ALONE: dict[Urgency, str] = {
     "soon": "model_alone_soon",
     "routine": "model_alone_routine",
-    "unknown": "model_alone_unknown",
 }
 
 
-_CONDITIONS: dict[Question, str] = {
-    "new": "is new",
-    "grew": "grows",
-    "changed": "changes",
-    "bleeds": "bleeds",
-    "hurts": "hurts",
-}
-"""Question -> the condition of an advice that a yes meets, as `words.yaml` translates it."""
+_CONDITIONS: tuple[Question, ...] = ("new", "grew", "changed", "bleeds", "hurts")
+"""Questions whose yes meets a condition of an advice."""
 _ASKED: dict[str, tuple[Question, ...]] = {
-    "advice_soon_without_time": (*_CONDITIONS,),
-    "advice_without_time": (*_CONDITIONS,),
-    "advice_unknown": (*_CONDITIONS,),
-    "advice_soon": ("grew", "changed"),
-    "advice_routine": ("grew", "changed", "bleeds", "hurts"),
+    "soon_without_time": _CONDITIONS,
+    "without_time": _CONDITIONS,
+    "unknown": _CONDITIONS,
+    "soon": ("grew", "changed"),
+    "routine": ("grew", "changed", "bleeds", "hurts"),
 }
 """Key of an advice -> the questions whose yes leaves no longer time than days."""
 
 
-def with_checklist(step: NextStep, patient: Patient, risk: str = "") -> NextStep:
+def with_checklist(step: NextStep, patient: Patient) -> NextStep:
     """Return a next step that is urgent where the checklist asks for referral, its reason first.
 
-    Where it does not, an answer shortens the time of an advice that has it as a condition. `risk`
-    is that of the model alone, in a sentence, which stands in the place of no urgency.
+    Where it does not, an answer shortens the time of an advice that has it as a condition. What
+    was answered with yes stands in the advice or in its reason.
     """
-    if step.urgency == "urgent" or not answered(patient):
+    if not answered(patient):
         return step
-    if not patient.seven_points.refers:
+    if step.urgency == "urgent" or not patient.seven_points.refers:
         return _sooner(step, patient)
+    alone = text(_ALONE[step.urgency]) if step.urgency in _ALONE else ""
     update = {
         "urgency": "urgent",
         "advice": advice_for("urgent"),
-        "because": joined(_score(patient), *_alone(step.urgency, risk)),
+        "because": joined(_yes(patient), _score(patient), alone),
         "more": (step.because, *step.more),
         "raised_from": step.urgency,
     }
     return step.model_copy(update=update)
-
-
-def _alone(urgency: Urgency, risk: str) -> tuple[str, ...]:
-    return (risk,) if risk and urgency == "unknown" else (text(_ALONE[urgency]), risk)
 
 
 def advice_met(patient: Patient) -> str:
@@ -71,7 +62,13 @@ def advice_met(patient: Patient) -> str:
 
 def met_by(patient: Patient) -> list[str]:
     """Return the conditions of an advice that were answered with yes, as verbs of a sentence."""
-    return [said for question, said in _CONDITIONS.items() if _is_yes(patient, question)]
+    return [YES[one] for one in _CONDITIONS if patient.answers.get(one) == "yes"]
+
+
+def _yes(patient: Patient) -> str:
+    """Return what was answered with yes, in a sentence; "" for nothing."""
+    said = [YES[one] for one, given in patient.answers.items() if given == "yes" and one in YES]
+    return text("answered_yes", conditions=said) if said else ""
 
 
 def is_met(diagnosis: Diagnosis) -> bool:
@@ -80,14 +77,10 @@ def is_met(diagnosis: Diagnosis) -> bool:
         return diagnosis.next_step.advice == advice_met(diagnosis.patient)
 
 
-def _is_yes(patient: Patient, question: Question) -> bool:
-    return bool(getattr(patient, question) == "yes")
-
-
 def _sooner(step: NextStep, patient: Patient) -> NextStep:
-    asked = next((asked for key, asked in _ASKED.items() if text(key) == step.advice), ())
-    if not any(_is_yes(patient, one) for one in asked):
-        return step
+    asked = next((asked for key, asked in _ASKED.items() if advice_for(key) == step.advice), ())
+    if not any(patient.answers.get(one) == "yes" for one in asked):
+        return step.model_copy(update={"because": joined(step.because, _yes(patient))})
     return step.model_copy(update={"advice": advice_met(patient)})
 
 
@@ -95,7 +88,7 @@ def referred(patient: Patient) -> str:
     """Return what the answers ask for without any model, in sentences; "": nothing."""
     if not patient.seven_points.refers:
         return advice_met(patient)
-    return joined(_score(patient), advice_for("urgent"))
+    return joined(_yes(patient), _score(patient), advice_for("urgent"))
 
 
 def checklist_columns(patient: Patient) -> dict[str, Any]:
@@ -122,12 +115,12 @@ def checklist_words(diagnosis: Diagnosis) -> list[str]:
     if not points.fits:
         return [text("checklist_no_pigment")]
     if points.is_incomplete:
-        return [text("checklist_unscored", n=points.known)]
+        known = patient.answers
+        open_ = [asked[0] for _, asked in ITEMS.values() if not any(one in known for one in asked)]
+        return [text("checklist_unscored", questions=nouns(open_))]
     low = () if points.refers else (text("checklist_low", least=REFER_FROM),)
     return [_score(patient), *low]
 
 
 def _score(patient: Patient) -> str:
-    points = patient.seven_points
-    figures = {"score": points.score, "known": points.known, "least": REFER_FROM}
-    return text("checklist_score", **figures)
+    return text("checklist_score", score=patient.seven_points.score, least=REFER_FROM)

@@ -303,8 +303,10 @@ def _risk(
     level = rule.level(miss_rate)
     group = rule.group(level, skin_type)
     promise = rule.promise(level, group)
+    risks = [float(one) for one in rule.risks(probabilities_PC)]
     return UrgentRisk(
-        risk=float(rule.risks(probabilities_PC).max()),
+        risk=max(risks),
+        by_photo=tuple(risks) if len(risks) > 1 else (),
         threshold=level.thresholds[group],
         miss_rate=level.miss_rate,
         confidence=promise.confidence,

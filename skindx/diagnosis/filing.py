@@ -350,8 +350,8 @@ def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
 
 def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
     """Return the urgency of a condition as a table shows it."""
-    tier = shown_tier(diagnosis, candidate)
-    return word(tier) if tier else text("tier_not_stated")
+    tier = shown_tier(diagnosis, candidate) or "unknown"
+    return text("tier_not_stated") if tier == "unknown" else word(tier)
 
 
 def agreement_with(diagnosis: Diagnosis, one: RecordedDiagnosis) -> str:

@@ -69,24 +69,27 @@ class IntakeField:
 
 
 _ASKED = {
-    "pigmented": ("pigment", "Whether it is brown, black or blue"),
-    "grew": ("growth", "Whether it has grown or changed in size"),
-    "irregular_shape": ("irregular shape", "Whether its shape is irregular"),
-    "irregular_colour": ("irregular colour", "Whether its colour is irregular"),
-    "large": ("7 mm or more", "Whether its largest diameter is 7 mm or more"),
-    "inflamed": ("inflammation", "Whether it is inflamed"),
-    "bleeds": ("bleeding", "Whether it bleeds, oozes or crusts"),
-    "itches": ("itch", "Whether it itches"),
-    "hurts": ("pain", "Whether it hurts"),
-    "new": ("new", "Whether it is new"),
-    "changed": ("other change", "Whether it has changed in another way"),
-    "raised": ("raised", "Whether it is raised"),
+    "pigmented": ("pigment", "Whether it is brown, black or blue", ""),
+    "grew": ("growth", "Whether it has grown or changed in size", "grows"),
+    "irregular_shape": ("irregular shape", "Whether its shape is irregular", "is irregular"),
+    "irregular_colour": ("irregular colour", "Whether its colour is irregular", "varies in colour"),
+    "large": ("7 mm or more", "Whether its largest diameter is 7 mm or more", "is 7 mm or more"),
+    "inflamed": ("inflammation", "Whether it is inflamed", "is inflamed"),
+    "bleeds": ("bleeding", "Whether it bleeds, oozes or crusts", "bleeds"),
+    "itches": ("itch", "Whether it itches", "itches"),
+    "hurts": ("pain", "Whether it hurts", "hurts"),
+    "new": ("new", "Whether it is new", "is new"),
+    "changed": ("other change", "Whether it has changed in another way", "changes"),
+    "raised": ("raised", "Whether it is raised", "is raised"),
 }
-"""Question -> its name in a report and its meaning; the catalogue has what the page asks."""
+"""Question -> its name in a report, its meaning, and what a yes says, as `words.yaml` translates
+it; the catalogue has what the page asks."""
+YES = {question: verb for question, (*_, verb) in _ASKED.items() if verb}
+"""Question -> what a yes says of the lesion."""
 
 
 def _question(name: str) -> IntakeField:
-    noun, meaning = _ASKED[name]
+    noun, meaning, _ = _ASKED[name]
     return IntakeField(
         question=noun,
         meaning=f"{meaning}.",

@@ -90,6 +90,8 @@ class Sheet:
         self._below = footer or ("", title)
         self._letters: set[int] = set()
         """Code points that the open fonts have."""
+        self._written = ""
+        """Paragraphs and values so far."""
         self.scale = 1.0
         """Size of letters against the usual one; the footer keeps its own."""
         self.lacking = False
@@ -134,6 +136,7 @@ class Sheet:
     ) -> None:
         """Write a paragraph; `fill` is the colour behind it."""
         self._ink(size, bold, faint)
+        self._written += f"{words}\n"
         if fill:
             self.pdf.set_fill_color(*fill)
         self.pdf.multi_cell(
@@ -176,6 +179,7 @@ class Sheet:
             self.pdf.set_xy(MARGIN_MM + _LABEL_MM, top)
             self._ink(9.5)
             if value:
+                self._written += f"{value}\n"
                 width = right - MARGIN_MM - _LABEL_MM
                 self.pdf.multi_cell(width, high, self._known(value), align="L")
                 lowest = max(lowest, self.pdf.get_y())
@@ -224,8 +228,8 @@ class Sheet:
         return foot - self.pdf.get_y() - _CAPTION_MM
 
     def sentences(self, sentences: Sequence[str]) -> None:
-        """Write sentences, each on a line of its own."""
-        for words in sentences:
+        """Write sentences, each on a line of its own, without those that stand above."""
+        for words in (one for one in sentences if one not in self._written):
             self._ink(8.5)
             height, known = 4.1 * self.scale, self._known(words)
             self.pdf.multi_cell(0, height, known, align="L", new_x="LMARGIN", new_y="NEXT")

@@ -1,5 +1,6 @@
 """The record of a diagnosis: plain values for the page, the terminal and files."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -212,6 +213,12 @@ class NextStep(RecordPart):
     raised_from: Urgency | None = Field(None, exclude_if=lambda urgency: urgency is None)
     """What the model alone says, where the 7-point checklist raised it; None: it did not."""
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """What to do, and when to do it sooner; "" where the advice does not say."""
+        first, end, sooner = self.advice.partition(". ")
+        return first + end.strip(), sooner
+
 
 class Diagnosis(RecordPart):
     """One answer about the photos of one case."""
@@ -229,8 +236,8 @@ class Diagnosis(RecordPart):
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """Most probable first; they include the whole conformal set, what decides the advice, and all
-    that have at least 5 %."""
+    """Most probable first; they include the whole conformal set, what decides the advice, the
+    likeliest urgent condition, and all that have at least 5 %."""
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
     no_promise: str = ""
@@ -353,17 +360,20 @@ class Diagnosis(RecordPart):
 
     @property
     def agreement(self) -> str:
-        """How many members put the same class first, in a sentence."""
+        """How many members put which class first, in sentences."""
         first, total = self.candidates[0], len(self.votes)
-        same = sum(vote.key == first.key for vote in self.votes)
+        names = {one.key: one.name for one in self.candidates}
+        others = Counter(names.get(vote.key, vote.key) for vote in self.votes)
+        same = others.pop(first.name, 0)
         if total == 1:
             return text("agree_single")
-        if same == total == 2:
-            return text("agree_both", name=first.name)
         if same == total:
+            if total == 2:
+                return text("agree_both", name=first.name)
             return text("agree_all", count=total, name=first.name)
         if same:
-            return text("agree_some", same=same, count=total, name=first.name)
+            votes = {"n": same, "count": total, "others": others.most_common()}
+            return text("agree_some", name=first.name, **votes)
         key = "agree_none_facts" if self.used_facts else "agree_none"
         return text(key, count=total, name=first.name)
 

@@ -24,7 +24,7 @@ from skindx.diagnosis.record import (
     Vote,
 )
 from skindx.diagnosis.record_figures import AdviceErrors, UrgentRisk
-from skindx.diagnosis.scope import alone_risk, although_low, giving_no_time
+from skindx.diagnosis.scope import giving_no_time
 from skindx.imaging.cut_lesions import lesion_region
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import text
@@ -152,9 +152,8 @@ def _record(
 ) -> Diagnosis:
     conclusion = drawn.conclusion
     classes = predictor.bundle.taxonomy.classes
-    low = although_low(classes, conclusion.urgent_risk)
-    alone = "" if conclusion.abstained else alone_risk(classes, conclusion.urgent_risk)
     keys = [skin_class.key for skin_class in classes]
+    urgent = next((one.key for one, *_ in conclusion.ranked if one.urgency == "urgent"), "")
     firsts = zip(predictor.ensemble.members, drawn.members_MC, strict=True)
     # What was measured, was measured by photos alone.
     unmeasured = bool(drawn.used or conclusion.abstained)
@@ -167,9 +166,7 @@ def _record(
     return Diagnosis(
         notice=stated.notice,
         language=stated.language,
-        next_step=with_checklist(
-            giving_no_time(conclusion.next_step, stated.no_wait, low), patient, alone
-        ),
+        next_step=with_checklist(giving_no_time(conclusion.next_step, stated.no_wait), patient),
         not_useful=stated.not_useful,
         advice_errors=advice,
         confused=None if unmeasured else stated.confused.get(conclusion.ranked[0][0].key),
@@ -188,7 +185,7 @@ def _record(
             if place < TOP
             or in_set
             or probability >= LEAST_SHOWN
-            or skin_class.key == conclusion.next_step.decided_by
+            or skin_class.key in (conclusion.next_step.decided_by, urgent)
         ),
         promise=promise,
         no_promise=stated.no_promise,

@@ -67,6 +67,8 @@ class UrgentRisk(RecordPart):
 
     risk: float = Field(ge=0, le=1)
     """Summed probability of the urgent classes, the highest of the photos."""
+    by_photo: tuple[float, ...] = Field((), exclude_if=lambda risks: not risks)
+    """The same by each of several photos, in their order; missing for one."""
     threshold: float = Field(ge=0, le=1)
     """The next step is urgent from this risk on."""
     miss_rate: float = Field(gt=0, lt=1)

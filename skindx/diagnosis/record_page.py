@@ -28,7 +28,7 @@ from skindx.diagnosis.filing import (
 )
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
-from skindx.taxonomy import Urgency
+from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, percent, text, word
 
 if TYPE_CHECKING:
@@ -41,12 +41,6 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
     "routine": (226, 240, 232),
     "unknown": (226, 234, 244),
 }
-_STEPS: dict[Urgency, str] = {
-    "urgent": "step_urgent",
-    "soon": "step_soon",
-    "routine": "step_routine",
-}
-"""Keys of the tiers beside the heading of the next step, which gives no time without one."""
 _NOTED = {
     "written": "record_note_written",
     "changed": "record_note_changed",
@@ -91,13 +85,15 @@ def record_page(
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
     step = diagnosis.next_step
-    heading = text("record_advised" if filing.is_advice_past else "step_heading")
-    timed = step.urgency in _STEPS and not is_met(diagnosis)
-    tier = f" ({text(_STEPS[step.urgency])})" if timed else ""
-    sheet.heading(f"{heading}{tier}")
     past = filing.is_advice_past
+    heading = text("record_advised" if past else "step_heading")
+    timed = step.urgency != "unknown" and not is_met(diagnosis)
+    tier = f" ({text(f'step_{step.urgency}')})" if timed else ""
+    sheet.heading(f"{heading}{tier}")
     fill = NEUTRAL_FILL if past else _FILL[step.urgency]
-    sheet.text(step.advice, 10 if past else 12, bold=True, fill=fill)
+    sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
+    for sooner in filter(None, step.parts[1:]):
+        sheet.text(sooner)
     if unsure := answer_texts.unsure(diagnosis):
         sheet.text(unsure, bold=True)
     sheet.text(joined(step.because, answer_texts.combined(diagnosis)))
@@ -203,7 +199,8 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     # Why a bundle has no sets is technical.
     has_sets = diagnosis.promise is not None or diagnosis.abstained
     promise = answer_texts.set_sentence(diagnosis) if has_sets else text("set_unknown")
-    if said := joined(promise, *answer_texts.weak_spots(diagnosis)):
+    spots = (*answer_texts.weak_spots(diagnosis), *answer_texts.doubts(diagnosis))
+    if said := joined(promise, *spots):
         sheet.text(said, faint=True)
 
 
@@ -260,24 +257,23 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
     if not filing.is_advice_past:
         no_name = text("patient_no_name") if diagnosis.abstained else ""
         yield "patient_advice_heading", (_plain_advice(diagnosis), no_name, *wait)
+    yield "patient_today_heading", (text("patient_come_today"),)
+    yield "patient_come_heading", (text("patient_come_spot"),)
     named = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
     looked = text("patient_looked", n=len(diagnosis.photos))
     seen = filing.status == "amended" or filing.note  # a clinician wrote something
     yield "patient_looked_heading", (looked, named, "" if seen else text("patient_alone"))
     cannot = ("patient_cannot_touch", "patient_cannot_wrong", "patient_cannot_well")
-    yield "patient_cannot_heading", tuple(map(text, cannot))
-    yield "patient_today_heading", (text("patient_come_today"),)
-    come = (text("patient_come_spot"), text("patient_ask"), unreviewed())
-    yield "patient_come_heading", come
+    yield "patient_cannot_heading", (*map(text, cannot), text("patient_ask"), unreviewed())
 
 
 _PLAIN = {
-    "advice_urgent": "patient_urgent",
-    "advice_soon": "patient_soon",
-    "advice_routine": "patient_routine",
-    "advice_unknown": "patient_unknown",
-    "advice_soon_without_time": "patient_soon_without_time",
-    "advice_without_time": "patient_without_time",
+    "urgent": "patient_urgent",
+    "soon": "patient_soon",
+    "routine": "patient_routine",
+    "unknown": "patient_unknown",
+    "soon_without_time": "patient_soon_without_time",
+    "without_time": "patient_without_time",
 }
 
 
@@ -286,4 +282,4 @@ def _plain_advice(diagnosis: Diagnosis) -> str:
     if is_met(diagnosis):
         return text("patient_met", conditions=met_by(diagnosis.patient))
     advice = diagnosis.next_step.advice
-    return next((text(plain) for key, plain in _PLAIN.items() if text(key) == advice), advice)
+    return next((text(plain) for key, plain in _PLAIN.items() if advice_for(key) == advice), advice)

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 
 from skindx.diagnosis.checklist_advice import is_met
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
-from skindx.diagnosis.record_figures import UrgentRisk
-from skindx.taxonomy import SkinClass, Urgency, UrgentCondition, unknown_to, urgent_conditions
+from skindx.taxonomy import (
+    SkinClass,
+    Urgency,
+    UrgentCondition,
+    advice_for,
+    unknown_to,
+    urgent_conditions,
+)
 from skindx.taxonomy.label_matches import without_urgency
-from skindx.texts.catalogue import joined, languages, speaking, text, text_in, told_apart, word
+from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 
 def not_judged() -> str:
@@ -111,10 +117,9 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     """Return the urgency of a candidate as it may be shown; None where it would reassure falsely.
 
     "Routine" beside a condition is read as advice to wait, which an answer must not give where it
-    abstains and where the model does not know an urgent cancer.
+    abstains or gives no urgency, and where the model does not know an urgent cancer.
     """
-    without_time = text_in(diagnosis.language, "advice_without_time", {})
-    waits_not = missing_cancers(diagnosis) or diagnosis.next_step.advice == without_time
+    waits_not = missing_cancers(diagnosis) or diagnosis.next_step.urgency == "unknown"
     waits_not = waits_not or (bool(diagnosis.patient.model_fields_set) and is_met(diagnosis))
     if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None
@@ -129,42 +134,15 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
     return giving_no_time(step, cannot_reassure(classes))
 
 
-def although_low(classes: Sequence[SkinClass], risk: UrgentRisk | None) -> str:
-    """Return the risk below its threshold with the cancers it leaves out; "" where none is."""
-    names = [skin_class.name for skin_class in deciding(classes)]
-    if risk is None or not names:
-        return ""
-    shown, _ = told_apart(risk.risk, risk.threshold)
-    urgent = [skin_class.name for skin_class in classes if skin_class.urgency == "urgent"]
-    if len(urgent) == 1:
-        return text("no_wait_below", name=urgent[0], risk=shown, names=names)
-    return text("no_wait_below_any", risk=shown, names=names)
-
-
-def alone_risk(classes: Sequence[SkinClass], risk: UrgentRisk | None) -> str:
-    """Return the risk by the model alone, beside an advice that something else raised."""
-    if risk is None:
-        return ""
-    shown, _ = told_apart(risk.risk, risk.threshold)
-    urgent = [skin_class.name for skin_class in classes if skin_class.urgency == "urgent"]
-    if len(urgent) == 1:
-        return text("model_alone_risk", name=urgent[0], risk=shown)
-    return text("model_alone_risk_any", risk=shown)
-
-
-def giving_no_time(step: NextStep, why: str, because: str = "") -> NextStep:
-    """Return a next step that gives no time to wait for this reason; "": it may give time.
-
-    `because` stands first in place of `why` where the step was routine.
-    """
+def giving_no_time(step: NextStep, why: str) -> NextStep:
+    """Return a next step that gives no time to wait for this reason; "": it may give time."""
     if not why or step.urgency == "urgent":
         return step
     if step.urgency == "soon":
-        soon = {"advice": text("advice_soon_without_time"), "more": (*step.more, why)}
+        soon = {"advice": advice_for("soon_without_time"), "more": (*step.more, why)}
         return step.model_copy(update=soon)
-    waits_not = {"urgency": "unknown", "advice": text("advice_without_time")}
+    waits_not = {"urgency": "unknown", "advice": advice_for("without_time")}
     if step.urgency == "routine":
-        return step.model_copy(
-            update=waits_not | {"because": because or why, "more": (step.because, *step.more)}
-        )
+        first = {"because": why, "more": (step.because, *step.more)}
+        return step.model_copy(update=waits_not | first)
     return step.model_copy(update=waits_not | {"more": (*step.more, why)})

@@ -28,7 +28,7 @@ from skindx.taxonomy.lexicon import (
     normalise,
     older_form,
 )
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import joined, text
 
 __all__ = [
     "SkinClass",
@@ -42,18 +42,14 @@ __all__ = [
 
 Urgency = Literal["routine", "soon", "urgent", "unknown"]
 
-_ADVICE: dict[Urgency, str] = {
-    "routine": "advice_routine",
-    "soon": "advice_soon",
-    "urgent": "advice_urgent",
-    "unknown": "advice_unknown",
-}
-"""Keys of the catalogue of texts."""
 
+def advice_for(step: str) -> str:
+    """Return the advice of an urgency, or of `soon_without_time` and `without_time`.
 
-def advice_for(urgency: Urgency) -> str:
-    """Return the next step of an urgency in a sentence."""
-    return text(_ADVICE[urgency])
+    It says in sentences what to do, and when to do it sooner.
+    """
+    sooner = "" if step == "unknown" else text(f"advice_{step}_sooner")
+    return joined(text(f"advice_{step}"), sooner)
 
 
 class SkinClass(Settings):

@@ -370,17 +370,15 @@ def _shares(value: Sequence[tuple[str, float]], signs: Signs) -> str:
     return _list(listed, signs)
 
 
-def _date(value: Any, signs: Signs) -> str:
-    day = _of(datetime, value)
-    values = {"day": day.day, "month": signs["months"][day.month - 1], "year": day.year}
-    return str(signs["date"]).format(**values)
+def _date(value: Any, signs: Signs, letters: int | None = None) -> str:
+    day = _of(date if letters else datetime, value)
+    month = signs["months"][day.month - 1][:letters]
+    return str(signs["date"]).format(day=day.day, month=month, year=day.year)
 
 
 def _day(value: Any, signs: Signs) -> str:
     """Write a day as a list does, with the first letters of its month."""
-    day = _of(date, value)
-    month = signs["months"][day.month - 1][:3]
-    return str(signs["date"]).format(day=day.day, month=month, year=day.year)
+    return _date(value, signs, 3)
 
 
 def _time(value: Any, signs: Signs, clock: str = "%H:%M") -> str:
@@ -401,6 +399,7 @@ KINDS: dict[str, Callable[[Any, Signs], str]] = {
     "names": _list,
     "either": lambda value, signs: _list(value, signs, "or"),
     "shares": _shares,
+    "tally": lambda tally, signs: _list([f"{n} {_name(one, signs)}" for one, n in tally], signs),
     "date": _date,
     "time": _time,
     "seconds": lambda value, signs: _time(value, signs, "%H:%M:%S"),

@@ -33,14 +33,6 @@ from skindx.ui.page_basics import render
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-_TIERS = {
-    "urgent": "step_urgent",
-    "soon": "step_soon",
-    "unknown": "step_unknown",
-    "routine": "step_routine",
-    "refused": "step_refused",
-}
-"""Keys of the kinds of answers, as the advice of each says when."""
 MOST_SHOWN = 2000
 """Photos of the page, urgent ones first: more would be tens of megabytes."""
 THUMBNAIL_PX = 112
@@ -82,7 +74,7 @@ def write_page(
         made_at=text("record_time", when=datetime.now().astimezone()),
         notice=notice(),
         counts=counts,
-        kinds={kind: text(key) for kind, key in _TIERS.items()},
+        kinds={kind: text(f"step_{kind}") for kind in KINDS},
         advice=_advice(shown),
         notes=listed.notes,
         shown=shown,

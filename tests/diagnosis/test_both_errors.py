@@ -120,7 +120,7 @@ def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
     assert (
         said[0] == "The advice missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
     )
-    assert said[1] == "It called 50 of 100 other images urgent."
+    assert said[1] == "It called 50 of 100 others urgent."
 
 
 def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
@@ -147,9 +147,9 @@ def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
         )
         for urgency in ("urgent", "soon")
     }
-    counted = text("errors_soon", missed=4, images=40, raised=0.3)
-    assert counted in said["soon"]
-    assert counted not in said["urgent"]
+    both = {text("errors_soon", missed=4, images=40), text("errors_soon_raised", raised=0.3)}
+    assert both < {*said["soon"]}
+    assert not both & {*said["urgent"]}
     # Of a threshold that is not the one in use it says nothing.
     for rate_used in (None, 0.1):
         other_threshold = advice_errors(
@@ -217,14 +217,14 @@ def test_what_was_not_evaluated_says_how_the_threshold_was_fitted() -> None:
     assert of_type.urgent_risk is not None
     assert of_type.urgent_risk.sent_on is None
     text = " ".join(answer_texts.decided(answered(urgent_risk=RECORD).diagnosis))
-    assert "fitted on 57 calibration lesions to miss at most 5 of 100." in text
+    assert "chosen on 57 calibration lesions to miss at most 5 of 100." in text
     assert "the threshold may miss up to 8.1 % (95 % confidence)." in text
     assert "It calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of the other" in text
     own = RECORD.model_copy(update={"group": "skin type 5", "lesions": 20, "miss_rate": 0.1})
     text = " ".join(answer_texts.decided(answered(urgent_risk=own, soon_risk=RECORD).diagnosis))
     assert "20 calibration lesions of skin type 5 to miss at most 10 of 100" in text
     assert (
-        "The threshold of soon, 8 % for urgent and soon conditions together, was fitted on 57"
+        "The threshold of soon, 8 % for urgent and soon conditions together, was chosen on 57"
         in text
     )
 
@@ -234,7 +234,7 @@ def test_an_abstention_promises_nothing_and_names_both_errors() -> None:
     unsure = answered(abstained="It cannot tell.", urgent_risk=RECORD, advice_errors=advice)
     text = " ".join(answer_texts.decided(unsure.diagnosis))
     assert "may differ from the lesions by which" in text
-    assert "fitted on" not in text
+    assert "chosen on" not in text
     assert answer_texts.set_sentence(unsure.diagnosis) == ""
     assert answer_texts.errors(unsure.diagnosis)[2] == catalogue.text("errors_unlike")
 
@@ -296,7 +296,7 @@ def test_an_evaluation_without_these_figures_changes_nothing(metrics: Any) -> No
     assert measured_sets(metrics) is None
     assert advice_errors(metrics, 0.05) is None
     assert measured_risk(RECORD, None) == RECORD
-    fitted = "The named conditions are fitted to hold the true one in about 90 of 100 photos."
+    fitted = "The named conditions are chosen to include the true one in about 90 of 100 photos."
     assert answer_texts.set_sentence(answered(promise=PROMISE).diagnosis) == fitted
 
 
@@ -325,6 +325,28 @@ def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
     assert html.index("not useful yet") < html.index("sx-advice")
 
 
+def test_a_harmless_name_leaves_no_urgent_condition_unsaid() -> None:
+    diagnosis = answered().diagnosis
+    first, second, *others = diagnosis.candidates
+    rest = [one.model_copy(update={"urgency": "routine", "in_set": False}) for one in others]
+    harmless = first.model_copy(update={"urgency": "routine", "in_set": True})
+    melanoma = second.model_copy(
+        update={"name": "Melanoma", "urgency": "urgent", "in_set": False, "probability": 0.02}
+    )
+
+    def said(**changes: Any) -> list[str]:
+        shown = {"candidates": (harmless, melanoma, *rest), **changes}
+        return answer_texts.weak_spots(diagnosis.model_copy(update=shown))
+
+    left = "Melanoma has 2 % and is not excluded."
+    assert said() == [left]
+    assert said(abstained="It cannot tell.") == []
+    seen = melanoma.model_copy(update={"in_set": True})
+    assert said(candidates=(harmless, seen)) == []
+    assert said(candidates=(harmless.model_copy(update={"in_set": False}), melanoma)) == []
+    assert said(candidates=(harmless.model_copy(update={"urgency": "soon"}), melanoma)) == []
+
+
 def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -> None:
     rows = [
         {"key": "Melanoma", "name": "Melanoma", "urgency": "urgent", "n": 40},
@@ -341,7 +363,7 @@ def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -
     assert confused_with({"classes": rows, "confusion": [[1]]}, "Nevus") is None
     assert confused_with(None, "Nevus") is None
     diagnosis = answered().diagnosis.model_copy(update={"confused": found})
-    (said,) = answer_texts.weak_spots(diagnosis)
-    assert said.startswith("8 of 40 test images of Melanoma were put first as")
+    said = answer_texts.weak_spots(diagnosis)[-1]
+    assert said.startswith("The model took 8 of 40 test images of Melanoma for ")
     assert said in result_html(replace(answered(), diagnosis=diagnosis), None)
     assert answer_texts.weak_spots(diagnosis.model_copy(update={"abstained": "No."})) == []

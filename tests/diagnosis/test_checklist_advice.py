@@ -16,7 +16,7 @@ from skindx.api.model import load
 from skindx.clinic.narrative import conclusion, next_step
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import diagnose
-from skindx.diagnosis.answer_texts import decided, errors
+from skindx.diagnosis.answer_texts import decided, errors, tier_name
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.checklist_advice import (
     advice_met,
@@ -29,6 +29,7 @@ from skindx.diagnosis.checklist_advice import (
 )
 from skindx.diagnosis.conclusion import CaseConclusion, ServedRules, conclude, conclude_case
 from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.intake import YES
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
@@ -49,9 +50,9 @@ VERBS = {
     "bleeds": "bleeds",
     "hurts": "hurts",
 }
-CLAUSE = [text(one) for one in ("advice_soon_without_time", "advice_without_time")]
-TIMES = (("advice_soon_without_time", 14), ("advice_soon", 30), ("advice_routine", 180))
-DAYS = {text(key): days for key, days in TIMES}
+CLAUSE = [advice_for(one) for one in ("soon_without_time", "without_time")]
+TIMES = (("soon_without_time", 14), ("soon", 30), ("routine", 180))
+DAYS = {advice_for(key): days for key, days in TIMES}
 """The longest time of an advice; none has a shorter one than those within days."""
 REFERS = {"grew": "yes", "itches": "yes"}
 TAXONOMY = load_taxonomy("ham10000")
@@ -96,15 +97,20 @@ def test_no_answer_lowers_the_urgency_of_any_output(
         assert step.advice == advice_for("urgent")
         assert (step.raised_from is None) == (alone.urgency == "urgent")
     else:
-        assert step.model_copy(update={"advice": alone.advice}) == alone
+        unsaid = {"advice": alone.advice, "because": alone.because}
+        assert step.model_copy(update=unsaid) == alone
     sooner = met_by(patient)
     assert DAYS.get(step.advice, 0) <= DAYS.get(alone.advice, 0)
     if step.urgency != "urgent" and (sooner and alone.advice in CLAUSE):
         assert step.advice == advice_met(patient)
         named = {one for one, said in VERBS.items() if said in step.advice}
         assert named == {one for one in VERBS if answers.get(one) == "yes"}
-    elif not sooner and not patient.seven_points.refers:
+    if "yes" not in answers.values():
         assert step == alone
+    said_yes = {YES[one] for one in YES if answers.get(one) == "yes"}
+    assert said_yes <= {verb for verb in YES.values() if verb in step.because} or (
+        step.advice == advice_met(patient)
+    )
     plain = Patient(site=site, **{one: given for one, given in answers.items() if given == "yes"})  # type: ignore[arg-type]
     assert with_checklist(alone, plain).urgency in (step.urgency, "urgent")
     nothing = Patient(site=site, **dict.fromkeys(QUESTIONS, "no"))  # type: ignore[arg-type]
@@ -137,11 +143,24 @@ def test_a_raised_answer_says_so_first_and_what_the_model_alone_says(predictor: 
     assert alone.next_step.urgency != "urgent"
     step = raised.next_step
     assert step.raised_from == alone.next_step.urgency
-    assert step.because.startswith("The weighted 7-point checklist scores 3 (2 of 7 answered)")
+    yes = "The lesion grows and itches, by the answers given."
+    assert step.because.startswith(f"{yes} The weighted 7-point checklist scores 3 (referral")
     assert step.because.endswith(text(f"model_alone_{step.raised_from}"))
     assert alone.next_step.because in step.more
     left = {"next_step": alone.next_step, "patient": Patient()}
     assert raised.model_copy(update=left) == alone  # not one probability
+
+
+def test_what_is_urgent_anyway_says_what_was_answered_with_yes(predictor: Predictor) -> None:
+    update = {"urgency": "urgent", "advice": advice_for("urgent")}
+    urgent = diagnosed(predictor).next_step.model_copy(update=update)
+    said = with_checklist(urgent, Patient(changed="yes", bleeds="yes", itches="no"))
+    yes = "The lesion bleeds and changes, by the answers given."
+    assert said == urgent.model_copy(update={"because": f"{urgent.because} {yes}"})
+    assert with_checklist(urgent, Patient(changed="no", bleeds="no")) == urgent
+    met = diagnosed(predictor, changed="yes")
+    assert tier_name(met) == "Within days"  # as its advice says
+    assert tier_name(diagnosed(predictor, bleeds="no")) == "Soon"
 
 
 def test_a_low_score_reassures_nobody(predictor: Predictor) -> None:
@@ -149,26 +168,30 @@ def test_a_low_score_reassures_nobody(predictor: Predictor) -> None:
     sooner = {"advice": advice_met(few.patient)}
     assert few.next_step == diagnosed(predictor).next_step.model_copy(update=sooner)
     (unscored,) = checklist_words(few)
-    assert unscored == "The 7-point checklist is not scored, since 2 of 7 were answered."
+    assert unscored == (
+        "The 7-point checklist is not scored, because nothing was answered about irregular shape, "
+        "irregular colour, 7 mm or more, inflammation or itch."
+    )
     assert unscored in decided(few)
     columns = {"checklist_score": None, "checklist_items": 2}
     assert checklist_columns(few.patient) == columns | sooner
-    one = diagnosed(predictor, bleeds="no")
-    assert checklist_words(one)[0].endswith("since 1 of 7 was answered.")
+    all_but_one = dict.fromkeys([one for one in QUESTIONS if one != "large"], "no")
+    one = diagnosed(predictor, **all_but_one | {"pigmented": "yes"})
+    assert checklist_words(one)[0].endswith("because nothing was answered about 7 mm or more.")
     low = diagnosed(predictor, **{**dict.fromkeys(QUESTIONS, "no"), "pigmented": "yes"})
     score, says = checklist_words(low)
-    assert "checklist scores 0 (7 of 7 answered)" in score
+    assert "checklist scores 0 (referral from 3)" in score
     assert says == text("checklist_low", least=3)
     assert {score, says} <= set(decided(low))
     assert checklist_words(diagnosed(predictor, itches="unknown")) == []
 
 
-@given(ANSWERS, st.sampled_from(["advice_soon_without_time", "advice_without_time"]))
+@given(ANSWERS, st.sampled_from(["soon_without_time", "without_time"]))
 def test_every_output_names_what_was_answered_with_yes(answers: dict[str, str], key: str) -> None:
     """The tier stays: only the published checklist raises it."""
     answers = {one: said for one, said in answers.items() if one in VERBS}
     patient = Patient.model_validate(answers)
-    alone = SAID.next_step.model_copy(update={"urgency": "soon", "advice": text(key)})
+    alone = SAID.next_step.model_copy(update={"urgency": "soon", "advice": advice_for(key)})
     step = with_checklist(alone, patient)
     if step.raised_from:
         return
@@ -221,4 +244,4 @@ def test_measured_errors_are_those_without_the_questions(predictor: Predictor) -
     assert errors(raised)[0].startswith("The model alone missed 10 of 100 urgent")
     alone = diagnosed(predictor).model_copy(update=update)
     assert errors(alone)[0] == errors(raised)[0].replace("model alone", "advice")
-    assert errors(raised)[1:] == errors(alone)[1:]
+    assert errors(raised)[1] == errors(alone)[1]

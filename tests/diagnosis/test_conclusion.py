@@ -233,11 +233,14 @@ RISK = UrgentRiskRule(
 def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     said = concluded(of(0.64, 0.01, 0.32), urgent_risk=RISK)
     assert said.next_step.urgency == "urgent"
-    assert said.next_step.because == (
-        "The estimated risk of C2 is 32 %, and the advice becomes urgent at 30 %."
-    )
+    assert said.next_step.because == ("The estimated risk of C2 is 32 % (urgent from 30 %).")
     assert said.urgent_risk is not None
     assert (said.urgent_risk.risk, said.urgent_risk.threshold) == (pytest.approx(0.32), 0.3)
+    assert said.urgent_risk.by_photo == ()
+    two = concluded(of(0.64, 0.01, 0.32), of(0.9, 0.01, 0.05), urgent_risk=RISK).urgent_risk
+    assert two is not None
+    assert (two.risk, two.by_photo) == (pytest.approx(0.32), pytest.approx((0.32, 0.05)))
+    assert said.urgent_risk.by_photo == ()
     assert (said.urgent_risk.miss_rate, said.urgent_risk.lesions) == (0.05, 57)
     assert (said.urgent_risk.confidence, said.urgent_risk.bound) == pytest.approx(
         (0.785, 0.081), abs=1e-3
@@ -388,8 +391,7 @@ def test_the_second_question_raises_a_routine_step_and_says_why() -> None:
     said = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON)
     assert (said.next_step.urgency, held(said)) == ("soon", {"c0"})
     assert said.next_step.because == (
-        "The estimated risk of an urgent or soon condition is 13 %, and the "
-        "advice becomes soon at 12 %."
+        "The estimated risk of an urgent or soon condition is 13 % (soon from 12 %)."
     )
     assert "is 3 %, below the 30 %" in said.next_step.more[0]
     assert said.soon_risk is not None

@@ -176,7 +176,7 @@ def test_the_terminal_is_short_unless_details_are_asked_for(predictor: Predictor
         print_diagnosis(diagnosis, console, details=details)
         shown[details] = console.file.getvalue()  # type: ignore[attr-defined]
     folded = [*answer_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:3]]
-    said = (diagnosis.next_step.advice, diagnosis.next_step.because, diagnosis.notice)
+    said = (*diagnosis.next_step.parts, diagnosis.next_step.because, diagnosis.notice)
     assert folded
     assert not any(sentence in shown[False] for sentence in folded)
     assert all(sentence in shown[True] for sentence in folded)

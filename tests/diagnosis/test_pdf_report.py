@@ -1,6 +1,8 @@
 """The report on paper: what it says, in which letters, and what it does not tell."""
 
 import getpass
+import io
+import re
 import socket
 import sys
 from dataclasses import replace
@@ -8,13 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from clinical_answers import answered as clinical_answer
 from pdf_words import words_of
+from rich.console import Console
 from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
 from skindx.core.errors import UserError
 from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
@@ -22,6 +26,7 @@ from skindx.diagnosis.record import CaseAnswer, Similar
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
 from skindx.models.conformal import Share
 from skindx.texts import catalogue
+from skindx.ui.page.answer_html import result_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -95,7 +100,7 @@ def test_both_errors_stand_under_the_next_step_and_the_guarantee_below(
         "How often this advice is wrong was not measured",
         "What it may be",
         "How this is decided",
-        "fitted on 57 calibration lesions to miss at most 5",
+        "chosen on 57 calibration lesions to miss at most 5",
         "may miss up to 8.1",
     ]
     places = [words.find(heading) for heading in order]
@@ -172,3 +177,37 @@ def test_without_fpdf2_there_is_a_sentence(
     monkeypatch.setitem(sys.modules, "fpdf", None)
     with pytest.raises(UserError, match=r"install .*\[serve\]'"):
         report_pdf(answered, None, WHEN)
+
+
+def test_no_sentence_of_the_record_and_its_basis_stands_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The page between them is for the patient, and is handed over alone."""
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    said = clinical_answer()
+    facts = Patient(age=54, site="back", skin_type=2, grew="yes", itches="no")
+    photo = said.diagnosis.photos[0].model_copy(update={"remarks": ("The photo is very dark.",)})
+    update = {"patient": facts, "photos": (photo,)}
+    full = replace(said, diagnosis=said.diagnosis.model_copy(update=update))
+    words = words_of(report_pdf(full, figures(0.5), WHEN))
+    first, _, *technical = re.split(r"page \d+ of ?", words)
+    sentences = re.split(r"(?<=[a-z0-9%)][.])\s+", " ".join([first, *technical]))
+    said_twice = {one for one in sentences if sentences.count(one) > 1 and len(one.split()) > 3}
+    assert said_twice == set()
+    assert "The photo is very dark." in sentences
+
+
+def test_each_of_several_photos_has_its_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    said = clinical_answer(photos=3)
+    risk = said.diagnosis.urgent_risk
+    assert risk is not None
+    risks = {"urgent_risk": risk.model_copy(update={"by_photo": (0.08, 0.02, 0.014)})}
+    several = replace(said, diagnosis=said.diagnosis.model_copy(update=risks))
+    console = Console(file=io.StringIO(), width=500)
+    print_diagnosis(several.diagnosis, console)
+    shown = (words_of(report_pdf(several, None, WHEN)), result_html(several, None))
+    for words in (*shown, console.file.getvalue()):  # type: ignore[attr-defined]
+        plain = words.replace("\xa0", " ")
+        for photo in ("8 %", "2 %", "1 %"):
+            assert f"Its risk is {photo}." in plain

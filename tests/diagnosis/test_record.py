@@ -79,7 +79,7 @@ def a_diagnosis(
     [
         (["a"], "holds one network"),
         (["a", "a", "a"], "All 3 networks"),
-        (["a", "b", "a"], "Only 2 of 3 networks put A first"),
+        (["a", "b", "a"], "2 of 3 networks put A first, 1 b."),
         (["b", "c"], "None of the 2"),
     ],
 )

@@ -20,6 +20,7 @@ from skindx.diagnosis.filing import (
     urgent_first,
 )
 from skindx.diagnosis.record import CaseAnswer
+from skindx.taxonomy import advice_for
 from skindx.texts.catalogue import sentences, text
 
 WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=timezone(timedelta(hours=1), "CET"))
@@ -57,10 +58,9 @@ def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
     assert "Technical basis" not in first
-    order = ["For the patient", "P-017", "29 November 2026", "What the program advises",
-             "this spot", "What was looked at",
-             "What the program cannot know",
-             "When to get help at once", "When to see a clinician"]  # fmt: skip
+    order = ["For the patient", "P-017", "29 November 2026", "What to do", "this spot",
+             "When to get help at once", "When to see a clinician", "What was looked at",
+             "What the program cannot know"]  # fmt: skip
     places = [second.find(words) for words in order]
     assert -1 not in places
     assert places == sorted(places)
@@ -207,7 +207,7 @@ def test_a_confirmed_diagnosis_that_nothing_confirmed_replaced_stays_named() -> 
         assert said in first
     assert "still stands" not in first
     assert "ask your clinician within days which one holds" in second
-    assert "What the program advises" not in second
+    assert "What to do" not in second
     back = replace(CORRECTED, recorded=None, earlier=(MELANOMA,))
     first, second, *_ = pages(answered(), back)
     assert "Melanoma (C43.9), confirmed by histopathology, was taken back, so check" in first
@@ -218,7 +218,7 @@ def test_a_confirmed_diagnosis_that_nothing_confirmed_replaced_stays_named() -> 
 def test_the_patient_reads_the_advice_in_plain_words_about_the_spot() -> None:
     answer = answered()
     for key in ("urgent", "soon", "routine", "unknown", "soon_without_time", "without_time"):
-        step = answer.diagnosis.next_step.model_copy(update={"advice": text(f"advice_{key}")})
+        step = answer.diagnosis.next_step.model_copy(update={"advice": advice_for(key)})
         diagnosis = answer.diagnosis.model_copy(update={"next_step": step})
         second = pages(replace(answer, diagnosis=diagnosis))[1]
         assert text(f"patient_{key}") in second

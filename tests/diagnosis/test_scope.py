@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from skindx.diagnosis.record import NextStep
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, without_reassurance
 from skindx.taxonomy import SkinClass, Urgency, advice_for, load_taxonomy
-from skindx.texts import catalogue
 
 ISIC9, SKIN10 = (load_taxonomy(name).classes for name in ("isic9", "skin10"))
 TIERS: list[Urgency] = ["routine", "unknown", "soon", "urgent"]
@@ -43,8 +42,8 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
         assert said == step(urgency)
         return
     assert said.urgency != "routine"
-    without_time = {"soon": "advice_soon_without_time"}.get(urgency, "advice_without_time")
-    assert said.advice == catalogue.text(without_time)
+    without_time = {"soon": "soon_without_time"}.get(urgency, "without_time")
+    assert said.advice == advice_for(without_time)
     why = (said.because, *said.more)
     assert any("may show melanoma or invasive squamous cell carcinoma" in text for text in why)
     for time in ("next visit", "weeks", "months"):
@@ -56,7 +55,7 @@ def test_a_cancer_without_urgency_in_an_older_bundle_is_named() -> None:
     old = [melanoma, scc, SkinClass(key="nevus", name="nevus", urgency="routine")]
     assert "may show melanoma or SCC, for which no urgency is known" in cannot_reassure(old)
     answered = without_reassurance(step("routine"), old)
-    assert (answered.urgency, answered.advice) == ("unknown", catalogue.text("advice_without_time"))
+    assert (answered.urgency, answered.advice) == ("unknown", advice_for("without_time"))
 
 
 @given(st.sets(st.sampled_from(range(len(ISIC9))), min_size=1), st.sampled_from(TIERS))

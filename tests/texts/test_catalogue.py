@@ -12,6 +12,7 @@ import pytest
 from skindx.core.seven_points import ITEMS, QUESTIONS, Answer
 from skindx.models.conformal import Share
 from skindx.scan.compare.scan_comparison import COMPARISON, REASONS
+from skindx.taxonomy import Urgency
 from skindx.texts import catalogue
 from skindx.texts.catalogue import (
     KINDS,
@@ -34,6 +35,7 @@ VALUES: dict[str, Any] = {
     "count": 1942, "number": 5.0, "decimal": 1.328, "signed": -0.133, "percent": 0.46,
     "of100": 0.103, "risk": Digits(0.0795, 1), "share": SHARE, "name": "Melanoma", "cell": 0.46,
     "names": ["a", "b", "c"], "either": ["a", "b"], "shares": [("Nevus", 0.67), ("Wart", 0.33)],
+    "tally": [("Nevus", 2), ("Wart", 1)],
     "date": datetime(2026, 3, 4, tzinfo=UTC), "time": datetime(2026, 3, 4, 5, 6, tzinfo=UTC),
     "seconds": datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC), "day": datetime(2026, 3, 4, tzinfo=UTC),
     "moment": datetime(2026, 3, 4, 5, 6, tzinfo=UTC),
@@ -74,7 +76,8 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
         "count": "1,942", "number": "5", "decimal": "1.33", "signed": "−0.133", "percent": "46 %",
         "of100": "10", "risk": "8.0 %", "name": "Melanoma", "names": "a, b and c",
         "share": "3.1 % (95 % interval 0.8 to 7.9 %, 64 images)", "cell": "46 %",
-        "either": "a or b", "shares": "Nevus 67 % and Wart 33 %", "date": "04 March 2026",
+        "either": "a or b", "shares": "Nevus 67 % and Wart 33 %", "tally": "2 Nevus and 1 Wart",
+        "date": "04 March 2026",
         "time": "04 March 2026, 05:06 UTC", "day": "04 Mar 2026",
         "moment": "04 Mar 2026, 05:06 UTC",
         "seconds": "04 March 2026, 05:06:07 UTC",
@@ -88,9 +91,7 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
     assert "less than 1 % of" in text("because_alone", name="x", share=0.001)
     of_100 = {0.0: "0", 0.001: "fewer than 1", 0.106: "11", 0.999: "more than 99", 1.0: "100"}
     for share, words in of_100.items():
-        assert (
-            text("errors_raised", raised=share) == f"It called {words} of 100 other images urgent."
-        )
+        assert text("errors_raised", raised=share) == f"It called {words} of 100 others urgent."
     one = SHARE.model_copy(update={"pictures": 1})
     assert share_text(one).endswith("1 image)")
     close = told_apart(0.2999, 0.3)
@@ -202,6 +203,9 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
                 }
     named |= {f"{key}_group" for key in ("threshold_fitted", "threshold_soon")}  # by one suffix
     named |= {f"{key}_alone" for key in ("errors_missed", "errors_missed_few")}
+    steps = {*get_args(Urgency), "soon_without_time", "without_time"}
+    named |= {f"advice_{step}{end}" for step in steps for end in ("", "_sooner")}
+    called -= {"tier_"}  # the tiers, by their name
     assert called - known == set()
     assert known - named == set()
 

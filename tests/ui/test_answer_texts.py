@@ -52,7 +52,7 @@ def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     answer = painted(101)
     said, decided = set_sentence(answer.diagnosis), answer_texts.decided(answer.diagnosis)
     assert "about 90 of 100" in said
-    assert any("fitted on" in text for text in decided)
+    assert any("chosen on" in text for text in decided)
     for shown in (in_terminal(answer), on_paper(answer, monkeypatch)):
         assert all(shown.count(text) == 1 for text in (said, *decided))
 

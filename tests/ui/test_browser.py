@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import PHONE, Painted, Seen, reported
 
-from skindx.taxonomy import load_taxonomy
+from skindx.taxonomy import advice_for, load_taxonomy
 from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     order = (
         f"Not assessed. {text('not_judged')}",
         "The photo is too dark",
-        text("advice_without_time"),
+        advice_for("without_time"),
     )
     places = [reported[0].index(words) for words in (*order, "Replace")]
     assert places == sorted(places)

@@ -165,11 +165,11 @@ def _views(
             "photo": photo.model_copy(
                 update={"remarks": [one for one in photo.remarks if one != text("remark_example")]}
             ),
-            "texts": texts,
+            "risk": risk,
             "jpeg": data_url(view.jpeg, "image/jpeg"),
             "heat": data_url(view.heat, "image/png") if view.heat else "",
         }
-        for photo, texts, view in zip(diagnosis.photos, said.photos, views, strict=True)
+        for photo, risk, view in zip(diagnosis.photos, said.photo_risks, views, strict=True)
     ]
 
 

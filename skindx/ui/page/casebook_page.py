@@ -18,7 +18,7 @@ from skindx.casebook.kept_case import (
 )
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer_texts import combined, errors, scope
+from skindx.diagnosis.answer_texts import combined, errors, scope, weak_spots
 from skindx.diagnosis.filing import agreement_with
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
@@ -267,6 +267,7 @@ def _html(
             case.id: joined(
                 combined(case.diagnosis),
                 *errors(case.diagnosis),
+                *weak_spots(case.diagnosis),
                 *scope(case.diagnosis),
             )
             for case in cases
