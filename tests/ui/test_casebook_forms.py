@@ -222,7 +222,7 @@ def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:
     for diagnosis, asks in ((differ, True), (many, True), (two.diagnosis, False)):
         case = replace(one if diagnosis is many else two, diagnosis=diagnosis)
         html = result_html(case, None)
-        question = f"<b>{text('keep_one_lesion')}</b> {one_lesion_question(diagnosis)}"
+        question = f"<b>{text('js_one_lesion')}</b> {one_lesion_question(diagnosis)}"
         assert (question in html) == asks
         assert not asks or html.index(question) < html.index('class="sx-advice"')
     assert "one and the same" in followup_html(two, Reports(None), "", keeps=True)

@@ -45,7 +45,7 @@ class Overwrites(UserError):  # noqa: N818
     def __init__(self, before: RecordedDiagnosis, new: str, how: str, note: str) -> None:
         asked, does = text("book_over_back", before=before.found), text("book_over_back_do")
         if new:
-            basis = how or text("book_basis_none")
+            basis = how or text("recorded_no_basis")
             asked = text("book_over", before=before.found, name=new, how=basis)
             does = text("book_replace", before=before.name, name=new)
         super().__init__(joined(asked, text("book_over_stays")))

@@ -25,7 +25,7 @@ def finding_words(lesion: LesionHistory, taxonomy: Taxonomy) -> str:
     said = []
     for one in lesion.findings:
         name = one.outside.name if one.outside else known.get(one.confirmed, one.confirmed)
-        how = one.confirmed_by or text("book_basis_none")
+        how = one.confirmed_by or text("recorded_no_basis")
         said.append(text("book_finding", name=name, how=how))
     return ", ".join(said)
 
@@ -98,13 +98,12 @@ def consent_words(case: KeptCase) -> list[str]:
 
 def recorded_words(one: RecordedDiagnosis) -> str:
     """Return a recorded diagnosis with its basis, its time and the login."""
-    basis = one.basis if one.confirmed_by or one.opinion else text("book_basis_none")
     if one.when:
         on = text("book_recorded_on", when=one.when)
         written = text("book_recorded_on_by", when=one.when, who=one.by) if one.by else on
     else:
         written = text("book_recorded_by", who=one.by) if one.by else ""
-    return ", ".join(filter(None, (one.words, basis, written)))
+    return ", ".join(filter(None, (one.found, written)))
 
 
 _NOTED = {
