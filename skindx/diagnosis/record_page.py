@@ -200,7 +200,7 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     has_sets = diagnosis.promise is not None or diagnosis.abstained
     promise = answer_texts.set_sentence(diagnosis) if has_sets else text("set_unknown")
     spots = (*answer_texts.weak_spots(diagnosis), *answer_texts.doubts(diagnosis))
-    if said := joined(promise, *spots):
+    if said := joined(*spots, promise):
         sheet.text(said, faint=True)
 
 
