@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import yaml
 from english_left import english_in
 from PIL import Image
 from served import Served, serving
@@ -16,11 +17,14 @@ from shipped_folder import PLANTED, shipped
 from skin_photo import skin_photo
 from spot_scan import command, photo_with_spots
 from test_answer_words import (
+    KINDS,
     MOST,
     MOST_WITH_WARNINGS,
     PASSWORD,
     SHIPPED,
     encoded,
+    sharp,
+    small,
     words,
 )
 from windows import DESKTOP, PHONE
@@ -29,8 +33,8 @@ from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, consent_text
 from skindx.models.shipped_detector import PlantedRecall
 from skindx.taxonomy import advice_for
+from skindx.texts.catalogue import FOLDER, LANGUAGE, sentences, speaking, text, word
 from skindx.texts.catalogue import KINDS as VALUE_KINDS
-from skindx.texts.catalogue import sentences, speaking, text, word
 from skindx.ui.http.users import add_user
 
 if TYPE_CHECKING:
@@ -54,6 +58,13 @@ def both(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     options |= {"detector": str(shipped(folder / "tiny")), "scan_command": command()}
     with serving(SHIPPED / "bundle" if released else tiny_bundle, folder, **options) as served:
         yield served
+
+
+LONGER = 1.13
+"""Words of Spanish for one of English in the sentences of an answer, see the test below."""
+ANSWER = ("advice", "conditions", "page", "basis", "photos")
+"""The files of what a page with an answer shows."""
+VALUE = re.compile(r"\{[a-z_]+:[a-z0-9]+\}")
 
 
 def log_in(browser: "Browser", served: Served, **window: Any) -> "Page":
@@ -176,6 +187,51 @@ def test_a_scan_is_spanish_and_the_case_book_keeps_it_for_readers_of_both_langua
     english.wait_for_selector(".sx-kept-scan .sx-scanned")
     assert english.get_attribute(".sx-kept-scan .sx-scanned", "lang") == "es"
     assert "Scan of" in str(english.get_attribute(".sx-kept-scan", "aria-label"))
+
+
+@pytest.mark.parametrize("kind", ["plain", *KINDS.values(), "raised"])
+def test_a_spanish_answer_has_few_words(
+    browser: "Browser", both: Served, tmp_path: Path, kind: str
+) -> None:
+    """It may have more words than English by as much as its sentences have, and no more."""
+    most, number = MOST, {name: number for number, name in KINDS.items()}.get(kind, "06")
+    if (SHIPPED / "bundle/bundle.json").is_file() == (kind == "plain"):
+        pytest.skip("the released bundle is asked by its examples, another one by a plain photo")
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(
+        skin_photo(640, 480) if kind == "plain" else (small if kind == "cut" else sharp)(number)
+    )
+    page = log_in(browser, both, locale="es-ES", **PHONE)
+    page.click("button")
+    page.wait_for_selector("#sx-file", state="attached")
+    page.set_input_files("#sx-file", photo)
+    if kind == "raised":
+        page.click(".sx-asks summary")
+        page.check("[name=grew][value=yes]")
+        page.check("[name=itches][value=yes]")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    if page.locator(".sx-remark, .sx-doubt").count():  # as in English
+        doubts = page.locator(".sx-doubt").count() + 2 * (kind == "cut")
+        most = min(MOST + (MOST_WITH_WARNINGS - MOST) // 2 * doubts, MOST_WITH_WARNINGS)
+    seen = words(page, "body")
+    with speaking("es"):
+        alone = text("notice_translation").split()  # English has no such sentence
+    print("words", kind, len(seen), most)
+    assert 100 < len(seen) - len(alone) <= most * LONGER, " ".join(seen)
+    page.context.close()
+
+
+def test_spanish_has_no_more_words_than_its_limit_takes_for_granted() -> None:
+    """Of the sentences of an answer, by the same count as the words of a page."""
+    files = [yaml.safe_load((FOLDER / LANGUAGE / f"{one}.yaml").read_text()) for one in ANSWER]
+    keys = [key for file in files for key in file]
+    counts = {
+        language: sum(len(VALUE.sub("x", sentences(language)[key].other).split()) for key in keys)
+        for language in ("en", "es")
+    }
+    ratio = counts["es"] / counts["en"]
+    assert LONGER - 0.01 < ratio <= LONGER, (ratio, counts)
 
 
 def test_a_refusal_and_what_a_script_says_are_spanish(
