@@ -18,7 +18,7 @@ from skindx.casebook.case_names import (
     spelled,
 )
 from skindx.casebook.casebook_database import SealedBook, open_database
-from skindx.casebook.findings import ConfirmedFinding, Outside, finding_of
+from skindx.casebook.findings import ConfirmedFinding, Outside, Remarks, finding_of
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
     PURPOSES,
@@ -226,13 +226,14 @@ class Casebook(SealedBook):
         outside: Outside | None = None,
         confirmed_by: str = "",
         clinician: str = "",
+        remarks: Remarks | None = None,
     ) -> None:
         """Write down what a clinician confirmed; "" takes it back. What stood before is kept.
 
         `outside` is a diagnosis that is none of the classes `known`, `confirmed_by` one of
-        CONFIRMED_BY, `clinician` the name of whose diagnosis it is. `version` is that of the case
-        as it was shown. Raises UserError for a class that is not in `known`, and where the case
-        has changed since.
+        CONFIRMED_BY, `clinician` the name of whose diagnosis it is, `remarks` what was said of the
+        change. `version` is that of the case as it was shown. Raises UserError for a class that is
+        not in `known`, and where the case has changed since.
         """
         finding = finding_of(label, note, known, outside, confirmed_by, clinician=clinician)
         now = datetime.now(UTC)
@@ -240,7 +241,7 @@ class Casebook(SealedBook):
             owner,
             case,
             version,
-            lambda record, before: (record, finding.written(before, now, owner)),
+            lambda record, before: (record, finding.written(before, now, owner, remarks)),
         )
 
     def agree(self, owner: str, case: str, *, compare: bool, train: bool, version: int) -> None:

@@ -1,17 +1,19 @@
 """What a clinician recorded of a kept case: the diagnosis, what it rests on, and what stood before.
 
-A correction keeps the entry that it replaces. The note is not among the earlier entries, so that
-what tells who the patient is can be taken out of it.
+A correction keeps the entry that it replaces. Each change of the note keeps the text that it
+replaces, unless that text may tell who the patient is: this can be taken out for good.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
-from skindx.casebook.case_names import LONGEST_NAME
+from skindx.casebook.case_names import LONGEST_NAME, note_doubt
 from skindx.core.errors import UserError
 from skindx.data.sources.columns import CONFIRMATIONS
+from skindx.diagnosis.filing import NOTED, NoteChange
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import text
@@ -61,8 +63,8 @@ class ConfirmedFinding:
     """What stood here before, oldest first."""
     clinician: str = ""
     """Name of the clinician whose diagnosis it is; "" where nobody gave it."""
-    notes: tuple["NoteChange", ...] = ()
-    """When the note was changed and by whom, oldest first; no older text is kept."""
+    notes: tuple[NoteChange, ...] = ()
+    """Each change of the note, and each time that it was found to still fit, oldest first."""
 
     @property
     def is_given(self) -> bool:
@@ -74,20 +76,27 @@ class ConfirmedFinding:
         """Whether something confirmed the diagnosis, which an opinion does not."""
         return self.is_given and self.confirmed_by not in ("", OPINION)
 
-    def written(self, before: "ConfirmedFinding", now: datetime, by: str) -> "ConfirmedFinding":
+    def written(
+        self, before: "ConfirmedFinding", now: datetime, by: str, why: "Remarks | None" = None
+    ) -> "ConfirmedFinding":
         """Return the finding as it follows another one, which joins the earlier ones.
 
         Where only the note is new, time, login and earlier entries are those of `before`.
         """
+        why = why or Remarks()
         noted = before.notes
         if self.note != before.note:
-            noted += (NoteChange(now, by),)
+            kept_text = "" if note_doubt(before.note) else before.note
+            what = ("changed" if before.note else "written") if self.note else "removed"
+            noted += (NoteChange(now, by, NOTED[what], kept_text, why.writer),)
+        elif self.note and why.fits:
+            noted += (NoteChange(now, by, "fits", name=why.writer),)
         kept = replace(self, found=before.found, by=before.by, earlier=before.earlier, notes=noted)
         if replace(kept, note=before.note, notes=before.notes) == before:
             return kept
         earlier = before.earlier
         if before.is_given:
-            earlier += (EarlierFinding(before.alone, now, by),)
+            earlier += (EarlierFinding(before.alone, now, by, why.reason),)
         if not self.is_given:
             return replace(self, earlier=earlier, notes=noted)
         return replace(self, found=now, by=by, earlier=earlier, notes=noted)
@@ -102,12 +111,25 @@ NO_FINDING = ConfirmedFinding()
 
 
 @dataclass(frozen=True, slots=True)
-class NoteChange:
-    """That a note was written, changed or taken out."""
+class Remarks:
+    """What a person said about a change beside the diagnosis and the note."""
 
-    when: datetime
-    by: str
-    """Login that did so."""
+    reason: str = ""
+    """Why the diagnosis that stood was replaced or taken back; "" where nobody said."""
+    fits: bool = False
+    """The note, which is older, still fits the new diagnosis."""
+    writer: str = ""
+    """Name of who writes the note; "" where nobody gave it."""
+
+    @classmethod
+    def of(cls, reason: str, writer: str, *, fits: bool) -> "Remarks":
+        """Return checked remarks. Raises UserError for texts that are too long."""
+        reason, writer = " ".join(reason.split()), " ".join(writer.split())
+        if len(reason) > LONGEST_DIAGNOSIS or not reason.isprintable():
+            raise UserError(text("finding_reason", most=LONGEST_DIAGNOSIS))
+        if len(writer) > LONGEST_NAME or not writer.isprintable():
+            raise UserError(text("finding_clinician", most=LONGEST_NAME))
+        return cls(reason, fits, writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,8 @@ class EarlierFinding:
     replaced: datetime
     replaced_by: str
     """Login that replaced it or took it back."""
+    reason: str = ""
+    """Why, in the words of who did so; "" where nobody said."""
 
 
 def finding_of(
@@ -181,3 +205,69 @@ def outside_of(typed: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside
     if not name:
         name = known.skin_class.name if known else code
     return "", Outside(name, code or (known.skin_class.icd10 if known else ""))
+
+
+def finding_to_json(finding: ConfirmedFinding) -> dict[str, Any]:
+    """Return a finding as a case book holds it."""
+    held = diagnosis_to_json(finding) | {"note": finding.note}
+    if finding.notes:
+        held["notes"] = [
+            [_text(one.when), one.by, one.what, one.before, one.name] for one in finding.notes
+        ]
+    if finding.earlier:
+        held["earlier"] = [
+            [diagnosis_to_json(one.finding), _text(one.replaced), one.replaced_by, one.reason]
+            for one in finding.earlier
+        ]
+    return held
+
+
+def diagnosis_to_json(finding: ConfirmedFinding) -> dict[str, Any]:
+    """Return a diagnosis as a case book holds it, without the note and what stood before."""
+    held: dict[str, Any] = {"confirmed": finding.confirmed}
+    if finding.outside:
+        held["outside"] = [finding.outside.name, finding.outside.icd10]
+    if finding.found:
+        held["found"] = _text(finding.found)
+    texts = {"confirmed_by": finding.confirmed_by, "by": finding.by, "clinician": finding.clinician}
+    return held | {name: text for name, text in texts.items() if text}
+
+
+def finding_from_json(held: Mapping[str, Any]) -> ConfirmedFinding:
+    """Return a finding that a case book of this version or an older one holds."""
+    earlier = tuple(
+        EarlierFinding(diagnosis_from_json(before), datetime.fromisoformat(when), *by_and_why)
+        for before, when, *by_and_why in held.get("earlier", ())
+    )
+    notes = _note_history(held.get("notes", ()), held.get("note", ""))
+    return replace(diagnosis_from_json(held), earlier=earlier, notes=notes)
+
+
+def diagnosis_from_json(held: Mapping[str, Any]) -> ConfirmedFinding:
+    """Return a diagnosis with its note; an older version kept no basis, time or name."""
+    outside = Outside(*held["outside"]) if "outside" in held else None
+    how, found = held.get("confirmed_by", ""), held.get("found")
+    when = datetime.fromisoformat(found) if found else None
+    by, clinician = held.get("by", ""), held.get("clinician", "")
+    note = held.get("note", "")
+    return ConfirmedFinding(held["confirmed"], note, outside, how, when, by, clinician=clinician)
+
+
+def _note_history(held: Sequence[Sequence[str]], note: str) -> tuple[NoteChange, ...]:
+    """Return the changes of a note, beside the note that stands.
+
+    A book of an older version holds time and login alone: there the first entry wrote the note, the
+    last one removed it where none stands, and the others changed it.
+    """
+    last = len(held) - 1
+    changes = []
+    for place, (when, by, *rest) in enumerate(held):
+        gone = place == last and not note
+        older = "written" if place == 0 else "removed" if gone else "changed"
+        what, before, name = rest or (older, "", "")
+        changes.append(NoteChange(datetime.fromisoformat(when), by, NOTED[what], before, name))
+    return tuple(changes)
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()

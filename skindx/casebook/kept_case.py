@@ -17,10 +17,9 @@ from skindx.casebook.findings import (
     OPINION,
     ConfirmedFinding,
     EarlierFinding,
-    NoteChange,
     Outside,
 )
-from skindx.diagnosis.filing import Filing, RecordedDiagnosis
+from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy, Urgency
@@ -169,7 +168,7 @@ class KeptCase:
     clinician: str = ""
     """Name of the clinician whose diagnosis it is; "" where nobody gave it."""
     notes: tuple[NoteChange, ...] = ()
-    """When the note was changed and by whom, oldest first."""
+    """Each change of the note, oldest first."""
 
     @property
     def place(self) -> str:
@@ -279,11 +278,11 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
             within=holds if holds and holds.icd10 != named.icd10 else None,
         )
 
-    earlier = [
-        replace(before, replaced=one.replaced.astimezone(), replaced_by=one.replaced_by)
-        for one in case.earlier
-        if (before := recorded(one.finding))
-    ]
+    earlier = []
+    for one in case.earlier:
+        ended, who, why = one.replaced.astimezone(), one.replaced_by, one.reason
+        if before := recorded(one.finding):
+            earlier.append(replace(before, replaced=ended, replaced_by=who, reason=why))
     return Filing(
         case.patient,
         case.lesion,
@@ -293,7 +292,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         earlier=tuple(earlier),
         unrecorded=case.unrecorded,
         note=case.note,
-        notes=tuple((one.when.astimezone(), one.by) for one in case.notes),
+        notes=tuple(replace(one, when=one.when.astimezone()) for one in case.notes),
         version=case.version,
     )
 

@@ -17,9 +17,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 from skindx.casebook.findings import (
     NO_FINDING,
     ConfirmedFinding,
-    EarlierFinding,
-    NoteChange,
-    Outside,
+    diagnosis_from_json,
+    diagnosis_to_json,
+    finding_from_json,
+    finding_to_json,
 )
 from skindx.casebook.kept_case import (
     ConsentEntry,
@@ -210,7 +211,7 @@ def sealed_parts(
         "patient": card.patient,
         "lesion": card.lesion,
         "taken": _text(card.taken),
-        "told": [told.urgency, _held(told.finding)],
+        "told": [told.urgency, diagnosis_to_json(told.finding)],
         "photographed": told.photographed.isoformat() if told.photographed else "",
     }
     held_record = asdict(record) | {"consented": _text(record.consented)}
@@ -218,19 +219,12 @@ def sealed_parts(
     held_record["earlier_consents"] = [
         [one.consent, _text(one.when), one.who] for one in record.earlier_consents
     ]
-    held_finding = _held(finding) | {"note": finding.note}
-    if finding.notes:
-        held_finding["notes"] = [[_text(one.when), one.by] for one in finding.notes]
-    if finding.earlier:
-        held_finding["earlier"] = [
-            [_held(one.finding), _text(one.replaced), one.replaced_by] for one in finding.earlier
-        ]
     bound = replace(binding, consents=record.consents)
     return {
         "version": binding.version,
         "card": binding.seal(key, json.dumps(held_card).encode(), "card"),
         "record": binding.seal(key, json.dumps(held_record).encode(), "record"),
-        "finding": bound.seal(key, json.dumps(held_finding).encode(), "finding"),
+        "finding": bound.seal(key, json.dumps(finding_to_json(finding)).encode(), "finding"),
     }
 
 
@@ -239,17 +233,6 @@ def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
     held = json.loads(record.diagnosis)
     day = first_day(photo.get("taken", "") for photo in held.get("photos", ()))
     return Told(held.get("next_step", {}).get("urgency"), finding.alone, day)
-
-
-def _held(finding: ConfirmedFinding) -> dict[str, Any]:
-    """Return a diagnosis as JSON holds it, without the note and what stood before."""
-    held: dict[str, Any] = {"confirmed": finding.confirmed}
-    if finding.outside:
-        held["outside"] = [finding.outside.name, finding.outside.icd10]
-    if finding.found:
-        held["found"] = _text(finding.found)
-    texts = {"confirmed_by": finding.confirmed_by, "by": finding.by, "clinician": finding.clinician}
-    return held | {name: text for name, text in texts.items() if text}
 
 
 def case_deletions(case: str) -> list[Delete]:
@@ -278,7 +261,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
     day, (urgency, finding) = held.get("photographed"), held.get("told") or (None, {})
-    told = None if day is None else Told(urgency, _finding(finding), day_of(day))
+    told = None if day is None else Told(urgency, diagnosis_from_json(finding), day_of(day))
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 
 
@@ -305,22 +288,7 @@ def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
 def read_finding(keys: Keys, row: CaseRow, record: CaseRecord) -> ConfirmedFinding:
     """Return what a clinician confirmed. Raises UserError for a damaged row."""
     bound = replace(_binding(keys, row), consents=record.consents)
-    held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
-    earlier = tuple(
-        EarlierFinding(_finding(before), datetime.fromisoformat(when), by)
-        for before, when, by in held.get("earlier", ())
-    )
-    notes = (NoteChange(datetime.fromisoformat(when), by) for when, by in held.get("notes", ()))
-    return replace(_finding(held), earlier=earlier, notes=tuple(notes))
-
-
-def _finding(held: Mapping[str, Any]) -> ConfirmedFinding:
-    outside = Outside(*held["outside"]) if "outside" in held else None
-    how = held.get("confirmed_by", "")  # an older version did not ask
-    found = datetime.fromisoformat(held["found"]) if "found" in held else None  # nor keep the time
-    by, clinician = held.get("by", ""), held.get("clinician", "")
-    note = held.get("note", "")
-    return ConfirmedFinding(held["confirmed"], note, outside, how, found, by, clinician=clinician)
+    return finding_from_json(json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding")))
 
 
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:

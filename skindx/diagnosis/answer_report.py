@@ -15,7 +15,7 @@ from rich.text import Text
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
-from skindx.diagnosis.filing import NOT_FILED, Filing, by_login, tier_of
+from skindx.diagnosis.filing import NOT_FILED, Filing, tier_of
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CaseAnswer,
@@ -46,6 +46,7 @@ _NOTED_ALONE = {
     "written": "record_alone_written",
     "changed": "record_alone_changed",
     "removed": "record_alone_removed",
+    "fits": "record_note_fits",
 }
 _RECORD_SIZES = (1, 0.9, 0.8)
 """Sizes of letters that are tried on page 1, which a full record fills."""
@@ -119,8 +120,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
     A change of the note alone makes no version, and stands after them.
     """
     stated = {one.since for one in filing.versions}
-    changed = zip(filing.notes, filing.note_changes, strict=True)
-    alone = [(*one, what) for one, what in changed if one[0] not in stated]
+    alone = [one for one in filing.notes if one.when not in stated]
     if filing.status == "preliminary" and not alone:
         return
     sheet.heading(text("record_versions"))
@@ -139,10 +139,13 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
                 one.by or "–",
             )
         )
-    for noted, who, what in alone:
-        at = text("record_seconds", when=noted)
-        rows.append(("–", text(_NOTED_ALONE[what]), "–", at, by_login(who) or "–"))
+    for change in alone:
+        at = text("record_seconds", when=change.when)
+        rows.append(("–", text(_NOTED_ALONE[change.what]), "–", at, change.who or "–"))
     sheet.table(rows, (12, 31, 30, 28, 19))
+    for before in filing.earlier:
+        if before.reason:
+            sheet.text(text("record_reason", name=before.words, reason=before.reason))
     if filing.unrecorded:
         sheet.text(text("record_unrecorded"))
 

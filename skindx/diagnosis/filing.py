@@ -47,6 +47,8 @@ class RecordedDiagnosis:
     """When another one took its place, or it was taken back; None: it stands."""
     replaced_by: str = ""
     """Login of whoever did so."""
+    reason: str = ""
+    """Why, as that person wrote; "" where nobody said."""
 
     @property
     def words(self) -> str:
@@ -88,6 +90,35 @@ def by_login(login: str) -> str:
     return text("record_login", who=login) if login else ""
 
 
+NoteKind = Literal["written", "changed", "removed", "fits"]
+NOTED: dict[str, NoteKind] = {
+    "written": "written",
+    "changed": "changed",
+    "removed": "removed",
+    "fits": "fits",
+}
+"""What can become of a note; the last: it was found to still fit a later diagnosis."""
+
+
+@dataclass(frozen=True)
+class NoteChange:
+    """What became of a note at one moment."""
+
+    when: datetime
+    by: str = ""
+    """Login that did so; "" where nobody logs in."""
+    what: NoteKind = "written"
+    before: str = ""
+    """The text that stood before; "" for none, and for one that an older version did not keep."""
+    name: str = ""
+    """Name of who wrote it; "" where nobody gave it."""
+
+    @property
+    def who(self) -> str:
+        """Who did so, for clinicians: the name, or else the login in words."""
+        return self.name or by_login(self.by)
+
+
 @dataclass(frozen=True)
 class Version:
     """One version of a report: the diagnosis that it states, since when, and by whom."""
@@ -120,8 +151,8 @@ class Filing:
     """An older version may have replaced diagnoses without keeping them here."""
     note: str = ""
     """What a clinician wrote about a kept case; it is for clinicians and not for the patient."""
-    notes: tuple[tuple[datetime, str], ...] = ()
-    """When the note was written or changed, and the login that did so, oldest first."""
+    notes: tuple[NoteChange, ...] = ()
+    """What became of the note, oldest first."""
     version: int = 0
     """That of the kept case, which grows with each change, also of its note and consents; 0: the
     answer is in no case book."""
@@ -139,21 +170,16 @@ class Filing:
         return tuple(found)
 
     @property
-    def note_changes(self) -> tuple[Literal["written", "changed", "removed"], ...]:
-        """What each of `notes` was: the first wrote the note, and without one the last removed it.
-
-        No older text is kept, so that what lies between them is a change.
-        """
-        last = len(self.notes) - 1
-        return tuple(
-            "written" if place == 0 else "changed" if self.note or place < last else "removed"
-            for place in range(last + 1)
-        )
+    def is_note_older(self) -> bool:
+        """Whether the diagnosis changed after the note, and nobody found that it still fits."""
+        stands = bool(self.note and self.notes and self.amended)
+        return stands and self.amended is not None and self.notes[-1].when < self.amended
 
     @property
-    def is_note_older(self) -> bool:
-        """Whether the note was last changed before the recorded diagnosis was."""
-        return bool(self.notes and self.amended and self.notes[-1][0] < self.amended)
+    def note_fits(self) -> NoteChange | None:
+        """Who found that the note still fits the diagnosis that stands; None: nobody had to."""
+        last = self.notes[-1] if self.note and self.notes else None
+        return last if last and last.what == "fits" and not self.is_note_older else None
 
     @property
     def number(self) -> int:
@@ -178,7 +204,7 @@ class Filing:
     @property
     def contradicts(self) -> str:
         """Which diagnosis by histopathology no longer stands, in a sentence; "": none did."""
-        lost = [one.words for one in self.others if one.confirmed_by == _BY_PATHOLOGY]
+        lost = [one.words for one in self.others if one.confirmed_by == BY_PATHOLOGY]
         key = "record_over_pathology" if self.recorded else "record_without_pathology"
         return text(key, name=lost[-1]) if lost else ""
 
@@ -237,7 +263,7 @@ class Filing:
 
 
 NOT_FILED = Filing()
-_BY_PATHOLOGY = "histopathology"
+BY_PATHOLOGY = "histopathology"
 _UNDATED = {"preliminary": "footer_preliminary", "amended": "footer_amended_undated"}
 _MOST_IN_NAME = 40
 

@@ -17,8 +17,8 @@ from skindx.diagnosis.case import Patient, facts_list
 from skindx.diagnosis.checklist_advice import checklist_words, is_met, met_by
 from skindx.diagnosis.filing import (
     Filing,
+    NoteChange,
     agreement_with,
-    by_login,
     photo_dates,
     possible,
     record_lines,
@@ -45,6 +45,7 @@ _NOTED = {
     "written": "record_note_written",
     "changed": "record_note_changed",
     "removed": "record_note_removed",
+    "fits": "record_note_fits",
 }
 _ROWS, _ROWS_AMENDED = 7, 4
 """Conditions on page 1; the technical basis has all."""
@@ -143,15 +144,22 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         short = len(filing.note) <= SHORT_NOTE
         lines.append((text("record_note"), filing.note if short else text("record_note_below")))
     if filing.notes:
-        noted, who = filing.notes[-1]
-        at = text("record_seconds", when=noted)
-        known = text("record_when_who", when=noted, who=by_login(who)) if who else at
-        if filing.note and filing.is_note_older:
+        changed = [one for one in filing.notes if one.what != "fits"][-1]
+        known = _when_and_who(changed)
+        if filing.is_note_older:
             known = text("record_note_older", noted=known)
-        lines.append((text(_NOTED[filing.note_changes[-1]]), known))
+        lines.append((text(_NOTED[changed.what]), known))
+        if fits := filing.note_fits:
+            lines.append((text(_NOTED["fits"]), _when_and_who(fits)))
     absent = [label for label, value in lines if not value]
     given = [one for one in lines if one[1]]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
+
+
+def _when_and_who(change: NoteChange) -> str:
+    if change.who:
+        return text("record_when_who", when=change.when, who=change.who)
+    return text("record_seconds", when=change.when)
 
 
 def _recorded(filing: Filing) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.findings import Outside
+from skindx.casebook.findings import Outside, finding_from_json, finding_to_json
 from skindx.casebook.kept_case import KeptCase, consent_changes, filing_of
 from skindx.core.errors import UserError
 from skindx.taxonomy import load_taxonomy
@@ -141,3 +142,13 @@ def test_a_book_of_an_older_version_shows_what_it_has(version: str, tmp_path: Pa
     kept = book.case(case.owner, case.id)
     assert kept.unrecorded  # what was lost before stays said
     assert [one.finding.confirmed for one in kept.earlier] == [case.confirmed]
+
+
+def test_notes_of_an_older_version_have_no_kind_and_keep_what_they_get() -> None:
+    times = [f"2026-11-30T1{hour}:00:00+00:00" for hour in range(3)]
+    held = {"confirmed": "", "note": "", "notes": [[time, "anna"] for time in times]}
+    removed = finding_from_json(held)
+    assert [one.what for one in removed.notes] == ["written", "changed", "removed"]
+    again = replace(removed, note="Flat.").written(removed, datetime.now(UTC), "bob")
+    read = finding_from_json(finding_to_json(again))
+    assert [one.what for one in read.notes] == ["written", "changed", "removed", "written"]

@@ -14,6 +14,7 @@ from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import (
     Filing,
+    NoteChange,
     RecordedDiagnosis,
     agreement_with,
     record_lines,
@@ -226,10 +227,14 @@ def test_the_patient_reads_the_advice_in_plain_words_about_the_spot() -> None:
 
 
 def test_a_note_older_than_the_diagnosis_says_so() -> None:
-    older = replace(CORRECTED, note="Flat.", notes=((WHEN - timedelta(days=1), "bob"),))
+    older = replace(CORRECTED, note="Flat.", notes=(NoteChange(WHEN - timedelta(days=1), "bob"),))
     assert "by login bob, before the diagnosis was last changed" in pages(answered(), older)[0]
-    same = replace(older, notes=((WHEN, "bob"),))
+    same = replace(older, notes=(NoteChange(WHEN, "bob"),))
     assert "before the diagnosis" not in pages(answered(), same)[0]
+    fits = replace(older, notes=(*older.notes, NoteChange(WHEN, "ann", "fits")))
+    first, *_ = pages(answered(), fits)
+    assert "before the diagnosis" not in first
+    assert "Note found to still fit 29 November 2026, 18:05:00 CET, by login ann" in first
 
 
 def test_answers_about_the_lesion_stand_apart_with_their_score() -> None:
@@ -242,19 +247,23 @@ def test_answers_about_the_lesion_stand_apart_with_their_score() -> None:
 
 def test_a_change_of_the_note_says_when_and_by_whom() -> None:
     at = WHEN + timedelta(minutes=3)
-    filing = Filing("P-1", "arm", kept=True, version=2, note="Flat.", notes=((at, "bob"),))
+    filing = Filing(
+        "P-1", "arm", kept=True, version=2, note="Flat.", notes=(NoteChange(at, "bob"),)
+    )
     first, second, third, *_ = pages(answered(), filing)
     said = "29 November 2026, 18:08:00 CET, by login bob"
     assert f"Note written {said}" in first
     assert "note" not in second
     assert "the note alone was written" in third
-    later = (at + timedelta(minutes=1), "bob")
-    again = replace(filing, notes=((at, "bob"), later))
+    later = NoteChange(at + timedelta(minutes=1), "bob", "changed")
+    again = replace(filing, notes=(NoteChange(at, "bob"), later))
     assert "Note last changed 29 November 2026, 18:09:00" in pages(answered(), again)[0]
-    first, _, third, *_ = pages(answered(), replace(again, note=""))
+    first, _, third, *_ = pages(
+        answered(), replace(again, note="", notes=(again.notes[0], replace(later, what="removed")))
+    )
     assert "Note removed 29 November 2026, 18:09:00" in first
     assert "the note alone was removed" in third
-    both = replace(CORRECTED, notes=((WHEN, "ann"),))  # saved together with the diagnosis
+    both = replace(CORRECTED, notes=(NoteChange(WHEN, "ann"),))  # saved together with the diagnosis
     assert "note alone" not in pages(answered(), both)[2]
 
 

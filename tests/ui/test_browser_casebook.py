@@ -133,6 +133,9 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
             replaces.click()
             assert asked.is_visible()  # the browser asks for an answer about the note
             asked.locator("[value=keep]").check()
+            replaces.click()
+            assert asked.is_visible()  # histopathology is not replaced without a reason
+            asked.locator("[name=reason]").fill("wrong vial")
         asked.locator(f"button:text-is('{answer}')").click()
         last = page.locator(".sx-seen").nth(1)
         if answer == "Edit the note first":
@@ -147,6 +150,15 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     earlier = last.locator(".sx-earlier li").all_inner_texts()
     assert len(earlier) == 2
     assert "confirmed by histopathology, recorded on" in earlier[0]
+    assert "The reason given was “wrong vial”." in earlier[0]
+    assert "The note was found to still fit on" in last.locator(".sx-noted").inner_text()
+    assert "older than the last change" not in last.inner_text()
+    last.locator(".sx-note-history summary").click()
+    history = last.locator(".sx-note-history li").all_inner_texts()
+    assert [one.split(" on ")[0] for one in history] == [
+        "The note was found to still fit", "The note was changed", "The note was written",
+    ]  # fmt: skip
+    assert "histology <b>done</b>" in history[1]
     findings = axe(page)
     assert findings == [], reported(findings)
     last.locator("summary:has-text('deletion')").click()

@@ -12,7 +12,7 @@ from kept_cases import answer
 
 from skindx.casebook import casebook
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.kept_case import CASE_CONSENTS, one_lesion_question
+from skindx.casebook.kept_case import CASE_CONSENTS, filing_of, one_lesion_question
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
@@ -38,6 +38,7 @@ def keep(book: Casebook, seed: int, **agreed: bool) -> str:
 
 def send(book: Casebook, case: str, version: int = 1, **form: str) -> str:
     sent = {"action": "confirm", "case": case, "version": str(version), "clinician": "Dr A. Keller"}
+    sent["reason"] = "second opinion"
     return act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"} | form)
 
 
@@ -58,7 +59,8 @@ def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     html = send(book, case, version=2, note_fits="keep", **form)
     assert "Melanoma is saved. Nothing states what confirms it, so" in html
     assert "The note stays as it was." in html
-    assert "The note is older than the last change of the diagnosis." in html
+    assert "The note is older than the last change of the diagnosis." not in html
+    assert "The note was found to still fit on " in html
     assert book.all_cases("")[0].confirmed == "Melanoma"
     html = send(book, case, version=3, label="Nevus", other="Merkel cell carcinoma", note="mine")
     assert "You gave Nevus (mole), and Merkel cell carcinoma (C4A.9) stands as another" in html
@@ -307,14 +309,48 @@ def test_a_case_says_when_its_note_was_changed_and_whose_its_diagnosis_is(book: 
     act_on(book, MODEL, "anna", form | {"version": "1", "note": "one"})
     form |= {"label": "Nevus", "note": "two", "clinician": "Dr A. Keller"}
     html = act_on(book, MODEL, "anna", form | {"version": "2"})
-    assert html.count("The note was written on ") == html.count("The note was changed on ") == 1
-    assert " by anna.</li>" in html
+    assert html.count("The note was written on ") == 1
+    assert re.search(r'sx-noted">The note was changed on [^<]* by anna\.</p>', html)
+    assert re.search("<li>The note was changed on [^<]*Before, it was: <q>one</q></li>", html)
     assert " by Dr A. Keller" in html
     assert 'name="clinician" maxlength="80" autocomplete="off" value="Dr A. Keller"' in html
     (kept,) = book.all_cases("anna")
     assert (kept.clinician, kept.note, len(kept.notes)) == ("Dr A. Keller", "two", 2)
     html = act_on(book, MODEL, "anna", form | {"version": "3", "clinician": "B" * 81})
     assert "name of the clinician must have at most 80" in html
+
+
+def test_the_history_of_a_note_keeps_its_words_and_the_text_before(book: Casebook) -> None:
+    case = keep(book, 1)
+    for version, note in enumerate(("Flat, 4 mm.", "", "Raised."), 1):
+        html = send(book, case, version=version, note=note, note_writer="Dr B. Lang")
+    listed = html.partition('class="sx-more sx-note-history"')[2].partition("</details>")[0]
+    said = re.findall(r"<li>The note was (\w+) on [^<]* by Dr B\. Lang\.([^/]*)", listed)
+    assert said == [
+        ("written", "<"),
+        ("removed", " Before, it was: <q>Flat, 4 mm.<"),
+        ("written", "<"),
+    ]
+    assert html.count('name="note_writer"') == 1  # nobody logs in, so a name is asked for
+    send(book, case, version=4, note="Seen with Mrs Jones.", no_person="yes")
+    html = send(book, case, version=5, note="Seen.")
+    assert "Jones" not in html  # what may tell who the patient is goes for good
+    assert "Jones" not in "".join(one.before for one in book.case("", case).notes)
+
+
+def test_a_diagnosis_by_histopathology_is_replaced_for_a_reason(book: Casebook) -> None:
+    case = keep(book, 1)
+    send(book, case, label="Melanoma", confirmed_by="histopathology")
+    form = {"label": "Nevus", "confirmed_by": "follow-up", "action": "overwrite"}
+    html = send(book, case, version=2, reason=" ", **form)
+    assert 'name="reason" maxlength="200" autocomplete="off" required>' in html
+    assert book.case("", case).confirmed == "Melanoma"
+    send(book, case, version=2, reason="wrong vial", **form)
+    (before,) = filing_of(book.case("", case), MODEL).earlier
+    assert (before.key, before.reason) == ("Melanoma", "wrong vial")
+    html = send(book, case, version=3, label="Melanoma", confirmed_by="histopathology")
+    assert 'autocomplete="off" required>' not in html
+    assert "if there is one to give" in html
 
 
 def test_what_is_lost_in_a_conflict_is_named_and_nothing_else(book: Casebook) -> None:
@@ -339,7 +375,7 @@ def test_a_correction_is_listed_with_what_it_replaced(book: Casebook) -> None:
     html = send(book, case, version=2, action="overwrite", label="Nevus", **form)
     listed = html.partition('class="sx-earlier"')[2]
     assert "<li>Melanoma (C43.9), confirmed by histopathology, recorded on " in listed
-    assert ", replaced on " in listed
+    assert re.search(", replaced on [^<]*. The reason given was “second opinion”.</li>", listed)
     assert "Take back Nevus (mole) (D22.9), confirmed by" in send(book, case, version=3)
     html = send(book, case, version=3, action="overwrite")
     listed = html.partition('class="sx-earlier"')[2]

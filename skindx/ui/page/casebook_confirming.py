@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from skindx.casebook.case_names import note_dated, note_doubt
-from skindx.casebook.findings import OPINION, Outside, outside_of
+from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
 from skindx.casebook.kept_case import KeptCase, filing_of
 from skindx.core.errors import UserError
-from skindx.diagnosis.filing import RecordedDiagnosis, class_words
+from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
 from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
@@ -39,7 +39,8 @@ class Overwrites(UserError):  # noqa: N818
     """A diagnosis would be replaced or taken back that something confirms, or that a note is on.
 
     `keeps` and `does` are the two answers, `before` is the diagnosis that stands, and `note` is
-    the note on it, which may not fit any more; "": none, or it was changed too.
+    the note on it, which may not fit any more; "": none, or it was changed too. A reason is asked
+    for where a confirmed diagnosis goes, and must be given where histopathology had confirmed it.
     """
 
     def __init__(self, before: RecordedDiagnosis, new: str, how: str, note: str) -> None:
@@ -51,6 +52,11 @@ class Overwrites(UserError):  # noqa: N818
         super().__init__(joined(asked, text("book_over_stays")))
         self.keeps, self.does = text("book_over_keep", name=before.name), does
         self.note = note if len(note) <= SHORT_NOTE else f"{note[:SHORT_NOTE]} …"
+        self.asks_why, self.must = bool(before.confirmed_by), _must_say_why(before)
+
+
+def _must_say_why(before: RecordedDiagnosis) -> bool:
+    return before.confirmed_by == BY_PATHOLOGY
 
 
 def confirmed(
@@ -76,8 +82,13 @@ def confirmed(
         raise NoteDoubt(joined(doubt, text("note_doubt_do")))
     stands, asks = filing_of(before, taxonomy).recorded, before.version == version
     old_note = note if stands and not same and note == before.note else ""
-    lost = stands and stands.confirmed_by and not stays and sent["action"] != "overwrite"
-    fits = sent.get("note_fits")
+    fits, reason = sent.get("note_fits"), sent.get("reason", "").strip()
+    lost = (
+        stands
+        and stands.confirmed_by
+        and not stays
+        and (sent["action"] != "overwrite" or (_must_say_why(stands) and not reason))
+    )
     if stands and asks and (lost or (old_note and not fits)):
         raise Overwrites(stands, name, how, old_note)
     note = "" if old_note and fits == "remove" else note
@@ -94,6 +105,7 @@ def confirmed(
         outside=outside,
         confirmed_by=how,
         clinician=clinician,
+        remarks=Remarks.of(reason, sent.get("note_writer", ""), fits=fits == "keep"),
     )
     said = "" if stays else _diagnosis_saved(name, outside, how, stands)
     if not stays and key and sent.get("label") != key:

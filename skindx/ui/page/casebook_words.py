@@ -110,17 +110,21 @@ _NOTED = {
     "written": ("book_note_written_then", "book_note_written_by"),
     "changed": ("book_note_changed_then", "book_note_changed_by"),
     "removed": ("book_note_removed_then", "book_note_removed_by"),
+    "fits": ("book_note_fits_then", "book_note_fits_by"),
 }
 
 
-def note_words(filing: Filing) -> list[str]:
-    """Return in sentences when a note was written, changed and removed, and by whom."""
+def note_words(filing: Filing) -> list[tuple[str, str]]:
+    """Return in sentences what became of a note, when and by whom, the latest first.
+
+    Beside each stands the text that it replaced; "" where there was none, or none was kept.
+    """
     said = []
-    for (when, who), what in zip(filing.notes, filing.note_changes, strict=True):
-        then, by = _NOTED[what]
-        said.append(text(by, when=when, who=who) if who else text(then, when=when))
-    if filing.note and filing.is_note_older:
-        said.append(text("book_note_older"))
+    for one in filing.notes[::-1]:
+        then, by = _NOTED[one.what]
+        who = one.name or one.by
+        words = text(by, when=one.when, who=who) if who else text(then, when=one.when)
+        said.append((words, one.before))
     return said
 
 
@@ -134,7 +138,8 @@ def earlier_words(filing: Filing) -> list[str]:
             end = text(key, when=one.replaced, who=one.replaced_by)
         else:
             end = text("book_replaced" if replaced else "book_taken_back", when=one.replaced)
-        said.append(f"{recorded_words(one)}, {end}")
+        why = text("book_reason_was", reason=one.reason) if one.reason else ""
+        said.append(joined(f"{recorded_words(one)}, {end}.", why))
     return said[::-1]
 
 
