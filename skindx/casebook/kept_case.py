@@ -23,7 +23,6 @@ from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy, Urgency
-from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 Purpose = Literal["keep", "compare", "train"]
@@ -253,8 +252,6 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
     """Return under what a kept answer is filed, with what clinicians recorded, now and before."""
     known = {one.key: Outside(one.name, one.icd10) for one in taxonomy.classes}
     known |= {one.key: Outside(one.name, one.icd10) for one in case.diagnosis.candidates}
-    means = {one.key: one.description for one in case.diagnosis.candidates}
-    means |= {one.key: one.description for one in taxonomy.classes}
 
     def recorded(finding: ConfirmedFinding) -> RecordedDiagnosis | None:
         if not finding.is_given:
@@ -262,8 +259,6 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         key = finding.confirmed
         named = finding.outside or known.get(key) or Outside(key)
         opinion = finding.confirmed_by == OPINION
-        same = match(named.name)
-        shipped = same.skin_class if same and same.skin_class.name == named.name else None
         holds = None if key else taxonomy.recognise(named.name)
         return RecordedDiagnosis(
             named.name,
@@ -274,7 +269,6 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
             when=finding.found.astimezone() if finding.found else None,
             key=key,
             clinician=finding.clinician,
-            description=shipped.description if shipped else means.get(key, ""),
             within=holds if holds and holds.icd10 != named.icd10 else None,
         )
 

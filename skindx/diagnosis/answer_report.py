@@ -48,7 +48,7 @@ _NOTED_ALONE = {
     "removed": "record_alone_removed",
     "fits": "record_note_fits",
 }
-_RECORD_SIZES = (1, 0.9, 0.8)
+_RECORD_SIZES = (1, 0.9, 0.8, 0.75)
 """Sizes of letters that are tried on page 1, which a full record fills."""
 _SMALLER = 0.85
 """Size of letters in a technical basis whose last page would hold a few lines alone."""

@@ -39,8 +39,6 @@ class RecordedDiagnosis:
     """None: not known, as in a case of an older version."""
     key: str = ""
     """That of the model's class; "" where it is none."""
-    description: str = ""
-    """What it is, in everyday words; "" where it is no class of the model."""
     within: SkinClass | None = None
     """The model's class that holds it with other diseases, where the codes differ."""
     replaced: datetime | None = None
@@ -217,6 +215,14 @@ class Filing:
         return text("recorded_unsettled", name=last.words) if last else text("recorded_unconfirmed")
 
     @property
+    def checked(self) -> str:
+        """Who checked the answer, by name, and when, where a clinician recorded a diagnosis."""
+        one = self.recorded
+        if not (one and one.clinician and one.when):
+            return self.clinician or (one.clinician if one else "")
+        return text("record_checked", who=one.clinician, when=one.when)
+
+    @property
     def is_confirmed(self) -> bool:
         """Whether a clinician recorded a diagnosis that something confirmed."""
         return bool(self.recorded and self.recorded.confirmed_by)
@@ -291,7 +297,7 @@ class RecordLine:
 def status_sentence(filing: Filing, when: datetime) -> str:
     """Return the status of a report on an answer of `when`, and which report it replaces."""
     if filing.status == "preliminary":
-        return text("record_preliminary_noted" if filing.note else "record_preliminary")
+        return text("record_preliminary")
     *_, before, _ = filing.versions
     since = before.since or (when if len(filing.versions) == 2 else None)
     changed = "record_changed" if filing.earlier else "record_amended"

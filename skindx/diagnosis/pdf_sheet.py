@@ -63,8 +63,10 @@ _LABEL_MM, _EMPTY_MM = 62, 5.6
 """Width of labels, and height of a line to write on beside one."""
 _BESIDE_MM = (52, 32)
 """Largest width and height of an image beside labels and values."""
-_SIGNATURE_MM = 8
-"""Room above a line, to sign in."""
+_FINDING_MM = 19
+"""Height of the box for a clinician's finding, of four lines."""
+_SIGN_OFF_MM = _FINDING_MM + 17
+"""Height of all that a clinician fills in."""
 _BESIDE_WORDS_MM = 62
 """Least width of words beside a photo."""
 _CAPTION_MM, _LEGEND_MM = 8, 40
@@ -223,9 +225,8 @@ class Sheet:
         self.pdf.set_xy(MARGIN_MM, lowest)
 
     def room_above_signature(self) -> float:
-        """Return the millimetres that are left for photos above the lines to sign on."""
-        foot = self.pdf.h - MARGIN_MM - 7 - _SIGNATURE_MM
-        return foot - self.pdf.get_y() - _CAPTION_MM
+        """Return the millimetres that are left for photos above what a clinician fills in."""
+        return self.pdf.h - MARGIN_MM - _SIGN_OFF_MM - self.pdf.get_y() - _CAPTION_MM
 
     def sentences(self, sentences: Sequence[str]) -> None:
         """Write sentences, each on a line of its own, without those that stand above."""
@@ -249,28 +250,53 @@ class Sheet:
         self.pdf.cell(0, 4, self._known(high), new_x="LMARGIN", new_y="NEXT")
         self.pdf.ln(1)
 
-    def signature(self, labels: Sequence[tuple[str, str]]) -> None:
-        """Set lines to sign on, each with what stands on it, side by side at the page's foot."""
-        self.pdf.ln(_SIGNATURE_MM)
-        foot = self.pdf.h - MARGIN_MM - 7
-        if self.pdf.get_y() > foot:
+    def sign_off(
+        self, finding: str, ticks: Sequence[str], signs: Sequence[tuple[str, str]]
+    ) -> None:
+        """Set what a clinician fills in at the page's foot.
+
+        A box for the `finding`, `ticks` with lines to write on, and lines to sign on, each with
+        what stands on it already.
+        """
+        top = self.pdf.h - MARGIN_MM - _SIGN_OFF_MM
+        if self.pdf.get_y() > top:
             self.pdf.add_page()
-            self.pdf.ln(_SIGNATURE_MM)
-        else:
-            self.pdf.set_y(foot)
-        width = (_WIDTH_MM - (len(labels) - 1) * 3 * GAP_MM) / len(labels)
-        top = self.pdf.get_y()
-        self.pdf.set_draw_color(*_INK)
-        for place, (label, value) in enumerate(labels):
-            left = MARGIN_MM + place * (width + 3 * GAP_MM)
-            self.pdf.set_xy(left, top - 5)
-            self._ink(9.5)
-            self.pdf.cell(width, 4.6, self._known(value))
-            self.pdf.line(left, top, left + width, top)
-            self.pdf.set_xy(left, top + 0.8)
-            self._ink(8, faint=True)
-            self.pdf.cell(width, 4, self._known(label))
-        self.pdf.set_xy(MARGIN_MM, top + 5)
+        self.pdf.set_draw_color(*_FAINT)
+        self.pdf.rect(MARGIN_MM, top, _WIDTH_MM, _FINDING_MM)
+        self.pdf.set_xy(MARGIN_MM + 1.5, top + 1)
+        self._ink(8 / self.scale, faint=True)
+        self.pdf.cell(_WIDTH_MM, 4, self._known(finding))
+        even = [1 / len(ticks)] * len(ticks)
+        self._across([(f"     {label}", "") for label in ticks], even, top + _FINDING_MM + 7)
+        for place in range(len(ticks)):
+            self.pdf.rect(MARGIN_MM + _WIDTH_MM * place / len(ticks), top + _FINDING_MM + 4, 3, 3)
+        self._across(signs, (0.66, 0.34), top + _FINDING_MM + 15)
+        self.pdf.set_xy(MARGIN_MM, self.pdf.h - MARGIN_MM)
+
+    def _across(
+        self, lines: Sequence[tuple[str, str]], shares: Sequence[float], foot: float
+    ) -> None:
+        """Set labels beside each other, each with a line after it and what stands on the line.
+
+        Each has its share of the width; a long value has smaller letters.
+        """
+        left = float(MARGIN_MM)
+        for share, (label, value) in zip(shares, lines, strict=True):
+            end = left + share * _WIDTH_MM
+            self._ink(8 / self.scale, faint=True)
+            self.pdf.set_xy(left, foot - 3.5)
+            self.pdf.cell(0, 4, self._known(label))
+            start = left + self.pdf.get_string_width(self._known(label)) + 1.5
+            room, size, said = end - start - 2 * GAP_MM, 9.0, self._known(value)
+            self._ink(size / self.scale)
+            while size > 5 and self.pdf.get_string_width(said) > room:
+                size -= 0.5
+                self._ink(size / self.scale)
+            self.pdf.set_xy(start, foot - 4)
+            self.pdf.cell(room, 4, said)
+            self.pdf.set_draw_color(*_INK)
+            self.pdf.line(start, foot + 0.4, start + room, foot + 0.4)
+            left = end
 
     def gap(self) -> None:
         """Leave a little room."""

@@ -24,7 +24,6 @@ from skindx.diagnosis.filing import (
     record_lines,
     status_sentence,
     tier_of,
-    urgent_first,
 )
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
@@ -49,8 +48,9 @@ _NOTED = {
 }
 _ROWS, _ROWS_AMENDED = 7, 4
 """Conditions on page 1; the technical basis has all."""
-_PHOTO_MM, _LEAST_PHOTO_MM = 125, 40
-"""Height of the photos on page 1, which fill the room that the words leave."""
+_PHOTO_MM, _LEAST_PHOTO_MM, _SMALLEST_PHOTO_MM = 125, 40, 24
+"""Height of the photos on page 1, which fill the room that the words leave: the most, that for
+which letters become smaller, and the least."""
 SHORT_NOTE = 300
 """Characters of a note that stand on page 1; a longer one stands in the technical basis."""
 
@@ -85,28 +85,12 @@ def record_page(
     compared = agreement_with(diagnosis, one) if one else ""
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
-    step = diagnosis.next_step
-    past = filing.is_advice_past
-    heading = text("record_advised" if past else "step_heading")
-    timed = step.urgency != "unknown" and not is_met(diagnosis)
-    tier = f" ({text(f'step_{step.urgency}')})" if timed else ""
-    sheet.heading(f"{heading}{tier}")
-    fill = NEUTRAL_FILL if past else _FILL[step.urgency]
-    sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
-    for sooner in filter(None, step.parts[1:]):
-        sheet.text(sooner)
-    if unsure := answer_texts.unsure(diagnosis):
-        sheet.text(unsure, bold=True)
-    sheet.text(joined(step.because, answer_texts.combined(diagnosis)))
-    sheet.text(text("cannot_rule_out"), bold=True)
-    sheet.text(" ".join(answer_texts.errors(diagnosis)), faint=past)
+    _step(sheet, diagnosis, filing)
     is_full = bool(filing.recorded or warnings)
     _set(sheet, diagnosis, _ROWS_AMENDED if is_full else _ROWS)
     scope = answer_texts.scope(diagnosis)
     said = [joined(scope[0], diagnosis.learned_images)] if scope else []
-    for number, photo in enumerate(diagnosis.photos, 1):
-        if photo.remarks:
-            said.append(joined(f"{text('photo_label', number=number)}.", *photo.remarks))
+    said += _remarks(diagnosis)
     beside = said if len(diagnosis.photos) == 1 else []
     for words in said if not beside else ():
         sheet.text(words)
@@ -115,12 +99,56 @@ def record_page(
         for number, date in enumerate(photo_dates(diagnosis), 1)
     ]
     room = sheet.room_above_signature()
-    height = max(_LEAST_PHOTO_MM, min(_PHOTO_MM, room))
+    height = max(_SMALLEST_PHOTO_MM, min(_PHOTO_MM, room))
     views = zip(diagnosis.photos, answer.views, strict=True)
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height, beside)
-    signs = {"record_finding": "", "record_clinician": filing.clinician, "record_signature": ""}
-    sheet.signature([(text(key), value) for key, value in signs.items()])
+    ticks = [text(key) for key in ("record_referred", "record_follow_up", "record_excision")]
+    signs = ((text("record_clinician"), filing.checked), (text("record_signature"), ""))
+    sheet.sign_off(text("record_finding"), ticks, signs)
     return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
+
+
+def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
+    """Write the advice, its reason and its errors; in small where a diagnosis took its place."""
+    step = diagnosis.next_step
+    past = filing.is_advice_past
+    heading = text("record_advised" if past else "step_heading")
+    timed = step.urgency != "unknown" and not is_met(diagnosis)
+    tier = f" ({text(f'step_{step.urgency}')})" if timed else ""
+    sheet.heading(f"{heading}{tier}")
+    fill = NEUTRAL_FILL if past else _FILL[step.urgency]
+    sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
+    unsure = answer_texts.unsure(diagnosis)
+    because = joined(step.because, answer_texts.combined(diagnosis))
+    errors = joined(*answer_texts.errors(diagnosis))
+    if past:  # the clinician's diagnosis has taken its place
+        said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
+        sheet.text(joined(*said), 9, faint=True)
+    else:
+        for sooner in filter(None, step.parts[1:]):
+            sheet.text(sooner)
+        if unsure:
+            sheet.text(unsure, bold=True)
+        sheet.text(because)
+        sheet.text(text("cannot_rule_out"), bold=True)
+        sheet.text(errors)
+
+
+def _remarks(diagnosis: Diagnosis) -> list[str]:
+    """Return the limits of the photos' quality, those of several photos once."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for number, photo in enumerate(diagnosis.photos, 1):
+        found.setdefault(photo.remarks, []).append(str(number))
+    return [
+        joined(
+            text("record_photos", numbers=numbers)
+            if len(numbers) > 1
+            else f"{text('photo_label', number=int(numbers[0]))}.",
+            *remarks,
+        )
+        for remarks, numbers in found.items()
+        if remarks
+    ]
 
 
 def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[str, str]]:
@@ -134,6 +162,9 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         for one in record_lines(diagnosis, alone, when)
         if one.code != "recorded-before" and not (filing.recorded and one.code == "taken-back")
     ]
+    if (place := diagnosis.patient.place) and diagnosis.patient.laterality:
+        lines = [one for one in lines if one[0] != text("record_side")]
+        lines = [(a, place if a == text("record_site") else b) for a, b in lines]
     lines += _recorded(filing)
     asked = diagnosis.patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
     person = diagnosis.patient.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
@@ -180,16 +211,17 @@ def _recorded(filing: Filing) -> list[tuple[str, str]]:
 
 
 def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
-    """Write the first `rows` conditions, urgent ones first, or what the photo resembles.
+    """Write the first `rows` conditions, likeliest first, or what the photo resembles.
 
     Those that are also possible stand among those of the set, which are marked.
     """
     if diagnosis.abstained:
         sheet.text(text("record_no_condition"), bold=True)
-        named = urgent_first(diagnosis.candidates)
+        named = diagnosis.candidates
         sheet.text(text("resembles"), 10, bold=True)
     else:
-        named = urgent_first((*possible(diagnosis), *diagnosis.outside))
+        listed = (*possible(diagnosis), *diagnosis.outside)
+        named = tuple(one for one in diagnosis.candidates if one in listed)
         sheet.text(text("record_set"), 10, bold=True)
     columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
     table = [(*map(text, columns), text("in_set"))]
@@ -248,31 +280,38 @@ def patient_page(
         sheet.text(text(heading), 13, bold=True)
         for sentence in filter(None, sentences):
             sheet.text(sentence, 12)
-    sheet.gap()
-    sheet.lines([(text("patient_appointment"), ""), (text("patient_practice"), "")])
+        if heading in ("patient_next_heading", "patient_advice_heading"):
+            sheet.gap()
+            sheet.lines([(text("patient_appointment"), ""), (text("patient_practice"), "")])
 
 
 def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield headings and sentences for the patient, in their order."""
     wait = (text("patient_wait"), text("patient_clinician"))
-    if (one := filing.recorded) and filing.is_confirmed:
-        recorded = text("patient_recorded", name=word(one.name))
-        end = (text("patient_explains"), text("patient_follow"))
-        yield "patient_recorded_heading", (recorded, word(one.description), *end)
-    elif one:
-        noted = text("patient_unconfirmed", name=word(one.name))
-        yield "patient_recorded_heading", (noted, *(wait if filing.is_advice_past else ()))
-    if not filing.is_advice_past:
+    one, cannot = filing.recorded, text("patient_not_diagnosis")
+    if one:
+        key = "patient_recorded" if filing.is_confirmed else "patient_unconfirmed"
+        named = text(key, name=word(one.name))
+        yield "patient_recorded_heading", (named, text("patient_explains"))
+    if filing.is_advice_past:
+        follow = "patient_follow" if filing.is_confirmed else "patient_wait"
+        yield "patient_next_heading", (text(follow), text("patient_call"))
+    else:
         no_name = text("patient_no_name") if diagnosis.abstained else ""
         yield "patient_advice_heading", (_plain_advice(diagnosis), no_name, *wait)
     yield "patient_today_heading", (text("patient_come_today"),)
-    yield "patient_come_heading", (text("patient_come_spot"),)
-    named = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
+    if not filing.is_advice_past:
+        yield "patient_come_heading", (text("patient_come_spot"),)
+    known = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
     looked = text("patient_looked", n=len(diagnosis.photos))
-    seen = filing.status == "amended" or filing.note  # a clinician wrote something
-    yield "patient_looked_heading", (looked, named, "" if seen else text("patient_alone"))
-    cannot = ("patient_cannot_touch", "patient_cannot_wrong", "patient_cannot_well")
-    yield "patient_cannot_heading", (*map(text, cannot), text("patient_ask"), unreviewed())
+    seen = filing.status == "amended" or filing.note or filing.checked  # a clinician wrote it
+    last = (text("patient_ask"), unreviewed())
+    if filing.is_advice_past:
+        yield "patient_looked_heading", (looked, cannot, *last)
+        return
+    yield "patient_looked_heading", (looked, known, "" if seen else text("patient_alone"))
+    limits = map(text, ("patient_cannot_touch", "patient_cannot_wrong"))
+    yield "patient_cannot_heading", (*limits, cannot, text("patient_cannot_well"), *last)
 
 
 _PLAIN = {

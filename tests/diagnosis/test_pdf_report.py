@@ -81,7 +81,10 @@ def test_the_notice_and_the_next_step_come_first(
     assert places == sorted(places)
     assert "?uszczyca - ??????? ??" in words
     assert "Zoë Dvorák" in words
-    assert "answered 04 March 2026, 05:06 UTC \xb7 preliminary \xb7 page 1 of " in words
+    assert (
+        "answered 04 March 2026, 05:06 UTC \xb7 preliminary until signed on page 1 \xb7 page 1 of "
+        in words
+    )
     assert "Nævus" in words
 
 

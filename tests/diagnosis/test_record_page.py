@@ -51,10 +51,10 @@ def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
              "29 November 2026, 18:05 CET", "back", "54 years", "Next step",
              answer.diagnosis.next_step.advice[:20], "cannot rule out any disease",
              "How often this advice is wrong",
-             "The model names no condition" if abstained else "What it may be, urgent",
+             "The model names no condition" if abstained else "What it may be, by probability",
              "Urgency", answer.diagnosis.candidates[1].name, "The model knows 9 conditions",
-             f"Photo {photos}", "Clinician's finding", "Checked by (name of the clinician)",
-             "Date and signature"]  # fmt: skip
+             f"Photo {photos}", "Clinician's finding", "Referred to", "Follow-up on",
+             "Biopsy or excision on", "Checked by (name and date)", "Signature"]  # fmt: skip
     places = [first.find(words) for words in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
@@ -290,22 +290,50 @@ def test_names_of_files_tell_patients_lesions_and_versions_apart() -> None:
 
 
 def test_the_patient_reads_which_spot_who_recorded_and_what_it_is() -> None:
-    told = replace(NEVUS, description="An ordinary mole.", clinician="Dr A. Keller")
+    told = replace(NEVUS, clinician="Dr A. Keller")
     first, second, *_ = pages(answered(), Filing("P-017", "forearm", kept=True, recorded=told))
     for said in ("Which spot back (forearm)", "Recorded on 29 November 2026",
-                 "Recorded by Dr A. Keller",
-                 "An ordinary mole. Your clinician will explain this to you.",
-                 "Your next appointment", "Practice and telephone"):  # fmt: skip
+                 "Recorded by Dr A. Keller", "A clinician has recorded Nevus (mole)",
+                 "Your clinician explains the diagnosis to you, and what comes next.",
+                 "What comes next", "Your next appointment", "Whom to call"):  # fmt: skip
         assert said in second
     assert "by Dr A. Keller" in first
-    signs = first.partition("Checked by (name of the clinician)")[0][-40:]
-    assert "Keller" not in signs  # nobody gave a name to sign with
-    given = Filing("P-017", recorded=told, clinician="Dr B. Lang")
-    assert "Dr B. Lang Checked by (name of the clinician)" in pages(answered(), given)[0]
+    assert "Checked by (name and date) Dr A. Keller, 29 November 2026 Signature" in first
+    given = Filing("P-017", clinician="Dr B. Lang")
+    first, second, *_ = pages(answered(), given)
+    assert "Checked by (name and date) Dr B. Lang Signature" in first
+    assert "No person has examined" not in second
     assert "login" not in second
-    opinion = replace(told, confirmed_by="", opinion=True)
+
+
+def test_a_recorded_melanoma_is_named_on_the_patient_s_page_and_not_denied() -> None:
+    now = replace(MELANOMA, replaced=None)
+    _, second, *_ = pages(answered(), Filing("P-017", "arm", kept=True, recorded=now))
+    assert "A clinician has recorded Melanoma" in second
+    assert "The program's answer is not a diagnosis." in second
+    for cruel in ("dangerous", "spread early", "This page is not a diagnosis", "can miss a spot",
+                  "if a spot is new", "No person has examined"):  # fmt: skip
+        assert cruel not in second
+    opinion = replace(now, confirmed_by="", opinion=True)
     _, second, *_ = pages(answered(), Filing(recorded=opinion))
-    assert "An ordinary mole" not in second  # nothing confirmed it
+    assert "Your clinician explains the diagnosis" in second
+    assert "What to do" in second  # nothing confirmed it, so the advice stands
+
+
+def test_photos_with_the_same_limits_of_quality_share_one_sentence() -> None:
+    answer = answered(photos=3)
+    small = answer.diagnosis.photos[0].model_copy(update={"remarks": ("The photo is small.",)})
+    update = {"photos": (small, answer.diagnosis.photos[1], small)}
+    first, *_ = pages(replace(answer, diagnosis=answer.diagnosis.model_copy(update=update)))
+    assert "Photos 1 and 3. The photo is small." in first
+    assert "Photo 2. A little dark" in first
+
+
+def test_page_1_lists_conditions_by_probability_as_the_page_does() -> None:
+    first, *_ = pages(answered())
+    shown = [one.name for one in answered().diagnosis.candidates[:4]]
+    listed = first.partition("What it may be, by probability")[2]
+    assert [listed.find(one) for one in shown] == sorted(listed.find(one) for one in shown)
 
 
 def test_a_full_record_stays_on_page_1() -> None:
@@ -329,7 +357,7 @@ def test_a_full_record_stays_on_page_1() -> None:
     first, *_ = pages(full, filing)
     assert "Breslow" in first
     assert "11 further conditions are" in first
-    assert "Date and signature" in first
+    assert "Signature" in first
 
 
 @pytest.mark.parametrize("note", ["Breslow 0.4 mm.", "Breslow 0.4 mm. " * 100])
