@@ -159,6 +159,7 @@ BUNDLES = {
 OTHER_PATHS = {
     "adapt out", "bundle attach archive", "bundle attach out", "evaluate out", "evaluate internal",
     "compare dataset", "publish out", "export out", "scan run detector",
+    "serve detector",
 }  # fmt: skip
 """Paths that a help describes by a bundle, and that are none to read."""
 

@@ -133,6 +133,7 @@ watch("value", () => {
   for (const form of element.querySelectorAll("form[data-written]")) {
     for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
   }
+  if (next && !saving) ask(next.go, next.stay); // the reply wrote the open question anew too
   const said = at(".sx-over-time > :is(.sx-kept, .sx-refusal):not(:empty)");
   said?.scrollIntoView({ block: "nearest" });
   said?.focus({ preventScroll: true });
