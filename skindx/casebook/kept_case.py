@@ -323,6 +323,12 @@ class LesionHistory:
     is_confirmed: bool = False
     """Whether something confirmed it."""
 
+    @property
+    def differ(self) -> bool:
+        """Whether its cases have diagnoses that name different diseases, whatever confirms them."""
+        named = {one.confirmed or (one.outside and one.outside.name) for one in self.findings}
+        return len(named) > 1
+
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")
 """What a comparison and a reader need of a scan's folder, beside its overviews and crops."""

@@ -234,7 +234,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     _add_docs(app)
     logged_in = wiring.users is not None
     by_page = CountingDiagnoser(pool, metrics, "page", examples)
-    scans = PageScans(wiring.scan_serving, jobs, unable, bundle.spec.detector is not None)
+    scans = PageScans(wiring.scan_serving, jobs, bundle.spec.detector is not None)
     reports = Reports(bundle.metrics())
     app.include_router(report_routes(reports))
     app.include_router(answer_row_routes(by_page, bundle))

@@ -94,7 +94,12 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     assert "<b>done" not in page.locator(".sx-book").inner_html()
 
     # What has not changed is no lost answer.
-    page.click("button:has-text('Show side by side')")
+    shows = page.locator("button:has-text('Show side by side')")
+    assert not shows.is_visible()  # the two stand so already
+    page.locator(".sx-compare select").first.select_option(index=1)
+    assert shows.is_visible()
+    page.locator(".sx-compare select").first.select_option(index=0)
+    page.click(".sx-lesion")
     page.wait_for_timeout(3000)
     assert page.locator(".sx-lost").count() == 0
     # Both notes are saved, although the reply to the first writes the form of the second anew.
@@ -251,7 +256,8 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
     assert page.locator(".sx-result").count() == 0  # the question comes before the answer
     findings = axe(page)
     assert findings == [], reported(findings)
-    page.keyboard.press("Enter")  # the focus is on what changes the photos
+    assert page.locator(".sx-differ .sx-primary").inner_text() == "No, change the photos"
+    page.keyboard.press("Enter")  # the focus is on it
     assert page.evaluate("document.activeElement.textContent") == "Remove"
     page.press(".sx-ask", "Enter")
     page.click("[data-one]")
@@ -276,6 +282,14 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
     open_book(page)
     page.click(".sx-lesion")
     page.wait_for_selector(".sx-seen >> nth=1")
+    for width, across in ((390, False), (1280, True)):
+        page.set_viewport_size({"width": width, "height": 844})
+        one, other = (photo.bounding_box() for photo in page.locator(".sx-strip img").all())
+        assert one is not None
+        assert other is not None
+        assert (other["x"] > one["x"] + one["width"]) is across
+        assert one["width"] > 300
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     folded = page.locator(".sx-seen-errors p").first
     assert not folded.is_visible()
     page.emulate_media(media="print")
@@ -629,6 +643,13 @@ def test_another_side_is_asked_about_and_the_pseudonym_is_carried(
     assert page.input_value("[name=patient]") == "Maria Lopez"
     hint = page.locator(".sx-keep .sx-known-names")
     assert "use a pseudonym such as P-017" in hint.inner_text()
+    page.fill(".sx-keep-form [name=patient]", "P-018")  # the next of a series
+    page.press(".sx-keep-form [name=patient]", "Tab")
+    assert hint.inner_text() == "P-018 is new in this case book."
+    page.fill(".sx-keep-form [name=patient]", "P-O17")
+    page.press(".sx-keep-form [name=patient]", "Tab")
+    assert "Did you mean P-017?" in hint.inner_text()
+    page.fill(".sx-keep-form [name=patient]", "")
     page.fill("[data-pseudonym]", "P-017")
     assert page.input_value("[name=patient]") == "P-017"
     assert "P-017 is in the case book with left arm" in hint.inner_text()

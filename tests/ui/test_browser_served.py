@@ -73,6 +73,7 @@ def test_a_bad_file_is_refused_beside_its_image_and_the_page_goes_on(
         refused = page.locator(".sx-photo .sx-refusal").inner_text()
         assert len(refused) > 20
         assert "Traceback" not in page.content()
+        assert page.locator(".sx-scan").count() == 0  # there is no detector, so no scan
         page.click("[aria-label='Remove photo 1']")
     assert served.uploads == []
     (tmp_path / "good.jpg").write_bytes(whole.getvalue())

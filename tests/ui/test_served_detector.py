@@ -17,6 +17,7 @@ from whole_photo import ThisProcess
 
 from skindx.core.errors import JobError, UserError
 from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import Photo
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.shipped_detector import PlantedRecall, open_shipped
@@ -24,6 +25,7 @@ from skindx.scan.outputs.scan_pages import PAGE, PDF
 from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.texts.catalogue import text
 from skindx.ui.page.answer_html import PageScans, offer_html
+from skindx.ui.page.diagnosis_page import close_ups
 from skindx.ui.scans.scan_job import (
     ANSWER,
     LIST,
@@ -120,6 +122,14 @@ def test_the_page_offers_a_scan_for_what_was_refused_where_nothing_looks_for_les
     assert 'data-photos="0"' in html
     assert offered(alone, answered=True) == ""
     assert offered(PageScans(ScanServing(), jobs), answered=False) == ""
+    assert offered(PageScans(ScanServing(), looks=False), answered=False) == ""  # it cannot scan
+
+
+def test_no_scan_is_offered_for_a_close_up_that_was_refused() -> None:
+    refused = (Refusal(0, "unfamiliar", "Unlike."), Refusal(1, "modality", "Another kind."))
+    for modality, close_up in (("dermoscopic", 0), ("clinical", 1)):
+        bundle: Any = SimpleNamespace(images=SimpleNamespace(modality=modality))
+        assert close_ups(Refused("modality", "No.", refusals=refused), bundle) == {close_up}
 
 
 def test_a_folder_without_a_detector_is_refused_at_the_start(

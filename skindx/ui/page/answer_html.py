@@ -28,7 +28,7 @@ from skindx.taxonomy import Taxonomy, unknown_to
 from skindx.texts.catalogue import joined, percent, script_sentences, text, word
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
-from skindx.ui.scans.scan_job import NoScans, ScanServing
+from skindx.ui.scans.scan_job import ScanServing
 
 if TYPE_CHECKING:
     from skindx.ui.scans.scan_jobs import ScanJobs
@@ -221,6 +221,7 @@ def followup_html(
         "followup.html.jinja",
         sealed=sealed,
         no_pdf=no_pdf,
+        is_open_to_all=not user,
         keeps=keeps,
         kept=kept,
         place=place,
@@ -237,11 +238,10 @@ def followup_html(
 
 @dataclass(frozen=True)
 class PageScans:
-    """What the page needs of the server's scans; `jobs` is None where it takes none."""
+    """What the page needs of the server's scans; without `jobs` it takes and offers none."""
 
     settings: ScanServing
     jobs: "ScanJobs | None" = None
-    unable: NoScans | None = None
     looks: bool = True
     """Whether the networks of a diagnosis look for lesions: the bundle has a detector."""
 
@@ -265,7 +265,7 @@ def offer_html(
     if not answered and not scans.looks:
         counts = dict.fromkeys(photos, 0)
     wide = list(counts)
-    if not wide or (scans.jobs is None and scans.unable is None):
+    if not wide or scans.jobs is None:
         return ""
     return render(
         "scan_offer.html.jinja",
@@ -273,7 +273,6 @@ def offer_html(
         lesions=sum(counts.values()),
         alone=len(wide) == 1 and wide[0] == 0 and len(photos) == 1,
         answered=answered,
-        unable=sentence(str(scans.unable)) if scans.unable else "",
         minutes=round(scans.settings.keep_s / 60),
         keeps=keeps,
         known={name: [] for name in known or ()},

@@ -249,6 +249,13 @@ def _html(
         chosen=chosen,
         cases=cases,
         names=case_names(cases),
+        kept_at=names_apart(cases),
+        unscaled=any(
+            one.width_mm is None
+            for case in (before, after)
+            if case
+            for one in case.diagnosis.photos
+        ),
         is_open_to_all=not owner,
         noted={key: note_words(one) for key, one in filings.items()},
         recorded_words=recorded_words,

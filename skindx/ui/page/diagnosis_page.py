@@ -278,6 +278,8 @@ def _answering(
             return parts.blank | on_page | kept | {parts.form: told("answered", shown=shown)}
         except Refused as error:
             wide = seen_of_refused(error)
+            if scans and not scans.looks:
+                wide = {n: one for n, one in wide.items() if n not in close_ups(error, bundle)}
             own = scans and not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             also = referred(case.patient)
@@ -301,6 +303,12 @@ def _answering(
         yield {parts.kept_scan: ""}
 
     return answers
+
+
+def close_ups(error: Refused, bundle: Bundle) -> set[int]:
+    """Return the refused photos that look as if taken through a dermatoscope: they show no body."""
+    dermoscopic = bundle.images is not None and bundle.images.modality == "dermoscopic"
+    return {one.photo for one in error.refusals if (one.gate == "modality") != dermoscopic}
 
 
 class _NewestQuestions:

@@ -79,6 +79,12 @@ element.addEventListener("change", ({ target }) => {
   basis.value = "";
   form.querySelector(".sx-basis-again").textContent = form.querySelector(".sx-basis-again").dataset.says;
 });
+// Two cases that already stand side by side need no button to show them so.
+function offerCompare(form) {
+  const button = form.querySelector("[data-stood]");
+  button.hidden = !!button.dataset.stood && ![...form.elements].some((field) => field.options && isChanged(field));
+}
+element.addEventListener("change", ({ target }) => { if (target.form?.matches(".sx-compare")) offerCompare(target.form); });
 let leaving = false;
 document.addEventListener("skindx-leaving", ({ detail }) => { leaving = true; detail.unsaved = unsaved().length > 0; });
 // Logging out asks too, where the question can be seen.
@@ -134,6 +140,7 @@ watch("value", () => {
     for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
   }
   if (next && !saving) ask(next.go, next.stay); // the reply wrote the open question anew too
+  for (const form of element.querySelectorAll("form.sx-compare")) offerCompare(form);
   const said = at(".sx-over-time > :is(.sx-kept, .sx-refusal):not(:empty)");
   said?.scrollIntoView({ block: "nearest" });
   said?.focus({ preventScroll: true });

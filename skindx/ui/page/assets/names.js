@@ -3,7 +3,8 @@
 const plainName = (name) => name.normalize("NFKC").trim().replace(/\s+/g, " ").replace(/\s*[-\u2010-\u2015\u2212\u2043\ufe58\ufe63\uff0d]+\s*/g, "-").toLowerCase();
 const alike = (names, name) => names.find((one) => plainName(one) === plainName(name));
 
-// A known name that differs in signs between letters, or in one character.
+// A known name that differs in signs between letters, or in one character. Another digit, or one more at
+// the end, is the next of a series.
 const lettersOf = (name) => plainName(name).replace(/[^\p{L}\p{N}]/gu, "");
 function isNear(one, other) {
   const [short, long] = [lettersOf(one), lettersOf(other)].sort((a, b) => a.length - b.length);
@@ -11,7 +12,9 @@ function isNear(one, other) {
   let from = 0, to = 0;
   while (from < short.length && short[from] === long[from]) from += 1;
   while (to < short.length - from && short.at(-1 - to) === long.at(-1 - to)) to += 1;
-  return long.length > 2 && long.length - from - to <= 1;
+  const [was, is] = [short.slice(from, short.length - to), long.slice(from, long.length - to)];
+  const isNext = /^\d$/.test(is) && (was ? /^\d$/.test(was) : !to);
+  return long.length > 2 && is.length <= 1 && !isNext;
 }
 
 function offerPlaces(form) {
