@@ -50,12 +50,12 @@ _NOTED_ALONE = {
 }
 _RECORD_SIZES = (1, 0.9, 0.8, 0.75)
 """Sizes of letters that are tried on page 1, which a full record fills."""
-_SMALLER = 0.85
-"""Size of letters in a technical basis whose last page would hold a few lines alone."""
-_TWICE, _MOST_ACROSS = 2, 4
-"""Images in a row: two, or four where several photos have heat maps."""
-_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM, _WORDS_ROOM_MM = 95, 55, 22
-"""A heading and its first row of images, or its first lines."""
+_BASIS_SIZES = (0.92, 0.85)
+"""Sizes of letters that are tried where a short last page would end the technical basis."""
+_LEAST_ACROSS, _MOST_ACROSS = 3, 4
+"""Images in a row."""
+_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 75, 55
+"""A heading and its first row of images."""
 
 
 @in_its_language(named=True)
@@ -69,8 +69,10 @@ def report_pdf(
     the same time gives the same bytes. Raises UserError without fpdf2.
     """
     sheet = _report(answer, metrics, when, filing)
-    if sheet.is_last_page_short:
-        smaller = _report(answer, metrics, when, filing, _SMALLER)
+    for scale in _BASIS_SIZES:
+        if not sheet.is_last_page_short:
+            break
+        smaller = _report(answer, metrics, when, filing, scale)
         sheet, other = (smaller, sheet) if smaller.pages < sheet.pages else (sheet, smaller)
         other.close()
     return sheet.pdf_bytes()
@@ -98,17 +100,15 @@ def _report(
         sheet.text(filing.note)
     _versions(sheet, filing, when)
     _conditions(sheet, diagnosis)
-    _photos(sheet, answer)
-    if decided := answer_texts.decided_parts(diagnosis):
-        sheet.heading(text("decided_heading"))
-        for key, sentences in decided.items():
-            sheet.text(text(key), 8.5, bold=True)
-            sheet.sentences(sentences)
+    seen = _photos(sheet, answer)
+    parts = answer_texts.decided_parts(diagnosis)
+    of_photo = (*parts.pop("decided_photo", ()), *seen, diagnosis.use_of_facts)
+    sheet.heading(text("decided_heading"))
+    for key, sentences in {"decided_photo": of_photo, **parts}.items():
+        sheet.sentences(sentences, text(key))
     _similar(sheet, answer, kept=filing.kept)
-    if diagnosis.use_of_facts:
-        sheet.heading(text("facts_heading"))
-        sheet.text(diagnosis.use_of_facts)
-    _source(sheet, diagnosis, metrics)
+    sheet.heading(text("basis_heading"))
+    sheet.sentences(answer_texts.basis(diagnosis, metrics))
     if sheet.lacking:
         sheet.sentences([text("paper_letters")])
     return sheet
@@ -117,7 +117,7 @@ def _report(
 def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
     """Write which diagnoses the reports on this answer stated, each since when and by whom.
 
-    A change of the note alone makes no version, and stands after them.
+    A change of the note alone makes no version, and stands among them in the order of time.
     """
     stated = {one.since for one in filing.versions}
     alone = [one for one in filing.notes if one.when not in stated]
@@ -125,11 +125,13 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
         return
     sheet.heading(text("record_versions"))
     columns = ("column_version", "column_diagnosis", "column_basis", "column_since", "record_by")
-    rows = [tuple(map(text, columns))]
+    timed, last = [], when  # a version of unknown time follows the one before it
     for place, one in enumerate(filing.versions):
         since, back = one.since or (None if place else when), "record_taken_back"
-        rows.append(
+        last = since or last
+        timed.append(
             (
+                last,
                 str(place + 1),
                 one.recorded.words
                 if one.recorded
@@ -141,8 +143,10 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
         )
     for change in alone:
         at = text("record_seconds", when=change.when)
-        rows.append(("–", text(_NOTED_ALONE[change.what]), "–", at, change.who or "–"))
-    sheet.table(rows, (12, 31, 30, 28, 19))
+        said = text(_NOTED_ALONE[change.what])
+        timed.append((change.when, "–", said, "–", at, change.who or "–"))
+    rows = [row for _, *row in sorted(timed, key=lambda one: one[0])]
+    sheet.table([tuple(map(text, columns)), *rows], (12, 31, 30, 28, 19))
     for before in filing.earlier:
         if before.reason:
             sheet.text(text("record_reason", name=before.words, reason=before.reason))
@@ -157,32 +161,29 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     """
     abstained = bool(diagnosis.abstained)
     sheet.heading(text("resembles" if abstained else "all_conditions"))
-    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
-    rows = [(text("may_be"), *map(text, columns))]
+    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability", "in_set")
+    rows = [tuple(map(text, columns))]
     rows += [
         (
-            text("in_set_yes") if candidate.in_set else "",
-            f"{candidate.name}. {candidate.description}".strip(),
+            candidate.name,
             candidate.icd10 or "–",
             tier_of(diagnosis, candidate),
             percent(candidate.probability),
+            text("in_set_yes") if candidate.in_set else "",
         )
         for candidate in diagnosis.candidates
     ]
-    if abstained or not any(candidate.in_set for candidate in diagnosis.candidates):
-        last = -1 if abstained else None
-        widths = (62, 15, 17, 16)[:last]
-        sheet.table([row[1:last] for row in rows], widths, faint=abstained)
-    else:
-        sheet.table(rows, (14, 45, 15, 17, 16))
+    has_set = any(candidate.in_set for candidate in diagnosis.candidates)
+    shown = 3 if abstained else 5 if has_set else 4
+    sheet.table([row[:shown] for row in rows], (36, 18, 21, 14, 14)[:shown], faint=abstained)
+    said = []
     if any(shown_tier(diagnosis, one) != one.urgency for one in diagnosis.candidates):
-        sheet.text(text("no_tier"), faint=True)
+        said.append(text("no_tier"))
     if (more := len(diagnosis.known) - len(diagnosis.candidates)) > 0 and not abstained:
         rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
-        sheet.text(text("rest_together", n=more, share=rest))
-    if not abstained:
-        sheet.sentences([diagnosis.agreement])
-    sheet.text(joined(*answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)))
+        said.append(text("rest_together", n=more, share=rest))
+    said += [] if abstained else [diagnosis.agreement]
+    sheet.sentences([*said, *answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
 
 
 def heading(diagnosis: Diagnosis) -> str:
@@ -190,31 +191,36 @@ def heading(diagnosis: Diagnosis) -> str:
     return text("resembles") if diagnosis.abstained else text("may_be")
 
 
-def _photos(sheet: Sheet, answer: CaseAnswer) -> None:
-    """Write what was seen of each photo; beside a heat map it stands again, else on page 1."""
-    heats = shown_heat(answer)
-    has_heat = any(heats)
-    sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM if has_heat else _WORDS_ROOM_MM)
-    images, captions = [], []
+def _photos(sheet: Sheet, answer: CaseAnswer) -> list[str]:
+    """Write what was seen of each photo below it and its heat map, and return the other sentences.
+
+    Photos without heat maps stand on page 1 alone.
+    """
+    heats, photos = shown_heat(answer), answer.diagnosis.photos
     risks = answer_texts.photo_risks(answer.diagnosis)
-    shown = zip(answer.diagnosis.photos, answer.views, heats, risks, strict=True)
-    for place, (photo, view, heat, risk) in enumerate(shown):
+    parts = {photo.seen_part for photo in photos}
+    whole = len(photos) > 1 and parts == {text("seen_whole")}
+    images, captions, said = [], [], []
+    for place, (photo, view, heat, risk) in enumerate(
+        zip(photos, answer.views, heats, risks, strict=True)
+    ):
         label = f"{text('photo_label', number=place + 1)}."
         found = "" if photo.boxes is None else photo.boxes_found
         off = text("heat_off") if photo.heat_off else ""
-        said = joined(label, risk, found, photo.seen_part, off)
-        if not has_heat:
-            sheet.text(said)
-            continue
+        seen = joined(risk, found, "" if whole else photo.seen_part, off)
+        said += [joined(label if len(photos) > 1 else "", seen)] if seen else []
         images.append(outlined(photo, view))
-        captions.append(said)
+        captions.append(joined(label, seen))
         if heat:
             images.append(_heated(view))
             captions.append(f"{label} {text('heat_switch')}.")
-    if has_heat:
-        sheet.images(images, captions, _TWICE if len(images) <= _TWICE else _MOST_ACROSS)
+    if any(heats):
+        sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM)
+        sheet.images(images, captions, max(_LEAST_ACROSS, min(_MOST_ACROSS, len(images))))
         sheet.legend(_HEAT_COLOURS, text("heat_little"), text("heat_much"))
-        sheet.text(answer.diagnosis.heat_words, faint=True)
+        sheet.text(answer.diagnosis.heat_words, 8.5, faint=True)
+        said = []
+    return [*said, *([text("record_seen", n=len(photos))] if whole else [])]
 
 
 def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
@@ -240,12 +246,6 @@ def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
     hidden = [f"{rank}. {case.name} ({case.basis})" for rank, (case, jpeg) in ranked if not jpeg]
     if hidden:
         sheet.text(f"{text('similar_hidden', n=len(hidden))} {', '.join(hidden)}", faint=True)
-
-
-def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
-    sheet.heading(text("basis_heading"))
-    *sentences, hashes = answer_texts.basis(diagnosis, metrics)
-    sheet.sentences([*sentences, hashes])
 
 
 def opened(data: bytes) -> "Image.Image":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
-from skindx.texts.catalogue import spoken, text
+from skindx.texts.catalogue import joined, spoken, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -143,7 +143,7 @@ class Sheet:
             self.pdf.set_fill_color(*fill)
         self.pdf.multi_cell(
             0,
-            size * 0.5 * self.scale,
+            size * (0.5 if size > 8 else 0.45) * self.scale,
             self._known(words),
             fill=fill is not None,
             align="L",
@@ -228,13 +228,13 @@ class Sheet:
         """Return the millimetres that are left for photos above what a clinician fills in."""
         return self.pdf.h - MARGIN_MM - _SIGN_OFF_MM - self.pdf.get_y() - _CAPTION_MM
 
-    def sentences(self, sentences: Sequence[str]) -> None:
-        """Write sentences, each on a line of its own, without those that stand above."""
-        for words in (one for one in sentences if one not in self._written):
-            self._ink(8.5)
-            height, known = 4.1 * self.scale, self._known(words)
-            self.pdf.multi_cell(0, height, known, align="L", new_x="LMARGIN", new_y="NEXT")
-            self.pdf.ln(0.7 * self.scale)
+    def sentences(self, sentences: Sequence[str], heading: str = "") -> None:
+        """Write a paragraph of the sentences that do not stand above, below their heading."""
+        words = joined(*(one for one in sentences if one not in self._written))
+        if words and heading:
+            self.text(heading, 8, bold=True)
+        if words:
+            self.text(words, 8)
 
     def legend(self, colours: Sequence[tuple[int, int, int]], low: str, high: str) -> None:
         """Draw a bar of colours between what its two ends mean."""
@@ -309,8 +309,8 @@ class Sheet:
 
     @property
     def is_last_page_short(self) -> bool:
-        """Whether the last page holds a few lines alone, less than a third of it."""
-        return self.pdf.get_y() < self.pdf.h / 3
+        """Whether the last page is less than half full."""
+        return self.pdf.get_y() < self.pdf.h / 2
 
     def page(self) -> None:
         """Begin a page."""

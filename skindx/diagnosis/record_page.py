@@ -231,9 +231,9 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     if diagnosis.abstained:
         sheet.table([row[:3] for row in table], (52, 24, 24), faint=True)
     elif diagnosis.outside:
-        sheet.table(table, (38, 17, 17, 14, 14))
+        sheet.table(table, (34, 17, 21, 14, 14))
     else:
-        sheet.table([row[:4] for row in table], (48, 18, 18, 16))
+        sheet.table([row[:4] for row in table], (44, 18, 21, 16))
     if (rest := len(named) - rows) > 0 and not diagnosis.abstained:
         sheet.text(text("record_more", n=rest), faint=True)
     # Why a bundle has no sets is technical.

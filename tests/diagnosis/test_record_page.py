@@ -20,7 +20,7 @@ from skindx.diagnosis.filing import (
     record_lines,
     urgent_first,
 )
-from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.taxonomy import advice_for
 from skindx.texts.catalogue import sentences, text
 
@@ -265,6 +265,36 @@ def test_a_change_of_the_note_says_when_and_by_whom() -> None:
     assert "the note alone was removed" in third
     both = replace(CORRECTED, notes=(NoteChange(WHEN, "ann"),))  # saved together with the diagnosis
     assert "note alone" not in pages(answered(), both)[2]
+
+
+def test_versions_and_notes_stand_in_the_order_of_time() -> None:
+    before, after = WHEN - timedelta(seconds=5), WHEN + timedelta(minutes=2)
+    notes = (NoteChange(before, "bob"), NoteChange(after, "ann", "changed"))
+    answer = answered()
+    third = pages(answer, replace(CORRECTED, note="Flat.", notes=notes))[2]
+    order = ["Melanoma (C43.9)", "the note alone was written", "Nevus (mole) (D22.9)",
+             "the note alone was changed"]  # fmt: skip
+    assert [third.find(one) for one in order] == sorted(third.find(one) for one in order)
+    assert -1 not in [third.find(one) for one in order]
+
+
+def test_the_technical_basis_says_once_what_the_networks_saw_and_has_no_empty_heading() -> None:
+    answer = answered(photos=3)
+    whole = tuple(
+        one.model_copy(update={"square": (0, 0, one.width, one.height)})
+        for one in answer.diagnosis.photos
+    )
+    update = {"photos": whole}
+    seen = replace(answer, diagnosis=answer.diagnosis.model_copy(update=update))
+    third = " ".join(pages(seen)[2:])
+    assert third.count("The networks saw all of the 3 photos.") == 1
+    assert "The networks saw the whole photo." not in third
+    assert "This photo The networks saw" in third
+    bare = replace(seen, views=tuple(PhotoView(one.jpeg) for one in answer.views))
+    kept = pages(bare, Filing("P-1", kept=True))[2]
+    assert "The photos" not in kept
+    assert "similar images" not in kept
+    assert "A dangerous skin cancer" not in kept
 
 
 def test_an_advice_without_urgency_bears_no_tier() -> None:
