@@ -15,7 +15,7 @@ from rich.text import Text
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
-from skindx.diagnosis.filing import NOT_FILED, Filing, tier_of
+from skindx.diagnosis.filing import NOT_FILED, Filing, as_on_the_page, tier_of
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CaseAnswer,
@@ -160,7 +160,9 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     Without the column of the set where there is none.
     """
     abstained = bool(diagnosis.abstained)
-    sheet.heading(text("resembles" if abstained else "all_conditions"))
+    ordered = as_on_the_page(diagnosis)
+    ranked = "all_conditions" if ordered == diagnosis.candidates else "others"
+    sheet.heading(text("resembles" if abstained else ranked))
     columns = ("column_condition", "column_icd10", "column_urgency", "column_probability", "in_set")
     rows = [tuple(map(text, columns))]
     rows += [
@@ -171,7 +173,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
             percent(candidate.probability),
             text("in_set_yes") if candidate.in_set else "",
         )
-        for candidate in diagnosis.candidates
+        for candidate in ordered
     ]
     has_set = any(candidate.in_set for candidate in diagnosis.candidates)
     shown = 3 if abstained else 5 if has_set else 4

@@ -380,6 +380,13 @@ def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
     return in_set or diagnosis.candidates[: diagnosis.next_step.classes]
 
 
+def as_on_the_page(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
+    """Return the conditions in the order of the page: named ones first, then by probability."""
+    if diagnosis.abstained:
+        return diagnosis.candidates
+    return tuple(sorted(diagnosis.candidates, key=lambda one: not one.in_set))
+
+
 def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
     """Return the urgency of a condition as a table shows it."""
     tier = shown_tier(diagnosis, candidate) or "unknown"

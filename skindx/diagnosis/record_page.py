@@ -19,6 +19,7 @@ from skindx.diagnosis.filing import (
     Filing,
     NoteChange,
     agreement_with,
+    as_on_the_page,
     photo_dates,
     possible,
     record_lines,
@@ -211,7 +212,7 @@ def _recorded(filing: Filing) -> list[tuple[str, str]]:
 
 
 def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
-    """Write the first `rows` conditions, likeliest first, or what the photo resembles.
+    """Write the first `rows` conditions in the page's order, or what the photo resembles.
 
     Those that are also possible stand among those of the set, which are marked.
     """
@@ -221,8 +222,10 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
         sheet.text(text("resembles"), 10, bold=True)
     else:
         listed = (*possible(diagnosis), *diagnosis.outside)
-        named = tuple(one for one in diagnosis.candidates if one in listed)
-        sheet.text(text("record_set"), 10, bold=True)
+        named = tuple(one for one in as_on_the_page(diagnosis) if one in listed)
+        ranked = [one for one in diagnosis.candidates if one in listed]
+        heading = "record_set" if list(named) == ranked else "record_set_named"
+        sheet.text(text(heading), 10, bold=True)
     columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
     table = [(*map(text, columns), text("in_set"))]
     for one in named[:rows]:

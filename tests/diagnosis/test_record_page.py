@@ -359,7 +359,18 @@ def test_photos_with_the_same_limits_of_quality_share_one_sentence() -> None:
     assert "Photo 2. A little dark" in first
 
 
-def test_page_1_lists_conditions_by_probability_as_the_page_does() -> None:
+def test_both_tables_list_conditions_in_the_order_of_the_page() -> None:
+    answer = answered()
+    least = answer.diagnosis.candidates[2]
+    others = tuple(
+        one if one is least else one.model_copy(update={"in_set": False})
+        for one in answer.diagnosis.candidates
+    )
+    apart = replace(answer, diagnosis=answer.diagnosis.model_copy(update={"candidates": others}))
+    first, _, third, *_ = pages(apart)
+    for said, heading in ((first, "conditions that the model names first"), (third, "All cond")):
+        listed = said.partition(heading)[2]
+        assert 0 < listed.find(least.name) < listed.find(others[0].name)
     first, *_ = pages(answered())
     shown = [one.name for one in answered().diagnosis.candidates[:4]]
     listed = first.partition("What it may be, by probability")[2]
