@@ -197,15 +197,17 @@ class Sheet:
         captions: Sequence[str],
         height_mm: float,
         beside: Sequence[str] = (),
+        across: int = 0,
     ) -> None:
-        """Set up to three images in one row, each with its caption below.
+        """Set images in one row, each with its caption below.
 
-        Each is as wide as so many beside each other can be, and no higher than `height_mm`. Words
-        `beside` them stand at the right.
+        Each is as wide as so many, or `across` of them, beside each other can be, and no higher
+        than `height_mm`. Words `beside` them stand at the right.
         """
-        columns = len(images) + bool(beside)
+        across = across or len(images)
+        columns = across + bool(beside)
         room = _WIDTH_MM - (_BESIDE_WORDS_MM if beside else 0) - (columns - 1) * GAP_MM
-        width = room / len(images)
+        width = room / across
         top, lowest = self.pdf.get_y(), 0.0
         if beside:
             used = [min(width, height_mm * one.width / one.height) + GAP_MM for one in images]
@@ -340,20 +342,12 @@ class Sheet:
         """Set images in rows of `across`, each with a line below."""
         width = (_WIDTH_MM - (across - 1) * GAP_MM) / across
         for start in range(0, len(images), across):
-            row = list(zip(images, captions, strict=True))[start : start + across]
-            height = max(width * cell.height / cell.width for cell, _ in row)
-            height = min(height, 1.2 * width)
+            row = images[start : start + across]
+            height = min(1.2 * width, max(width * one.height / one.width for one in row))
             if self.pdf.will_page_break(height + 10):
                 self.pdf.add_page()
-            top, lowest = self.pdf.get_y(), 0.0
-            for place, (image, caption) in enumerate(row):
-                left = MARGIN_MM + place * (width + GAP_MM)
-                self.pdf.image(image, left, top, width, height, keep_aspect_ratio=True)
-                self.pdf.set_xy(left, top + height + 1)
-                self._ink(7.5, faint=True)
-                self.pdf.multi_cell(width, 3.6, self._known(caption), align="L")
-                lowest = max(lowest, self.pdf.get_y())
-            self.pdf.set_xy(MARGIN_MM, lowest + 2)
+            self.strip(row, captions[start : start + across], height, across=across)
+            self.pdf.ln(2)
 
     def pdf_bytes(self) -> bytes:
         """Return the document; nothing can be added to it any more."""

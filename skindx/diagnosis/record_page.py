@@ -41,12 +41,6 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
     "routine": (226, 240, 232),
     "unknown": (226, 234, 244),
 }
-_NOTED = {
-    "written": "record_note_written",
-    "changed": "record_note_changed",
-    "removed": "record_note_removed",
-    "fits": "record_note_fits",
-}
 _ROWS, _ROWS_AMENDED = 7, 4
 """Conditions on page 1; the technical basis has all."""
 _PHOTO_MM, _LEAST_PHOTO_MM, _SMALLEST_PHOTO_MM = 125, 40, 24
@@ -180,9 +174,9 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         known = _when_and_who(changed)
         if filing.is_note_older:
             known = text("record_note_older", noted=known)
-        lines.append((text(_NOTED[changed.what]), known))
+        lines.append((text(f"record_note_{changed.what}"), known))
         if fits := filing.note_fits:
-            lines.append((text(_NOTED["fits"]), _when_and_who(fits)))
+            lines.append((text("record_note_fits"), _when_and_who(fits)))
     absent = [label for label, value in lines if not value]
     given = [one for one in lines if one[1]]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
@@ -234,7 +228,7 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     if diagnosis.abstained:
         sheet.table([row[:3] for row in table], (52, 24, 24), faint=True)
     elif diagnosis.outside:
-        sheet.table(table, (34, 17, 21, 14, 14))
+        sheet.table(table, (34, 16, 20, 13, 18))
     else:
         sheet.table([row[:4] for row in table], (44, 18, 21, 16))
     if (rest := len(named) - rows) > 0 and not diagnosis.abstained:
