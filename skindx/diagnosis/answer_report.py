@@ -200,8 +200,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> list[str]:
     """
     heats, photos = shown_heat(answer), answer.diagnosis.photos
     risks = answer_texts.photo_risks(answer.diagnosis)
-    parts = {photo.seen_part for photo in photos}
-    whole = len(photos) > 1 and parts == {text("seen_whole")}
+    whole = len(photos) > 1 and all(one.square and not one.cut_out for one in photos)
     images, captions, said = [], [], []
     for place, (photo, view, heat, risk) in enumerate(
         zip(photos, answer.views, heats, risks, strict=True)

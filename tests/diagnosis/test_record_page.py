@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from clinical_answers import answered
@@ -88,11 +89,12 @@ def test_what_nobody_gave_is_one_line_and_leaves_room_for_the_photo(
     bare = rich(Case((jpeg(640, 480),)))
     heights: list[float] = []
     strip = pdf_sheet.Sheet.strip
-    monkeypatch.setattr(
-        pdf_sheet.Sheet,
-        "strip",
-        lambda self, *given: (heights.append(given[2]), strip(self, *given)),
-    )
+
+    def noted(self: pdf_sheet.Sheet, *given: Any, **more: Any) -> None:
+        heights.extend(given[2:3] if not more else ())  # of page 1, not of the rows of page 3
+        strip(self, *given, **more)
+
+    monkeypatch.setattr(pdf_sheet.Sheet, "strip", noted)
     first, *_ = pages(bare)
     absent = ", ".join(text(key) for key in ("record_patient", "record_site", "record_side"))
     assert f"Not given {absent.replace('ID)', 'ID), Date of the photo')}, About the person" in first
