@@ -10,7 +10,7 @@ from clinical_answers import answered
 from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
-from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis import answer_report, pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import (
@@ -23,8 +23,9 @@ from skindx.diagnosis.filing import (
 )
 from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.taxonomy import advice_for
-from skindx.texts.catalogue import sentences, text
+from skindx.texts.catalogue import sentences, speaking, text
 
+DEJAVU = pdf_sheet.dejavu
 WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=timezone(timedelta(hours=1), "CET"))
 NEVUS = RecordedDiagnosis("Nevus (mole)", "D22.9", "histopathology", who="ann", when=WHEN)
 
@@ -401,6 +402,28 @@ def test_a_full_record_stays_on_page_1() -> None:
     assert "Breslow" in first
     assert "11 further conditions are" in first
     assert "Signature" in first
+
+
+@pytest.mark.parametrize("language", ["en", "es"])
+@pytest.mark.parametrize("photos", [1, 3])
+def test_page_1_is_one_page_in_the_letters_that_are_printed(
+    photos: int, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if DEJAVU() is None:
+        pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
+    monkeypatch.setattr(pdf_sheet, "dejavu", DEJAVU)
+    ends: list[int] = []
+    monkeypatch.setattr(
+        answer_report, "patient_page", lambda sheet, *more: ends.append(sheet.pages)
+    )
+    patient = Patient(age=61, site="leg", laterality="left", grew="yes", itches="no")
+    with speaking(language):
+        answer = rich(Case(tuple(jpeg(64, 48, seed) for seed in range(photos)), patient), "urgent")
+    said = answer.diagnosis.model_copy(update={"language": language})
+    full = replace(CORRECTED, note="Breslow 0.4 mm. " * 6, notes=(NoteChange(WHEN, "bob"),))
+    for filing in (Filing("P-017"), full):
+        report_pdf(replace(answer, diagnosis=said), None, WHEN, filing)
+    assert set(ends) == {1}
 
 
 @pytest.mark.parametrize("note", ["Breslow 0.4 mm.", "Breslow 0.4 mm. " * 100])
