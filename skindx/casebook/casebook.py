@@ -46,6 +46,8 @@ from skindx.casebook.sealed_rows import (
     told_of,
 )
 from skindx.core.errors import UserError
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import CaseAnswer
 from skindx.texts.catalogue import joined, text
 
@@ -258,6 +260,19 @@ class Casebook(SealedBook):
             case,
             version,
             lambda record, finding: (record.agreed(wording, now, owner), finding),
+        )
+
+    def add_facts(self, owner: str, case: str, facts: Patient, *, version: int) -> None:
+        """Write down facts about the person that the answer did not know; it stays as it was.
+
+        Raises UserError where the case has changed since `version`.
+        """
+        added = FactsAdded(facts, datetime.now(UTC), owner)
+        self._edit(
+            owner,
+            case,
+            version,
+            lambda record, finding: (replace(record, added=(*record.added, added)), finding),
         )
 
     def _edit(

@@ -80,7 +80,7 @@ def _left_out(cases: Sequence[KeptCase]) -> str:
 
 
 def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
-    patient, consented = case.diagnosis.patient, case.agreed("train")
+    patient, consented = case.person, case.agreed("train")
     person = f"{case.owner}\n{case.patient}"  # spelled in one way by `all_cases`
     rows: list[dict[str, object]] = []
     for position, jpeg in enumerate(case.photos):

@@ -19,7 +19,8 @@ from skindx.casebook.findings import (
     EarlierFinding,
     Outside,
 )
-from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import FactsAdded, Filing, NoteChange, RecordedDiagnosis, person_with
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy, Urgency
@@ -168,6 +169,13 @@ class KeptCase:
     """Name of the clinician whose diagnosis it is; "" where nobody gave it."""
     notes: tuple[NoteChange, ...] = ()
     """Each change of the note, oldest first."""
+    added: tuple[FactsAdded, ...] = ()
+    """Facts about the person that were recorded after the answer, oldest first."""
+
+    @property
+    def person(self) -> Patient:
+        """All that is known of the person, also what the answer did not know."""
+        return person_with(self.diagnosis.patient, self.added)
 
     @property
     def place(self) -> str:
@@ -288,6 +296,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         note=case.note,
         notes=tuple(replace(one, when=one.when.astimezone()) for one in case.notes),
         version=case.version,
+        added=tuple(replace(one, when=one.when.astimezone()) for one in case.added),
     )
 
 

@@ -32,6 +32,8 @@ from skindx.casebook.kept_case import (
 )
 from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 
@@ -144,6 +146,8 @@ class CaseRecord:
     """Oldest first."""
     unrecorded: bool = False
     """An older version changed the case; what it may have replaced is not known."""
+    added: tuple[FactsAdded, ...] = ()
+    """Facts about the person that were recorded after the answer, oldest first."""
 
     @property
     def consent_entries(self) -> tuple[ConsentEntry, ...]:
@@ -214,8 +218,9 @@ def sealed_parts(
         "told": [told.urgency, diagnosis_to_json(told.finding)],
         "photographed": told.photographed.isoformat() if told.photographed else "",
     }
-    held_record = asdict(record) | {"consented": _text(record.consented)}
+    held_record = asdict(replace(record, added=())) | {"consented": _text(record.consented)}
     held_record["answered"] = _text(record.answered) if record.answered else ""
+    held_record["added"] = [[one.given, _text(one.when), one.by] for one in record.added]
     held_record["earlier_consents"] = [
         [one.consent, _text(one.when), one.who] for one in record.earlier_consents
     ]
@@ -282,6 +287,10 @@ def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
             for text, when, who in held.get("earlier_consents", ())
         ),
         bool(held.get("unrecorded", row.version > 1)),
+        tuple(
+            FactsAdded(Patient(**facts), datetime.fromisoformat(when), by)
+            for facts, when, by in held.get("added", ())
+        ),
     )
 
 
@@ -326,6 +335,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         earlier=finding.earlier,
         consents=record.consent_entries,
         unrecorded=record.unrecorded,
+        added=record.added,
         answered=record.answered,
         note=finding.note,
         version=row.version,

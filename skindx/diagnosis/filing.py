@@ -5,12 +5,13 @@ Nothing is guessed: what nobody gave stays empty, and the printed record has a l
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
-from typing import Literal
+from typing import Any, Literal
 
+from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.scope import shown_tier
 from skindx.taxonomy import SkinClass, Urgency
@@ -118,6 +119,29 @@ class NoteChange:
 
 
 @dataclass(frozen=True)
+class FactsAdded:
+    """Facts about the person that were recorded after the answer, which did not know them."""
+
+    facts: Patient
+    """Those that were set; None takes back one that was added before."""
+    when: datetime
+    by: str = ""
+    """Login that did so; "" where nobody logs in."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The facts that were set, by name."""
+        return self.facts.model_dump(exclude_unset=True)
+
+
+def person_with(patient: Patient, added: Iterable[FactsAdded]) -> Patient:
+    """Return all that is known of a person, by the answer and later."""
+    for one in added:
+        patient = patient.model_copy(update=one.given)
+    return patient
+
+
+@dataclass(frozen=True)
 class Version:
     """One version of a report: the diagnosis that it states, since when, and by whom."""
 
@@ -156,6 +180,8 @@ class Filing:
     answer is in no case book."""
     clinician: str = ""
     """Who signs the report, by name."""
+    added: tuple[FactsAdded, ...] = ()
+    """Facts about the person that were recorded after the answer, oldest first."""
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -323,7 +349,7 @@ def _lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> Iterator[Rec
     dates = photo_dates(diagnosis)
     known = [one or text("record_undated") for one in dates] if any(dates) else []
     yield RecordLine("photo-date", text("record_photo", n=len(dates)), "; ".join(known))
-    patient = diagnosis.patient
+    patient = person_with(diagnosis.patient, filing.added)
     yield RecordLine("site", text("record_site"), word(patient.site or ""))
     yield RecordLine("side", text("record_side"), word(patient.laterality or ""))
     if one := filing.recorded:

@@ -20,6 +20,8 @@ from skindx.diagnosis.filing import (
     NoteChange,
     agreement_with,
     as_on_the_page,
+    by_login,
+    person_with,
     photo_dates,
     possible,
     record_lines,
@@ -157,13 +159,19 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         for one in record_lines(diagnosis, alone, when)
         if one.code != "recorded-before" and not (filing.recorded and one.code == "taken-back")
     ]
-    if (place := diagnosis.patient.place) and diagnosis.patient.laterality:
+    known = person_with(diagnosis.patient, filing.added)
+    if (place := known.place) and known.laterality:
         lines = [one for one in lines if one[0] != text("record_side")]
         lines = [(a, place if a == text("record_site") else b) for a, b in lines]
     lines += _recorded(filing)
     asked = diagnosis.patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
-    person = diagnosis.patient.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
+    person = known.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
     lines.append((text("record_person"), ", ".join(facts_list(person))))
+    if filing.added:
+        last = filing.added[-1]
+        at = text("record_seconds", when=last.when)
+        by = text("record_when_who", when=last.when, who=by_login(last.by)) if last.by else at
+        lines.append((text("record_facts_added"), by))
     if said := ", ".join(facts_list(Patient(**asked))):
         lines.append((text("record_asked"), joined(f"{said}.", *checklist_words(diagnosis)[:1])))
     if filing.note:
@@ -171,10 +179,10 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         lines.append((text("record_note"), filing.note if short else text("record_note_below")))
     if filing.notes:
         changed = [one for one in filing.notes if one.what != "fits"][-1]
-        known = _when_and_who(changed)
+        noted = _when_and_who(changed)
         if filing.is_note_older:
-            known = text("record_note_older", noted=known)
-        lines.append((text(f"record_note_{changed.what}"), known))
+            noted = text("record_note_older", noted=noted)
+        lines.append((text(f"record_note_{changed.what}"), noted))
         if fits := filing.note_fits:
             lines.append((text("record_note_fits"), _when_and_who(fits)))
     absent = [label for label, value in lines if not value]

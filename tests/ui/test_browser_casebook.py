@@ -290,6 +290,17 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
         assert (other["x"] > one["x"] + one["width"]) is across
         assert one["width"] > 300
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    later = page.locator(".sx-seen").first.locator(".sx-later-facts")
+    later.locator("summary").click()
+    later.locator("[name=age]").fill("64")
+    later.locator("[name=site]").select_option("back")
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    later.locator("button").click()
+    page.wait_for_selector("text=The facts are saved. The answer was given without these facts")
+    first = page.locator(".sx-seen").first
+    assert first.locator(".sx-person").inner_text().lower().startswith("age 64 years")
+    assert "by nora: age 64 years and place" in first.locator(".sx-added").inner_text()
     folded = page.locator(".sx-seen-errors p").first
     assert not folded.is_visible()
     page.emulate_media(media="print")

@@ -545,6 +545,34 @@ def test_the_width_of_a_photo_is_given_where_its_scale_is_known(book: Casebook) 
     assert ' data-mm="16.0"' in html
 
 
+def test_facts_are_added_to_a_kept_case_and_its_answer_stays(book: Casebook) -> None:
+    case = book.keep(
+        "", answer(1, patient=Patient(age=60)), patient="P-1", lesion="arm", consent=True
+    )
+    before = book.case("", case).diagnosis
+    sent = {"action": "facts", "case": case, "patient": "P-1", "lesion": "arm"}
+    html = act_on(
+        book, MODEL, "", sent | {"version": "1", "sex": "female", "site": "arm", "age": "9"}
+    )
+    assert "The facts are saved. The answer was given without these facts, and it is not" in html
+    assert re.search("<li>These facts were added on [^<]*: sex female and ", html)
+    assert "place not stated" not in html
+    form = html.partition("sx-later-facts")[2].partition("</form>")[0]
+    assert '<option value="female" selected>' in form
+    assert 'name="age"' not in form  # the answer knew it
+    kept = book.case("", case)
+    assert (kept.person.age, kept.person.sex, kept.person.site) == (60, "female", "arm")
+    assert kept.diagnosis == before
+    html = act_on(book, MODEL, "", sent | {"version": "2", "site": "arm"})
+    assert re.search("These facts were added on [^<]*: sex not given.</li>", html)
+    assert [one.given for one in book.case("", case).added] == [
+        {"sex": "female", "site": "arm"}, {"sex": None},
+    ]  # fmt: skip
+    assert "changed in another window" in act_on(
+        book, MODEL, "", sent | {"version": "2", "sex": "male"}
+    )
+
+
 def test_a_place_that_is_missing_is_named(book: Casebook) -> None:
     keep(book, 1, compare=True)
     keep(book, 2, compare=True)

@@ -7,12 +7,14 @@ from skindx.casebook.case_names import note_dated, note_doubt
 from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
 from skindx.casebook.kept_case import KeptCase, filing_of
 from skindx.core.errors import UserError
+from skindx.diagnosis.case import Patient
 from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
 from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text
 from skindx.ui.page.casebook_words import consent_words
+from skindx.ui.page.form_html import patient_of
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
@@ -172,6 +174,26 @@ def agreed(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
     is_untrained = "train" in before.purposes and not train
     after = text("book_consent_after") if is_untrained else ""
     return joined(text("book_agreed_saved"), *new, after)
+
+
+LATER_FACTS = ("age", "sex", "site", "laterality")
+"""Facts about the person that can be recorded after the answer, where it did not know them."""
+
+
+def facts_added(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
+    """Save facts about the person that an answer did not know; return what to say."""
+    before = casebook.case(owner, sent.get("case", ""))
+    known = before.diagnosis.patient.given
+    typed = patient_of({one: sent.get(one, "").strip() for one in LATER_FACTS if one not in known})
+    new = {
+        one: getattr(typed, one)
+        for one in LATER_FACTS
+        if one not in known and getattr(typed, one) != getattr(before.person, one)
+    }
+    if not new:
+        return text("book_nothing_saved")
+    casebook.add_facts(owner, before.id, Patient(**new), version=version_of(sent))
+    return joined(text("book_facts_saved"), text("book_facts_after"))
 
 
 def version_of(sent: Mapping[str, str]) -> int:

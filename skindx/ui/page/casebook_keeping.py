@@ -124,7 +124,7 @@ def require_same_lesion(
         earlier = casebook.cases(owner, form.get("patient", ""), lesion)
     except UserError:  # a damaged row of another case keeps no new one out
         earlier = []
-    differing = (differing_facts(case.diagnosis.patient, patient) for case in reversed(earlier))
+    differing = (differing_facts(case.person, patient) for case in reversed(earlier))
     said = [
         text("keep_differs", fact=fact, first=first, last=last)
         for fact, first, last in next(filter(None, differing), [])

@@ -19,7 +19,9 @@ from skindx.casebook.kept_case import (
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.answer_texts import combined, errors, scope, weak_spots
+from skindx.diagnosis.case import limits_of, values_of
 from skindx.diagnosis.filing import agreement_with
+from skindx.diagnosis.intake import INTAKE
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions
@@ -27,14 +29,17 @@ from skindx.texts.catalogue import joined, percent, speaking, spoken, text
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.casebook_confirming import (
     CONFIRMS,
+    LATER_FACTS,
     NoteDoubt,
     Overwrites,
     ReplaceOrNot,
     agreed,
     confirmed,
+    facts_added,
     version_of,
 )
 from skindx.ui.page.casebook_words import (
+    added_words,
     alone_words,
     case_names,
     changes,
@@ -194,6 +199,8 @@ def act_on(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str,
             done = confirmed(casebook, taxonomy, owner, sent, version_of(sent))
         elif sent.get("action") == "agree":
             done = agreed(casebook, owner, sent)
+        elif sent.get("action") == "facts":
+            done = facts_added(casebook, owner, sent)
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = text("book_deleted")
@@ -297,6 +304,10 @@ def _html(
         apart=time_apart(before, after) if before and after else "",
         changes=changes(before, after),
         person={case.id: person_words(case) for case in cases},
+        added={case.id: added_words(case) for case in cases},
+        later_facts={one: INTAKE[one] for one in LATER_FACTS},
+        values_of=values_of,
+        limits_of=limits_of,
         differing_facts=differing_facts,
         classes=taxonomy.classes,
         percent=percent,

@@ -11,7 +11,7 @@ from skindx.casebook.kept_case import (
     Purpose,
     consent_changes,
 )
-from skindx.diagnosis.case import Patient, patient_facts
+from skindx.diagnosis.case import Patient, facts_list, patient_facts
 from skindx.diagnosis.filing import Filing, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
@@ -181,9 +181,22 @@ def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:
 
 def person_words(case: KeptCase) -> list[str]:
     """Return the facts that stand with a case, and which of place and date is missing."""
-    facts = [f"{name} {value}" for name, value in patient_facts(case.diagnosis.patient)]
-    place = [] if case.diagnosis.patient.site else [text("book_no_place")]
+    facts = [f"{name} {value}" for name, value in patient_facts(case.person)]
+    place = [] if case.person.site else [text("book_no_place")]
     return [*facts, *place, *([] if case.photographed else [text("book_undated")])]
+
+
+def added_words(case: KeptCase) -> list[str]:
+    """Return in sentences which facts were added after the answer, when and by whom."""
+    said = []
+    for one in case.added:
+        names = facts_list(one.facts)
+        absent = [INTAKE[name].noun or name for name, value in one.given.items() if value is None]
+        names += [text("fact", name=name, value=text("record_not_given")) for name in absent]
+        when = one.when.astimezone()
+        by_login = text("book_facts_added_by", facts=names, when=when, who=one.by) if one.by else ""
+        said.append(by_login or text("book_facts_added", facts=names, when=when))
+    return said
 
 
 def times_words(lesion: LesionHistory) -> str:
