@@ -146,7 +146,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
         said = text(_NOTED_ALONE[change.what])
         timed.append((change.when, "–", said, "–", at, change.who or "–"))
     rows = [row for _, *row in sorted(timed, key=lambda one: one[0])]
-    sheet.table([tuple(map(text, columns)), *rows], (12, 31, 30, 28, 19))
+    sheet.table([tuple(map(text, columns)), *rows], (10, 29, 28, 35, 18))
     for before in filing.earlier:
         if before.reason:
             sheet.text(text("record_reason", name=before.words, reason=before.reason))

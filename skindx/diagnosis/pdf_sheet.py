@@ -234,6 +234,8 @@ class Sheet:
         """Write a paragraph of the sentences that do not stand above, below their heading."""
         words = joined(*(one for one in sentences if one not in self._written))
         if words and heading:
+            if self.pdf.will_page_break(12):
+                self.pdf.add_page()
             self.text(heading, 8, bold=True)
         if words:
             self.text(words, 8)
