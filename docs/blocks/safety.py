@@ -137,7 +137,7 @@ def _counted(served: Sequence[Mapping[str, Any]]) -> list[str]:
     found, raised = (part["rates"]["urgent"]["value"] for part in (urgent, others))
     lines = [
         f"- The advice misses about {100 * (1 - found):.0f} of 100 urgent lesions, and calls about "
-        f"{100 * raised:.0f} of 100 others urgent."
+        f"{100 * raised:.0f} of 100 other images urgent."
     ]
     for share in PREVALENCES:
         ppv = share * found / (share * found + (1 - share) * raised)

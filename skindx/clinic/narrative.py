@@ -161,7 +161,9 @@ def next_step(diagnosis: Diagnosis) -> list[str]:
 
 _HAD_ADVISED = {
     "urgent": "record_had_urgent",
+    "urgent_cancer": "record_had_urgent",
     "soon": "record_had_soon",
+    "soon_cancer": "record_had_soon",
     "routine": "record_had_routine",
 }
 """Keys of what was advised before a clinician recorded a confirmed diagnosis, by the advice."""

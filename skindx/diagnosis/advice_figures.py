@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from skindx.diagnosis.record_figures import AdviceErrors, Confused, MeasuredSets, PredictiveValue
+from skindx.metrics import proportion_interval
 from skindx.models.conformal import Share
 from skindx.texts.catalogue import Digits, joined, text
 
@@ -120,6 +121,8 @@ def measured_sets(metrics: Metrics) -> MeasuredSets | None:
     ]
     least_name, least = min(covered, key=lambda row: row[1].value, default=("", None))
     urgent = next((row for row in groups if row.get("name") == "urgent classes"), {})
+    served = rows_of(metrics or {}, "served")
+    every = next((row for row in served if row.get("name") == "all"), None)
     missed, raised = part_of(sets, "urgent_missed"), part_of(sets, "false_alarms")
     return MeasuredSets(
         split=split_of(metrics),
@@ -127,6 +130,8 @@ def measured_sets(metrics: Metrics) -> MeasuredSets | None:
         urgent=share_of(urgent.get("coverage"), urgent.get("n")),
         least_name=least_name,
         least=least,
+        refused=_counted(part_of(every, "steps").get("none")) if every else None,
+        abstained=_counted(every.get("abstained")) if every else None,
         urgent_missed=share_of(missed.get("rate"), missed.get("n")),
         urgent_raised=share_of(raised.get("rate"), raised.get("n")),
     )
@@ -135,7 +140,8 @@ def measured_sets(metrics: Metrics) -> MeasuredSets | None:
 def confused_with(metrics: Metrics, key: str) -> Confused | None:
     """Return how often images of urgent conditions got this condition as their likeliest.
 
-    None: it is urgent itself, was not measured, or got fewer than 5 % of the images of each.
+    Of a condition that is neither urgent nor soon the most frequent one counts even below 5 %.
+    None: it is urgent itself, was not measured, or it is soon and got fewer than 5 % of each.
     """
     rows, table = rows_of(metrics or {}, "classes"), (metrics or {}).get("confusion")
     keys = [row.get("key") for row in rows]
@@ -147,15 +153,22 @@ def confused_with(metrics: Metrics, key: str) -> Confused | None:
         if row.get("urgency") != "urgent" or row["key"] == key or not is_row:
             continue
         called, images = _counted(counts[place]), _counted(row.get("n"))
-        if called and called >= OFTEN * images:
-            found.append((called, images, str(row.get("name"))))
-    if not found or rows[place].get("urgency") == "urgent":
+        if images:
+            found.append((called, images, str(row.get("name")), _counted(row.get("groups"))))
+    urgency = rows[place].get("urgency")
+    often = [one for one in found if one[0] and one[0] >= OFTEN * one[1]]
+    if not often and urgency != "soon":
+        often = [max(found, key=lambda one: one[0] / one[1])] if found else []
+    if not often or urgency == "urgent":
         return None
+    called, images = sum(one[0] for one in often), sum(one[1] for one in often)
+    trials = sum(one[3] or one[1] for one in often)
     return Confused(
         split=split_of(metrics),
-        names=tuple(name for *_, name in sorted(found, key=lambda one: -one[0])),
-        called=sum(called for called, *_ in found),
-        images=max(sum(images for _, images, _ in found), 1),
+        names=tuple(name for *_, name, _ in sorted(often, key=lambda one: -one[0])),
+        called=called,
+        images=images,
+        most=proportion_interval(called / images, trials).high,
     )
 
 

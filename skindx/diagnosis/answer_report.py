@@ -27,6 +27,7 @@ from skindx.diagnosis.record import (
     shown_heat,
 )
 from skindx.diagnosis.record_page import SHORT_NOTE, patient_page, record_page
+from skindx.diagnosis.said_risks import photo_risks
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
@@ -199,7 +200,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> list[str]:
     Photos without heat maps stand on page 1 alone.
     """
     heats, photos = shown_heat(answer), answer.diagnosis.photos
-    risks = answer_texts.photo_risks(answer.diagnosis)
+    risks = photo_risks(answer.diagnosis)
     whole = len(photos) > 1 and all(one.square and not one.cut_out for one in photos)
     images, captions, said = [], [], []
     for place, (photo, view, heat, risk) in enumerate(
@@ -316,7 +317,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
         console.print(Text(sooner))
     if said.unsure:
         console.print(Text(said.unsure, style="bold"))
-    console.print(Text(joined(step.because, answer_texts.combined(diagnosis))))
+    console.print(Text(joined(step.because, said.combined)))
     console.print(Text(joined(text("cannot_rule_out"), *said.errors)))
     console.print(_candidates(diagnosis, said.tiers))
     if held := joined(said.set_sentence, *said.weak_spots, diagnosis.agreement):

@@ -14,6 +14,7 @@ from skindx.diagnosis.checklist_advice import checklist_words, is_met
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
+from skindx.diagnosis.said_risks import combined, photo_risks, seen_whole, soon_sum
 from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
 from skindx.models.conformal import ALL
 from skindx.taxonomy import Urgency
@@ -42,6 +43,7 @@ class AnswerTexts:
     weak_spots: tuple[str, ...]
     photo_risks: tuple[str, ...]
     combined: str
+    seen_whole: str
     tier: str
     """Name of the advice's urgency."""
 
@@ -63,6 +65,7 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
         weak_spots=tuple(weak_spots(diagnosis)),
         photo_risks=photo_risks(diagnosis),
         combined=combined(diagnosis),
+        seen_whole=seen_whole(diagnosis),
         tier=tier_name(diagnosis),
     )
 
@@ -77,15 +80,6 @@ def tier_name(diagnosis: Diagnosis) -> str:
         return text("tier_met")
     unassessed = diagnosis.beyond and urgency == "unknown"
     return text("tier_beyond" if unassessed else f"tier_{urgency}")
-
-
-def photo_risks(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return the risk by each of several photos alone, in sentences; "" for each without one."""
-    risk = diagnosis.urgent_risk
-    if not (risk and risk.by_photo) or (diagnosis.abstained and not risk.is_reached):
-        return ("",) * len(diagnosis.photos)
-    shown = (told_apart(one, risk.threshold)[0] for one in risk.by_photo)
-    return tuple(text("photo_risk", risk=one) for one in shown)
 
 
 FEW = 5
@@ -211,12 +205,14 @@ def weak_spots(diagnosis: Diagnosis) -> list[str]:
     measured = diagnosis.promise.measured if diagnosis.promise else None
     if diagnosis.abstained:
         return []
-    said = []
+    said = [text("set_urgent_lower")] if _named_below(diagnosis) else []
     if left := left_out(diagnosis):
         said += [text("not_excluded", name=left.name, share=left.probability)]
     if one := diagnosis.confused:
         counts = {"called": one.called, "images": one.images, "names": one.names}
-        said += [text("confused", name=diagnosis.candidates[0].name, split=one.split, **counts)]
+        few = {"most": one.most} if one.called < FEW and one.most is not None else {}
+        key, first = "confused_few" if few else "confused", diagnosis.candidates[0].name
+        said += [text(key, name=first, split=one.split, **counts, **few)]
     shown = [one.name for one in diagnosis.candidates if one.in_set or one in diagnosis.outside]
     if measured and measured.least and measured.least.value < 0.5 and measured.least_name in shown:
         images = measured.least.pictures
@@ -229,8 +225,9 @@ def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
     """Return how next step and set came about, and their figures, by the keys of their headings."""
     how, photos = how_combined(diagnosis), combined(diagnosis)
     raised = diagnosis.next_step.raised_from and not diagnosis.beyond
+    more = diagnosis.next_step.more
     parts = {
-        "decided_photo": [*diagnosis.next_step.more, *([photos] if photos else [])],
+        "decided_photo": [*soon_sum(diagnosis), *more, *([photos] if photos else [])],
         "decided_advice": [
             *(checklist_words(diagnosis) if answered(diagnosis.patient) else ()),
             *(_advised(diagnosis.advice_errors) if not diagnosis.beyond else ()),
@@ -241,15 +238,6 @@ def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
         "decided_holds": [sentence for sentence in (how, diagnosis.mix) if sentence],
     }
     return {key: said for key, said in parts.items() if said}
-
-
-def combined(diagnosis: Diagnosis) -> str:
-    """Return why the risk is not that of the table, of several photos; "" where it is."""
-    photos, risk = len(diagnosis.photos), diagnosis.urgent_risk or diagnosis.soon_risk
-    if photos == 1 or risk is None or (diagnosis.abstained and not risk.is_reached):
-        return ""
-    mean = "" if diagnosis.abstained else text("photos_mean")
-    return joined(text("photos_risk", photos=photos), mean)
 
 
 def decided(diagnosis: Diagnosis) -> list[str]:
@@ -324,10 +312,9 @@ def _sets(promise: Promise, diagnosis: Diagnosis) -> list[str]:
     else:
         group = promise.group.replace("_", " ")
         said += [text("set_images_group", n=promise.pictures, group=group)]
-    inside = [one.in_set for one in diagnosis.candidates]  # likeliest first
     if promise.urgent_level is not None and promise.urgent_apart:
         said += [text("set_urgent_level", level=promise.urgent_level)]
-        if inside != sorted(inside, reverse=True):
+        if _named_below(diagnosis):
             said += [text("set_urgent_apart")]
     if measured := promise.measured:
         said += [text("set_share", split=measured.split, share=measured.coverage)]
@@ -335,11 +322,21 @@ def _sets(promise: Promise, diagnosis: Diagnosis) -> list[str]:
         if measured.least:
             said += [text("set_share_least", name=measured.least_name, share=measured.least)]
         said += [text("set_share_all", split=measured.split)]
+        if measured.refused is not None and measured.abstained is not None:
+            counts = {"refused": measured.refused, "abstained": measured.abstained}
+            said += [text("set_served", images=measured.coverage.pictures, **counts)]
     elif diagnosis.knows_urgent and diagnosis.advice_errors is None:
         missed, raised = promise.urgent_missed, promise.urgent_raised
         said += [text("set_missed", share=missed)] if missed else []
         said += [text("set_raised", share=raised)] if raised else []
     return said
+
+
+def _named_below(diagnosis: Diagnosis) -> bool:
+    """Tell whether an urgent condition is named although a likelier one is not."""
+    inside = [one.in_set for one in diagnosis.candidates]  # likeliest first
+    apart = diagnosis.promise is not None and diagnosis.promise.urgent_apart
+    return apart and inside != sorted(inside, reverse=True)
 
 
 def how_combined(diagnosis: Diagnosis) -> str:

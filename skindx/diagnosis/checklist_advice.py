@@ -28,6 +28,7 @@ _ASKED: dict[str, tuple[Question, ...]] = {
     "without_time": _CONDITIONS,
     "unknown": _CONDITIONS,
     "soon": ("grew", "changed"),
+    "soon_cancer": ("grew", "changed", "bleeds", "hurts"),
     "routine": ("grew", "changed", "bleeds", "hurts"),
 }
 """Key of an advice -> the questions whose yes leaves no longer time than days."""
@@ -46,8 +47,8 @@ def with_checklist(step: NextStep, patient: Patient) -> NextStep:
     alone = text(_ALONE[step.urgency]) if step.urgency in _ALONE else ""
     update = {
         "urgency": "urgent",
-        "advice": advice_for("urgent"),
-        "because": joined(_yes(patient), _score(patient), alone),
+        "advice": advice_for("urgent_cancer"),  # it asks for signs of melanoma
+        "because": joined(_yes(patient), _score(patient), text("checklist_decides"), alone),
         "more": (step.because, *step.more),
         "raised_from": step.urgency,
     }
@@ -88,7 +89,7 @@ def referred(patient: Patient) -> str:
     """Return what the answers ask for without any model, in sentences; "": nothing."""
     if not patient.seven_points.refers:
         return advice_met(patient)
-    return joined(_yes(patient), _score(patient), advice_for("urgent"))
+    return joined(_yes(patient), _score(patient), advice_for("urgent_cancer"))
 
 
 def checklist_columns(patient: Patient) -> dict[str, Any]:
@@ -97,7 +98,9 @@ def checklist_columns(patient: Patient) -> dict[str, Any]:
     score = None if points.is_incomplete else points.score
     columns = {"checklist_score": score, "checklist_items": points.known}
     sooner = {"advice": said} if (said := advice_met(patient)) else {}
-    urgent = {"urgency": "urgent", "advice": advice_for("urgent")} if points.refers else sooner
+    urgent = (
+        {"urgency": "urgent", "advice": advice_for("urgent_cancer")} if points.refers else sooner
+    )
     return columns | urgent if patient.answers else {}
 
 

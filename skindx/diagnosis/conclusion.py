@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skindx.diagnosis.record import NextStep, UsedFacts
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.diagnosis.said_risks import because_soon
 from skindx.models.combination import Prevalence, mutual_information
 from skindx.models.conformal import ALL, Conformal, Share
 from skindx.models.metadata_head import MetadataField
@@ -59,16 +60,23 @@ def next_step(
     if by_set and _urgent_is_named(ranked):
         return step  # its reason is the urgent condition that is not ruled out
     key = step.decided_by if by_set else _likeliest(ranked, "soon_risk")[0]
-    shown, least = told_apart(soon_risk.risk, soon_risk.threshold)
     return step.model_copy(
         update={
             "urgency": "soon",
             "advice": advice_for("soon"),
-            "because": text("because_soon", risk=shown, least=least),
+            "because": because_soon(soon_risk),
             "more": (_below(risk),) if risk else (),
             "decided_by": key,
         }
     )
+
+
+def _is_of_cancers(ranked: Ranked, step: NextStep) -> bool:
+    """Tell whether only cancers are among the conditions that made it urgent or soon."""
+    tiers = {"urgent": ("urgent",), "soon": ("urgent", "soon")}.get(step.urgency, ())
+    made = [one for one, _, inside in ranked if inside or one.key == step.decided_by]
+    cancers = [one.is_cancer for one in made if one.urgency in tiers]
+    return bool(cancers) and all(cancers)
 
 
 def _urgent_is_named(ranked: Ranked) -> bool:
@@ -254,6 +262,8 @@ def conclude(
     )
     speaks = urgent_known(classes)
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
+    if not abstained and _is_of_cancers(ranked, step):
+        step = step.model_copy(update={"advice": advice_for(f"{step.urgency}_cancer")})
     if beyond:  # no figure says anything of such a case
         step = step.model_copy(update={"because": text("because_precaution"), "more": ()})
     if abstained and step.urgency == "routine":

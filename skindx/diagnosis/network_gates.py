@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 # P = photos of a case
 
 _OTHER_MODALITY = {
-    "dermoscopic": ("refused_not_dermoscopic", "refused_not_dermoscopic_do"),
+    "dermoscopic": (
+        "refused_not_dermoscopic",
+        "refused_not_dermoscopic_do",
+        "refused_lesion_unlike",
+    ),
     "clinical": ("refused_not_clinical", "refused_not_clinical_do"),
 }
 
@@ -122,7 +126,7 @@ def _refused_by(
     if gates.ood and p_values_P is not None:
         unlike = [text("refused_unlike"), text("refused_unlike_do")]
         if gates.dermoscopic:
-            unlike.append(text("refused_take_dermoscopic"))
+            unlike += [text("refused_take_dermoscopic"), text("refused_lesion_unlike")]
         for n, p_value in zip(photos, p_values_P, strict=True):
             if gates.ood.is_out(float(p_value)):
                 why[n] = ("unfamiliar", unlike)

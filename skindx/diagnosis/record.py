@@ -104,7 +104,7 @@ class Photo(RecordPart):
         """What of the photo the classifiers see, in a sentence; of an older record nothing."""
         if self.square is None:
             return ""
-        return text("seen_square") if self.cut_out else text("seen_whole")
+        return text("seen_square") if self.cut_out else text("seen_whole", n=1)
 
     @property
     def boxes_found(self) -> str:

@@ -25,6 +25,10 @@ class MeasuredSets(RecordPart):
     """The class whose images had it in their set least often."""
     least: Share | None = None
     """How often they had."""
+    refused: int | None = Field(None, exclude_if=lambda count: count is None)
+    """Images that got no answer; missing: not counted."""
+    abstained: int | None = Field(None, exclude_if=lambda count: count is None)
+    """Images whose answer names no condition; missing: not counted."""
     urgent_missed: Share | None = None
     """Share of images of urgent classes whose set holds no urgent class."""
     urgent_raised: Share | None = None
@@ -141,8 +145,10 @@ class Confused(RecordPart):
     split: str
     """The split of the dataset that was evaluated."""
     names: tuple[str, ...] = Field(min_length=1)
-    """The urgent conditions that were confused with it, the most frequent first."""
-    called: int = Field(ge=1)
+    """The urgent conditions that were most often confused with it, the most frequent first."""
+    called: int = Field(ge=0)
     """Images of these that got it as their likeliest condition."""
+    most: float | None = Field(None, ge=0, le=1, exclude_if=lambda most: most is None)
+    """The share may be this high (95 % interval over lesions); missing in older records."""
     images: int = Field(ge=1)
     """All images of these."""

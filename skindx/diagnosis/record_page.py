@@ -30,6 +30,7 @@ from skindx.diagnosis.filing import (
 )
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
+from skindx.diagnosis.said_risks import combined
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, percent, text, word
 
@@ -116,7 +117,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     fill = NEUTRAL_FILL if past else _FILL[step.urgency]
     sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
-    because = joined(step.because, answer_texts.combined(diagnosis))
+    because = joined(step.because, combined(diagnosis))
     errors = joined(*answer_texts.errors(diagnosis))
     if past:  # the clinician's diagnosis has taken its place
         said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
@@ -321,7 +322,9 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
 
 _PLAIN = {
     "urgent": "patient_urgent",
+    "urgent_cancer": "patient_urgent",
     "soon": "patient_soon",
+    "soon_cancer": "patient_soon",
     "routine": "patient_routine",
     "unknown": "patient_unknown",
     "soon_without_time": "patient_soon_without_time",

@@ -46,10 +46,11 @@ Urgency = Literal["routine", "soon", "urgent", "unknown"]
 def advice_for(step: str) -> str:
     """Return the advice of an urgency, or of `soon_without_time` and `without_time`.
 
-    It says in sentences what to do, and when to do it sooner.
+    It says in sentences what to do, and when to do it sooner. `urgent_cancer` and `soon_cancer` are
+    for cancers alone, of which no fever or spreading redness is a sign.
     """
-    sooner = "" if step == "unknown" else text(f"advice_{step}_sooner")
-    return joined(text(f"advice_{step}"), sooner)
+    sooner = "" if step in ("unknown", "urgent_cancer") else text(f"advice_{step}_sooner")
+    return joined(text(f"advice_{step.removesuffix('_cancer')}"), sooner)
 
 
 class SkinClass(Settings):
@@ -75,6 +76,11 @@ class SkinClass(Settings):
                 "correct it, and write other characters into `name`"
             )
         return key
+
+    @property
+    def is_cancer(self) -> bool:
+        """Whether its code is that of a cancer, or of one in situ of the skin."""
+        return self.icd10.startswith(("C", "D03", "D04"))
 
     @property
     def advice(self) -> str:

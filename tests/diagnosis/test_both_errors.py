@@ -120,7 +120,7 @@ def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
     assert (
         said[0] == "The advice missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
     )
-    assert said[1] == "It called 50 of 100 others urgent."
+    assert said[1] == "It called 50 of 100 other images urgent."
 
 
 def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
@@ -357,7 +357,17 @@ def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -
     found = confused_with(metrics, "Nevus")
     assert found is not None
     assert (found.called, found.images, found.names) == (8, 40, ("Melanoma",))
-    assert confused_with(metrics, "Wart") is None  # fewer than 5 % of the images
+    rare = confused_with(metrics, "Wart")  # fewer than 5 % of the images
+    assert rare is not None
+    assert (rare.called, rare.images, rare.names) == (1, 40, ("Melanoma",))
+    assert rare.most == pytest.approx(0.132, abs=1e-3)  # exact interval of 1 of 40
+    none = confused_with({"classes": rows, "confusion": [[32, 8, 0], [4, 56, 0], [0] * 3]}, "Wart")
+    assert none is not None
+    few = answered().diagnosis.model_copy(update={"confused": none})
+    assert "The model took 0 of 40 test images of Melanoma for " in answer_texts.weak_spots(few)[-1]
+    assert answer_texts.weak_spots(few)[-1].endswith(", but it may take up to 9 of 100.")
+    soon = [rows[0], rows[1], rows[2] | {"urgency": "soon"}]
+    assert confused_with(metrics | {"classes": soon}, "Wart") is None
     assert confused_with(metrics, "Melanoma") is None
     assert confused_with(metrics, "Eczema") is None
     assert confused_with({"classes": rows, "confusion": [[1]]}, "Nevus") is None

@@ -51,7 +51,7 @@ VERBS = {
     "hurts": "hurts",
 }
 CLAUSE = [advice_for(one) for one in ("soon_without_time", "without_time")]
-TIMES = (("soon_without_time", 14), ("soon", 30), ("routine", 180))
+TIMES = (("soon_without_time", 14), ("soon", 30), ("soon_cancer", 30), ("routine", 180))
 DAYS = {advice_for(key): days for key, days in TIMES}
 """The longest time of an advice; none has a shorter one than those within days."""
 REFERS = {"grew": "yes", "itches": "yes"}
@@ -94,7 +94,8 @@ def test_no_answer_lowers_the_urgency_of_any_output(
     assert ORDER.index(step.urgency) >= ORDER.index(alone.urgency)
     if patient.seven_points.refers:
         assert step.urgency == "urgent"
-        assert step.advice == advice_for("urgent")
+        raised = {advice_for("urgent"), advice_for("urgent_cancer")}
+        assert step.advice in raised
         assert (step.raised_from is None) == (alone.urgency == "urgent")
     else:
         unsaid = {"advice": alone.advice, "because": alone.because}
@@ -145,6 +146,7 @@ def test_a_raised_answer_says_so_first_and_what_the_model_alone_says(predictor: 
     assert step.raised_from == alone.next_step.urgency
     yes = "The lesion grows and itches, by the answers given."
     assert step.because.startswith(f"{yes} The weighted 7-point checklist scores 3 (referral")
+    assert "The answers make it urgent, not the photo." in step.because
     assert step.because.endswith(text(f"model_alone_{step.raised_from}"))
     assert alone.next_step.because in step.more
     left = {"next_step": alone.next_step, "patient": Patient()}
@@ -227,7 +229,7 @@ def test_a_refused_photo_does_not_swallow_it(predictor: Predictor, tiny_bundle: 
         answer(predictor, Case((dark,), Patient.model_validate(REFERS)))
     first = referred(Patient.model_validate(REFERS))
     assert str(asked.value) == f"{first} {plain.value}"
-    assert first.endswith(advice_for("urgent"))
+    assert first.endswith(advice_for("urgent_cancer"))
     photos, facts = [dark, skin_photo(), skin_photo()], [REFERS, REFERS, {}]
     rows = load(tiny_bundle).predict(photos, facts=facts).to_pylist()
     assert [row["urgency"] for row in rows[:2]] == ["urgent", "urgent"]

@@ -282,7 +282,7 @@ def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> N
     assert held(said) == {"c0", "c2"}
     assert said.abstained == ""
     assert said.next_step.urgency == "soon"
-    assert said.next_step.advice.startswith("Examine or refer within the next weeks")
+    assert said.next_step.advice.startswith("A dermatologist should see the lesion within")
     assert said.next_step.because == (
         "C2 is not ruled out, so this should not wait for a routine visit."
     )
@@ -433,3 +433,27 @@ def test_an_urgent_condition_that_is_not_ruled_out_stays_the_reason_of_soon() ->
     step = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON).next_step
     assert step == alone
     assert step.because == "C2 is not ruled out, so this should not wait for a routine visit."
+
+
+def test_fever_and_redness_are_no_reason_to_hurry_with_a_cancer() -> None:
+    """They are signs of infections, and stand where nothing is named too."""
+    codes = {"c1": "C44.91", "c2": "C43.9"}
+    cancers = [one.model_copy(update={"icd10": codes.get(one.key, "")}) for one in CLASSES]
+    shown = {}
+    for name, classes in (("cancers", cancers), ("others", CLASSES)):
+        rules = SimpleNamespace(
+            taxonomy=SimpleNamespace(classes=classes), conformal=RULE, weights=None,
+            urgent_risk=RISK, soon_risk=None, miss_rate=None,
+        )  # fmt: skip
+        for tier, shares_C in (("urgent", of(0.1, 0.1, 0.7)), ("soon", of(0.1, 0.8, 0.01))):
+            for p_value in (0.9, 0.04):
+                said = conclude(
+                    rules,  # type: ignore[arg-type]
+                    shares_C[None],
+                    shares_C[None, None],
+                    ood_p_value=p_value,
+                )
+                assert said.next_step.urgency == tier
+                shown[name, tier, p_value] = said.next_step.advice
+    ill = {one for one, advice in shown.items() if "feels ill" in advice}
+    assert ill == {*shown} - {("cancers", "urgent", 0.9), ("cancers", "soon", 0.9)}

@@ -213,4 +213,4 @@ def test_each_of_several_photos_has_its_risk(monkeypatch: pytest.MonkeyPatch) ->
     for words in (*shown, console.file.getvalue()):  # type: ignore[attr-defined]
         plain = words.replace("\xa0", " ")
         for photo in ("8 %", "2 %", "1 %"):
-            assert f"Its risk is {photo}." in plain
+            assert f"Its risk of an urgent condition is {photo}." in plain

@@ -141,7 +141,7 @@ def test_an_amended_record_says_who_recorded_what_and_when() -> None:
     assert "clinical opinion, not confirmed" in first
     assert "the software's advice still stands" in first
     assert "Next step" in first  # nothing takes its place
-    assert "Have a clinician examine this spot within" in second
+    assert "A dermatologist should see this spot within" in second
     assert "A clinician has recorded Wart, and nothing has confirmed it yet." in second
     assert "Follow what your clinician advises" not in second
     assert "The model named" in first
@@ -186,7 +186,7 @@ def test_a_corrected_record_says_what_it_replaces_and_every_page_names_whose_it_
     again = pages(answer, back)[1]
     assert "This page replaces every earlier page" in again
     assert "No person has examined" not in again
-    assert "Have a clinician examine this spot within" in again
+    assert "A dermatologist should see this spot within" in again
     assert "An earlier page named a diagnosis that was taken back" in again
     weaker = replace(MELANOMA, confirmed_by="", opinion=True)
     surer = pages(answer, replace(CORRECTED, earlier=(weaker,)))

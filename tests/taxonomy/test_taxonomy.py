@@ -237,8 +237,9 @@ def test_saved_taxonomy_loads_back_equal(tmp_path: Path) -> None:
 def test_every_urgency_asks_for_an_examination() -> None:
     own = SkinClass(key="New_Class", name="New class")
     assert own.urgency == "unknown"
-    assert own.advice == "Examine the lesion or refer."
-    assert all(advice_for(urgency).startswith("Examine ") for urgency in get_args(Urgency))
+    assert own.advice == advice_for("unknown")
+    begin = ("Examine the lesion", "A dermatologist should see the lesion")
+    assert all(advice_for(urgency).startswith(begin) for urgency in get_args(Urgency))
 
 
 @pytest.mark.parametrize(
@@ -273,3 +274,12 @@ def test_unknown_names_and_keys_name_the_nearest(tmp_path: Path) -> None:
         SKIN100.subset(["Melanomma"])
     with pytest.raises(UserError, match="give at least one of its classes"):
         SKIN100.subset([])
+
+
+def test_steps_that_differ_in_urgency_differ_in_words_and_are_decisive() -> None:
+    steps = ("urgent", "soon", "soon_without_time", "routine", "unknown")
+    first = [advice_for(step).partition(". ")[0] for step in steps]
+    assert len(set(first)) == len(steps)
+    assert all(said.startswith("A dermatologist should see the lesion") for said in first[:3])
+    assert first[4].startswith("Examine the lesion yourself, and refer it if ")
+    assert advice_for("urgent_cancer") == "A dermatologist should see the lesion within days."

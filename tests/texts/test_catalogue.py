@@ -91,7 +91,9 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
     assert "less than 1 % of" in text("because_alone", name="x", share=0.001)
     of_100 = {0.0: "0", 0.001: "fewer than 1", 0.106: "11", 0.999: "more than 99", 1.0: "100"}
     for share, words in of_100.items():
-        assert text("errors_raised", raised=share) == f"It called {words} of 100 others urgent."
+        assert (
+            text("errors_raised", raised=share) == f"It called {words} of 100 other images urgent."
+        )
     one = SHARE.model_copy(update={"pictures": 1})
     assert share_text(one).endswith("1 image)")
     close = told_apart(0.2999, 0.3)
@@ -104,7 +106,7 @@ def test_values_are_written_as_a_reader_expects_them() -> None:
     assert told_apart(0.3, 0.0015)[1].digits == 1  # a threshold is never "less than 1 %"
     assert percent(0.125) == "13 %", "halves round up"
     shares = [(name, 0.15) for name in "abcdefg"]
-    assert "e 15 % and 2 more 30 %" in text("mix_calibration", shares=shares)
+    assert "e 15 % and 2 others together 30 %" in text("mix_calibration", shares=shares)
     assert joined("A.", "", None, "B.") == "A. B."
 
 
@@ -203,7 +205,7 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
                 }
     named |= {f"{key}_group" for key in ("threshold_fitted", "threshold_soon")}  # by one suffix
     named |= {f"{key}_alone" for key in ("errors_missed", "errors_missed_few")}
-    steps = {*get_args(Urgency), "soon_without_time", "without_time"}
+    steps = {*get_args(Urgency), "soon_without_time", "without_time", "soon_cancer"}
     named |= {f"advice_{step}{end}" for step in steps for end in ("", "_sooner")}
     called -= {"tier_"}  # the tiers, by their name
     assert called - known == set()
