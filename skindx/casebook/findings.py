@@ -90,7 +90,7 @@ class ConfirmedFinding:
             what = ("changed" if before.note else "written") if self.note else "removed"
             noted += (NoteChange(now, by, NOTED[what], kept_text, why.writer),)
         elif self.note and why.fits:
-            noted += (NoteChange(now, by, "fits", name=why.writer),)
+            noted += (NoteChange(now, by, "fits", name=why.writer or why.clinician),)
         kept = replace(self, found=before.found, by=before.by, earlier=before.earlier, notes=noted)
         if replace(kept, note=before.note, notes=before.notes) == before:
             return kept
@@ -120,16 +120,18 @@ class Remarks:
     """The note, which is older, still fits the new diagnosis."""
     writer: str = ""
     """Name of who writes the note; "" where nobody gave it."""
+    clinician: str = ""
+    """Name of whose diagnosis it is, who found that the note fits where no other name is given."""
 
     @classmethod
-    def of(cls, reason: str, writer: str, *, fits: bool) -> "Remarks":
+    def of(cls, reason: str, writer: str, clinician: str, *, fits: bool) -> "Remarks":
         """Return checked remarks. Raises UserError for texts that are too long."""
         reason, writer = " ".join(reason.split()), " ".join(writer.split())
         if len(reason) > LONGEST_DIAGNOSIS or not reason.isprintable():
             raise UserError(text("finding_reason", most=LONGEST_DIAGNOSIS))
         if len(writer) > LONGEST_NAME or not writer.isprintable():
             raise UserError(text("finding_clinician", most=LONGEST_NAME))
-        return cls(reason, fits, writer)
+        return cls(reason, fits, writer, clinician)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,11 @@ class Filing:
         return stands and self.amended is not None and self.notes[-1].when < self.amended
 
     @property
+    def note_changed(self) -> NoteChange | None:
+        """The last change of the note; None: a version that kept no history wrote it, or nobody."""
+        return next((one for one in self.notes[::-1] if one.what != "fits"), None)
+
+    @property
     def note_fits(self) -> NoteChange | None:
         """Who found that the note still fits the diagnosis that stands; None: nobody had to."""
         last = self.notes[-1] if self.note and self.notes else None

@@ -178,14 +178,13 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
     if filing.note:
         short = len(filing.note) <= SHORT_NOTE
         lines.append((text("record_note"), filing.note if short else text("record_note_below")))
-    if filing.notes:
-        changed = [one for one in filing.notes if one.what != "fits"][-1]
+    if changed := filing.note_changed:
         noted = _when_and_who(changed)
         if filing.is_note_older:
             noted = text("record_note_older", noted=noted)
         lines.append((text(f"record_note_{changed.what}"), noted))
-        if fits := filing.note_fits:
-            lines.append((text("record_note_fits"), _when_and_who(fits)))
+    if fits := filing.note_fits:
+        lines.append((text("record_note_fits"), _when_and_who(fits)))
     absent = [label for label, value in lines if not value]
     given = [one for one in lines if one[1]]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given

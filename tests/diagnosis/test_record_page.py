@@ -14,6 +14,7 @@ from skindx.diagnosis import answer_report, pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import (
+    FactsAdded,
     Filing,
     NoteChange,
     RecordedDiagnosis,
@@ -238,6 +239,20 @@ def test_a_note_older_than_the_diagnosis_says_so() -> None:
     first, *_ = pages(answered(), fits)
     assert "before the diagnosis" not in first
     assert "Note found to still fit 29 November 2026, 18:05:00 CET, by login ann" in first
+    first, *_ = pages(answered(), replace(fits, notes=fits.notes[1:]))  # no version kept the rest
+    assert "Note found to still fit" in first
+
+
+def test_a_reason_and_facts_that_were_added_are_printed() -> None:
+    given = replace(CORRECTED.earlier[0], reason="wrong vial")
+    added = FactsAdded(Patient(age=71, site="back"), WHEN, "ann")
+    filing = replace(CORRECTED, earlier=(given, *CORRECTED.earlier[1:]), added=(added,))
+    first, *rest = pages(answered(), filing)
+    assert re.search(
+        r"The reason given for changing Melanoma \(C43\.9\) was .{1,6}wrong vial", " ".join(rest)
+    )
+    assert "age 71 years" in first
+    assert "Facts added after the answer 29 November 2026, 18:05:00 CET, by login ann" in first
 
 
 def test_answers_about_the_lesion_stand_apart_with_their_score() -> None:

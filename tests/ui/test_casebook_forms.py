@@ -342,6 +342,24 @@ def test_the_history_of_a_note_keeps_its_words_and_the_text_before(book: Caseboo
     assert "Jones" not in "".join(one.before for one in book.case("", case).notes)
 
 
+def test_a_note_that_is_older_than_a_basis_is_found_to_fit_by_a_tick(book: Casebook) -> None:
+    case = keep(book, 1)
+    form = {"label": "Nevus", "note": "Flat."}
+    send(book, case, note_writer="Dr B. Lang", **form)
+    form["confirmed_by"] = "follow-up"
+    html = send(book, case, version=2, **form)
+    assert "The note is older than the last change of the diagnosis." in html
+    assert 'type="checkbox" name="note_fits" value="keep"' in html
+    html = send(book, case, version=3, note_fits="keep", **form)
+    assert re.search(
+        'sx-noted">The note was written on [^<]* by Dr B. Lang. The note was found to still fit on '
+        "[^<]* by Dr A. Keller.</p>",
+        html,
+    )
+    assert "The note is older" not in html
+    assert "Nothing was changed" in send(book, case, version=4, note_fits="keep", **form)
+
+
 def test_a_diagnosis_by_histopathology_is_replaced_for_a_reason(book: Casebook) -> None:
     case = keep(book, 1)
     send(book, case, label="Melanoma", confirmed_by="histopathology")

@@ -95,7 +95,8 @@ def confirmed(
         raise Overwrites(stands, name, how, old_note)
     note = "" if old_note and fits == "remove" else note
     stays = stays and clinician == (before.clinician if name else "")
-    if stays and note == before.note:
+    fits_now = fits == "keep" and filing_of(before, taxonomy).is_note_older
+    if stays and note == before.note and not fits_now:
         return text("book_nothing_saved")
     casebook.confirm(
         owner,
@@ -107,7 +108,7 @@ def confirmed(
         outside=outside,
         confirmed_by=how,
         clinician=clinician,
-        remarks=Remarks.of(reason, sent.get("note_writer", ""), fits=fits == "keep"),
+        remarks=Remarks.of(reason, sent.get("note_writer", ""), clinician, fits=fits == "keep"),
     )
     said = "" if stays else _diagnosis_saved(name, outside, how, stands)
     if not stays and key and sent.get("label") != key:

@@ -12,7 +12,7 @@ from skindx.casebook.kept_case import (
     consent_changes,
 )
 from skindx.diagnosis.case import Patient, facts_list, patient_facts
-from skindx.diagnosis.filing import Filing, RecordedDiagnosis
+from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
 from skindx.taxonomy import Taxonomy, Urgency
@@ -119,13 +119,20 @@ def note_words(filing: Filing) -> list[tuple[str, str]]:
 
     Beside each stands the text that it replaced; "" where there was none, or none was kept.
     """
-    said = []
-    for one in filing.notes[::-1]:
-        then, by = _NOTED[one.what]
-        who = one.name or one.by
-        words = text(by, when=one.when, who=who) if who else text(then, when=one.when)
-        said.append((words, one.before))
-    return said
+    return [(_noted_words(one), one.before) for one in filing.notes[::-1]]
+
+
+def note_state(filing: Filing) -> str:
+    """Return in sentences who wrote the note and when, and whether it fits the diagnosis."""
+    last = [one for one in (filing.note_changed, filing.note_fits) if one]
+    older = text("book_note_older") if filing.is_note_older else ""
+    return joined(*map(_noted_words, last), older)
+
+
+def _noted_words(one: NoteChange) -> str:
+    then, by = _NOTED[one.what]
+    who = one.name or one.by
+    return text(by, when=one.when, who=who) if who else text(then, when=one.when)
 
 
 def earlier_words(filing: Filing) -> list[str]:
