@@ -14,6 +14,7 @@ from served import Served, serving
 from skin_photo import skin_pixels
 from windows import PHONE
 
+from skindx.diagnosis import answer_texts
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.checklist_advice import with_checklist
 from skindx.diagnosis.diagnose import answer
@@ -243,3 +244,24 @@ def test_both_errors_agree_with_the_rows_of_the_release(
     assert errors.values[1].ppv == pytest.approx(ppv)
     html = result_html(answers["urgent"], metrics)
     assert len(re.findall(r"missed \d+ of 100", html)) == 1
+
+
+def test_images_without_a_name_agree_with_the_rows_of_the_release(
+    answers: dict[str, CaseAnswer],
+) -> None:
+    """The share of sets that hold the truth is said beside the images that get no name."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(SHIPPED / "release/rows.parquet").to_pylist()
+    test = [row for row in rows if row["part"] == "test"]
+    refused = [bool(one["other_modality"] or (one["ood_p_value"] or 1) <= 0.01) for one in test]
+    unnamed = sum(one["abstained"] and not out for one, out in zip(test, refused, strict=True))
+    held = sum(one["label"] in one["set"].split() for one in test)
+    promise = answers["urgent"].diagnosis.promise
+    assert promise is not None
+    assert promise.measured is not None
+    assert promise.measured.coverage.value == pytest.approx(held / len(test))
+    assert (promise.measured.refused, promise.measured.abstained) == (sum(refused), unnamed)
+    said = " ".join(answer_texts.decided(answers["urgent"].diagnosis))
+    assert f"refused {sum(refused)} of the {len(test):,} images" in said
+    assert f"named no condition for {unnamed} more" in said
