@@ -44,6 +44,11 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
     "routine": (226, 240, 232),
     "unknown": (226, 234, 244),
 }
+_NOTED = {
+    "written": "record_note_written",
+    "changed": "record_note_changed",
+    "removed": "record_note_removed",
+}
 _ROWS, _ROWS_AMENDED = 7, 4
 """Conditions on page 1; the technical basis has all."""
 _PHOTO_MM, _LEAST_PHOTO_MM, _SMALLEST_PHOTO_MM = 125, 40, 24
@@ -182,7 +187,7 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         noted = _when_and_who(changed)
         if filing.is_note_older:
             noted = text("record_note_older", noted=noted)
-        lines.append((text(f"record_note_{changed.what}"), noted))
+        lines.append((text(_NOTED[changed.what]), noted))
     if fits := filing.note_fits:
         lines.append((text("record_note_fits"), _when_and_who(fits)))
     absent = [label for label, value in lines if not value]
