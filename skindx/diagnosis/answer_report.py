@@ -147,7 +147,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
         said = text(_NOTED_ALONE[change.what])
         timed.append((change.when, "–", said, "–", at, change.who or "–"))
     rows = [row for _, *row in sorted(timed, key=lambda one: one[0])]
-    sheet.table([tuple(map(text, columns)), *rows], (10, 29, 28, 35, 18))
+    sheet.table([tuple(map(text, columns)), *rows], (12, 28, 27, 35, 18))
     for before in filing.earlier:
         if before.reason:
             sheet.text(text("record_reason", name=before.words, reason=before.reason))
@@ -222,7 +222,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> list[str]:
         sheet.legend(_HEAT_COLOURS, text("heat_little"), text("heat_much"))
         sheet.text(answer.diagnosis.heat_words, 8.5, faint=True)
         said = []
-    return [*said, *([text("record_seen", n=len(photos))] if whole else [])]
+    return [*said, *([text("seen_whole", n=len(photos))] if whole else [])]
 
 
 def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:

@@ -305,7 +305,7 @@ def test_the_technical_basis_says_once_what_the_networks_saw_and_has_no_empty_he
     update = {"photos": whole}
     seen = replace(answer, diagnosis=answer.diagnosis.model_copy(update=update))
     third = " ".join(pages(seen)[2:])
-    assert third.count("The networks saw all of the 3 photos.") == 1
+    assert third.count("The networks saw all of these 3 photos.") == 1
     assert "The networks saw the whole photo." not in third
     assert "This photo The networks saw" in third
     bare = replace(seen, views=tuple(PhotoView(one.jpeg) for one in answer.views))
