@@ -47,7 +47,7 @@ def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
     form = {"note": "seen in May", "confirmed_by": "histopathology"}
     html = send(book, case, other="Merkelzellkarzinom", **form)
     assert '<option value="histopathology" selected>histopathology</option>' in html
-    assert "Merkelzellkarzinom (C4A.9) is saved. It is no class" in html
+    assert "Merkelzellkarzinom (C4A.9) is saved. The model does not know it, so" in html
     assert "The note is saved." in html
     assert '<option value="">another: Merkelzellkarzinom (C4A.9)</option>' in html
     assert 'value="C4A.9"' in html
