@@ -270,8 +270,8 @@ class Sheet:
         self.pdf.set_xy(MARGIN_MM + 1.5, top + 1)
         self._ink(8 / self.scale, faint=True)
         self.pdf.cell(_WIDTH_MM, 4, self._known(finding))
-        even = [1 / len(ticks)] * len(ticks)
-        self._across([(f"     {label}", "") for label in ticks], even, top + _FINDING_MM + 7)
+        lines = [(f"     {label}", "") for label in ticks]
+        self._across(lines, [1 / len(ticks)] * len(ticks), top + _FINDING_MM + 7)
         for place in range(len(ticks)):
             self.pdf.rect(MARGIN_MM + _WIDTH_MM * place / len(ticks), top + _FINDING_MM + 4, 3, 3)
         self._across(signs, (0.66, 0.34), top + _FINDING_MM + 15)
