@@ -246,14 +246,6 @@ class Filing:
         return text("recorded_unsettled", name=last.words) if last else text("recorded_unconfirmed")
 
     @property
-    def checked(self) -> str:
-        """Who checked the answer, by name, and when, where a clinician recorded a diagnosis."""
-        one = self.recorded
-        if not (one and one.clinician and one.when):
-            return self.clinician or (one.clinician if one else "")
-        return text("record_checked", who=one.clinician, when=one.when)
-
-    @property
     def is_confirmed(self) -> bool:
         """Whether a clinician recorded a diagnosis that something confirmed."""
         return bool(self.recorded and self.recorded.confirmed_by)

@@ -106,7 +106,7 @@ def record_page(
     views = zip(diagnosis.photos, answer.views, strict=True)
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height, beside)
     ticks = [text(key) for key in ("record_referred", "record_follow_up", "record_excision")]
-    signs = ((text("record_clinician"), filing.checked), (text("record_signature"), ""))
+    signs = ((text("record_clinician"), filing.clinician), (text("record_signature"), ""))
     sheet.sign_off(text("record_finding"), ticks, signs)
     return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
 
@@ -314,7 +314,7 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
         yield "patient_come_heading", (text("patient_come_spot"),)
     known = text("patient_knows", n=len(diagnosis.known)) if diagnosis.known else ""
     looked = text("patient_looked", n=len(diagnosis.photos))
-    seen = filing.status == "amended" or filing.note or filing.checked  # a clinician wrote it
+    seen = filing.status == "amended" or filing.note or filing.clinician  # a clinician wrote it
     last = (text("patient_ask"), unreviewed())
     if filing.is_advice_past:
         yield "patient_looked_heading", (looked, cannot, *last)

@@ -57,7 +57,7 @@ def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
              "The model names no condition" if abstained else "What it may be, by probability",
              "Urgency", answer.diagnosis.candidates[1].name, "The model knows 9 conditions",
              f"Photo {photos}", "Clinician's finding", "Referred to", "Follow-up on",
-             "Biopsy or excision on", "Checked by (name and date)", "Signature"]  # fmt: skip
+             "Biopsy or excision on", "Signed by (name and date)", "Signature"]  # fmt: skip
     places = [first.find(words) for words in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
@@ -136,7 +136,7 @@ def test_an_amended_record_says_who_recorded_what_and_when() -> None:
         assert said in first
     assert "Next step" not in first
     assert "Follow what your clinician advises" in second
-    assert "No person has examined" not in second
+    assert "without an examination of your skin" not in second
     opinion = RecordedDiagnosis("Wart", opinion=True)
     first, second, *_ = pages(answered(), Filing(recorded=opinion))
     assert "clinical opinion, not confirmed" in first
@@ -186,7 +186,7 @@ def test_a_corrected_record_says_what_it_replaces_and_every_page_names_whose_it_
     back = replace(CORRECTED, recorded=None, earlier=(MELANOMA, replace(NEVUS, replaced=WHEN)))
     again = pages(answer, back)[1]
     assert "This page replaces every earlier page" in again
-    assert "No person has examined" not in again
+    assert "without an examination of your skin" not in again
     assert "A dermatologist should see this spot within" in again
     assert "An earlier page named a diagnosis that was taken back" in again
     weaker = replace(MELANOMA, confirmed_by="", opinion=True)
@@ -346,11 +346,11 @@ def test_the_patient_reads_which_spot_who_recorded_and_what_it_is() -> None:
                  "What comes next", "Your next appointment", "Whom to call"):  # fmt: skip
         assert said in second
     assert "by Dr A. Keller" in first
-    assert "Checked by (name and date) Dr A. Keller, 29 November 2026 Signature" in first
+    assert "Signed by (name and date) Signature" in first
     given = Filing("P-017", clinician="Dr B. Lang")
     first, second, *_ = pages(answered(), given)
-    assert "Checked by (name and date) Dr B. Lang Signature" in first
-    assert "No person has examined" not in second
+    assert "Signed by (name and date) Dr B. Lang Signature" in first
+    assert "without an examination of your skin" not in second
     assert "login" not in second
 
 
@@ -360,7 +360,7 @@ def test_a_recorded_melanoma_is_named_on_the_patient_s_page_and_not_denied() -> 
     assert "A clinician has recorded Melanoma" in second
     assert "The program's answer is not a diagnosis." in second
     for cruel in ("dangerous", "spread early", "This page is not a diagnosis", "can miss a spot",
-                  "if a spot is new", "No person has examined"):  # fmt: skip
+                  "if a spot is new", "without an examination of your skin"):  # fmt: skip
         assert cruel not in second
     opinion = replace(now, confirmed_by="", opinion=True)
     _, second, *_ = pages(answered(), Filing(recorded=opinion))

@@ -467,12 +467,25 @@ def test_a_note_is_asked_about_when_its_diagnosis_is_replaced(book: Casebook) ->
 def test_a_confirmed_diagnosis_names_its_clinician(book: Casebook) -> None:
     case = keep(book, 1)
     form = {"label": "Melanoma", "clinician": " "}
-    asked = "Give the name of the clinician, because a confirmed diagnosis names who made it."
+    asked = "because a confirmed diagnosis, and one that replaces it, says who made it."
     html = send(book, case, confirmed_by="histopathology", **form)
     assert asked in html
     assert 'Clinician&#39;s name <small class="sx-hint">required if confirmed</small>' in html
     assert book.all_cases("")[0].confirmed == ""
     assert asked not in send(book, case, confirmed_by="clinical opinion", **form)
+    form = {"label": "Melanoma", "clinician": "Dr A. Keller", "action": "overwrite"}
+    send(book, case, version=2, confirmed_by="histopathology", **form)
+    assert book.all_cases("")[0].confirmed_by == "histopathology"
+    # What takes its place names somebody too, and asks for a look into the report.
+    other = {"label": "Nevus", "confirmed_by": "", "reason": "second look", "basis_again": "yes"}
+    assert asked in send(book, case, version=3, action="overwrite", clinician=" ", **other)
+    html = send(book, case, version=3, action="confirm", clinician="Dr B. Lang", **other)
+    assert "Check the pathology report first." in html
+    assert book.all_cases("")[0].confirmed == "Melanoma"
+    send(book, case, version=3, action="overwrite", clinician="Dr B. Lang", **other)
+    assert (book.all_cases("")[0].confirmed, book.all_cases("")[0].clinician) == (
+        "Nevus", "Dr B. Lang"
+    )  # fmt: skip
 
 
 def test_an_urgent_advice_stands_beside_what_nothing_confirmed(book: Casebook) -> None:

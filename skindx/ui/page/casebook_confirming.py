@@ -51,10 +51,12 @@ class Overwrites(UserError):  # noqa: N818
             basis = how or text("recorded_no_basis")
             asked = text("book_over", before=before.found, name=new, how=basis)
             does = text("book_replace", before=before.name, name=new)
-        super().__init__(joined(asked, text("book_over_stays")))
+        must = _must_say_why(before)
+        check = text("book_over_pathology") if must else ""
+        super().__init__(joined(asked, text("book_over_stays"), check))
         self.keeps, self.does = text("book_over_keep", name=before.name), does
         self.note = note if len(note) <= SHORT_NOTE else f"{note[:SHORT_NOTE]} …"
-        self.asks_why, self.must = bool(before.confirmed_by), _must_say_why(before)
+        self.asks_why, self.must = bool(before.confirmed_by), must
 
 
 def _must_say_why(before: RecordedDiagnosis) -> bool:
@@ -76,13 +78,15 @@ def confirmed(
         raise UserError(joined(asked, text("book_basis_ask_do")))
     stays = same and how == before.confirmed_by
     clinician = " ".join(sent.get("clinician", before.clinician if same else "").split())
+    stands = filing_of(before, taxonomy).recorded
     signs = bool(name and how) and how != OPINION
-    if signs and not clinician and (not stays or before.clinician):
+    unseats = bool(name and stands and stands.confirmed_by) and not same
+    if (signs or unseats) and not clinician and (not stays or before.clinician):
         raise UserError(text("book_clinician_ask"))
     doubt = note_doubt(note) if note != before.note else ""
     if doubt and sent.get("no_person") != "yes":
         raise NoteDoubt(joined(doubt, text("note_doubt_do")))
-    stands, asks = filing_of(before, taxonomy).recorded, before.version == version
+    asks = before.version == version
     old_note = note if stands and not same and note == before.note else ""
     fits, reason = sent.get("note_fits"), sent.get("reason", "").strip()
     lost = (
