@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis import answer_texts
-from skindx.diagnosis.advice_figures import Metrics
+from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.filing import NOT_FILED, Filing, as_on_the_page, tier_of
 from skindx.diagnosis.pdf_sheet import Sheet
@@ -27,7 +27,6 @@ from skindx.diagnosis.record import (
     shown_heat,
 )
 from skindx.diagnosis.record_page import SHORT_NOTE, patient_page, record_page
-from skindx.diagnosis.said_risks import photo_risks
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from math import ceil
 
 from skindx.core.seven_points import answered
-from skindx.diagnosis.advice_figures import Metrics, measured, right_at
+from skindx.diagnosis.advice_figures import (
+    Metrics,
+    combined,
+    measured,
+    photo_risks,
+    right_at,
+    seen_whole,
+    soon_sum,
+)
 from skindx.diagnosis.checklist_advice import checklist_words, is_met
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
-from skindx.diagnosis.said_risks import combined, photo_risks, seen_whole, soon_sum
 from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
 from skindx.models.conformal import ALL
 from skindx.taxonomy import Urgency

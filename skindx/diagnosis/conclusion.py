@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.diagnosis.advice_figures import because_soon
 from skindx.diagnosis.record import NextStep, UsedFacts
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
-from skindx.diagnosis.said_risks import because_soon
 from skindx.models.combination import Prevalence, mutual_information
 from skindx.models.conformal import ALL, Conformal, Share
 from skindx.models.metadata_head import MetadataField

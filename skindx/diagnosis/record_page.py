@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_texts
+from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.case import Patient, facts_list
 from skindx.diagnosis.checklist_advice import checklist_words, is_met, met_by
 from skindx.diagnosis.filing import (
@@ -30,7 +31,6 @@ from skindx.diagnosis.filing import (
 )
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
-from skindx.diagnosis.said_risks import combined
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, percent, text, word
 

@@ -110,7 +110,7 @@ def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch
 
 def test_without_sets_the_paper_has_no_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(101)
-    column, diagnosis = "What it may be Condition", answer.diagnosis
+    column, diagnosis = "Named by the model", answer.diagnosis
     assert column in on_paper(answer, monkeypatch)
     candidates = tuple(
         candidate.model_copy(update={"in_set": False}) for candidate in diagnosis.candidates

@@ -18,11 +18,11 @@ from skindx.casebook.kept_case import (
 )
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
+from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.answer_texts import errors, scope, weak_spots
 from skindx.diagnosis.case import limits_of, values_of
 from skindx.diagnosis.filing import agreement_with
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.said_risks import combined
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions

@@ -81,8 +81,8 @@ element.addEventListener("change", ({ target }) => {
 });
 // Two cases that already stand side by side need no button to show them so.
 function offerCompare(form) {
-  const button = form.querySelector("[data-stood]");
-  button.hidden = !!button.dataset.stood && ![...form.elements].some((field) => field.options && isChanged(field));
+  const button = form.querySelector("[data-stood]"); // scans have none
+  if (button) button.hidden = !!button.dataset.stood && ![...form.elements].some((field) => field.options && isChanged(field));
 }
 element.addEventListener("change", ({ target }) => { if (target.form?.matches(".sx-compare")) offerCompare(target.form); });
 let leaving = false;
