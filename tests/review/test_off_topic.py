@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import Skindx
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tiny_dataset import tiny_dataset
 
@@ -46,6 +46,7 @@ def test_a_batch_that_does_not_belong_stands_out_however_alike_it_is(
 
 
 @given(st.integers(0, 1000))
+@example(929)  # rounding in 32 bits chose other images at the border of the share
 def test_the_order_of_images_does_not_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors = usual(rng, 200, 12)

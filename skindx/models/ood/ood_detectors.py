@@ -232,7 +232,7 @@ def unusual_scores(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _concentrate(vectors_FD: NDArray[np.float32]) -> Gaussian:
-    """Fit to the nearest USUAL share, again and again, until it is the same share."""
+    """Fit, in 64 bits, to the nearest USUAL share, again and again, until it is the same one."""
     count = int(USUAL * len(vectors_FD))
     # The median of each number is where most are, whatever a quarter of them says.
     off_FD = vectors_FD - np.median(vectors_FD, axis=0)
@@ -248,7 +248,7 @@ def _concentrate(vectors_FD: NDArray[np.float32]) -> Gaussian:
 
 
 def _fit(vectors_FD: NDArray[np.float32]) -> Gaussian:
-    fitted = fit_gaussian(vectors_FD, np.zeros(len(vectors_FD), dtype="<U1"))
+    fitted = fit_gaussian(vectors_FD.astype(np.float64), np.zeros(len(vectors_FD), dtype="<U1"))
     if fitted is None:
         raise UserError(
             "all images have the same embedding; compute the embeddings with another network."
