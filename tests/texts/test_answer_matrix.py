@@ -37,7 +37,7 @@ from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES
 from skindx.models.conformal import Share
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule, not_useful
 from skindx.taxonomy import load_taxonomy
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import speaking, text
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
 
@@ -139,21 +139,31 @@ def bundles(
     return found
 
 
-@pytest.fixture(scope="module")
-def answers(bundles: dict[str, Path]) -> dict[str, tuple[CaseAnswer, dict[str, Any] | None]]:
-    photo, found = skin_photo(320, 240), {}
+Answers = dict[str, tuple[CaseAnswer, dict[str, Any] | None]]
+"""The answer of each kind of bundle, and the bundle's metrics."""
+
+
+def answers_by(bundles: dict[str, Path], case: Case) -> Answers:
+    """Return each bundle's answer to a case; that of the drifted one abstains."""
+    found: Answers = {}
     for kind, bundle in bundles.items():
         predictor = Predictor.load(bundle)
-        found[kind] = answer(predictor, Case((photo,))), predictor.metrics
+        found[kind] = answer(predictor, case), predictor.metrics
     said, metrics = found["drifted"]
-    unlike = {"abstained": text("abstain_unlike"), "familiarity": 0.03}
+    with speaking(case.language):
+        unlike = {"abstained": text("abstain_unlike"), "familiarity": 0.03}
     found["drifted"] = replace(said, diagnosis=said.diagnosis.model_copy(update=unlike)), metrics
     return found
 
 
 @pytest.fixture(scope="module")
+def answers(bundles: dict[str, Path]) -> Answers:
+    return answers_by(bundles, Case((skin_photo(320, 240),)))
+
+
+@pytest.fixture(scope="module")
 def outputs(
-    answers: dict[str, tuple[CaseAnswer, dict[str, Any] | None]],
+    answers: Answers,
 ) -> Iterator[dict[str, dict[str, list[str]]]]:
     """Return what each way out says of each bundle's answer, a text an entry."""
     with pytest.MonkeyPatch.context() as patch:

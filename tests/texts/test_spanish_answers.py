@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from skin_photo import skin_photo
 from test_answer_matrix import (  # noqa: F401 (pytest finds fixtures by their names here)
     KINDS,
     WAYS,
+    Answers,
+    answers_by,
     bundles,
     evaluated,
     fhir_texts,
@@ -31,10 +32,7 @@ from skindx.clinic.fhir import fhir_json
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CaseAnswer
-from skindx.texts.catalogue import speaking, text
+from skindx.texts.catalogue import speaking
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
 
@@ -47,23 +45,13 @@ OWN = re.compile(
 
 
 @pytest.fixture(scope="module")
-def spanish(
-    bundles: dict[str, Path],  # noqa: F811
-) -> dict[str, tuple[CaseAnswer, dict[str, Any] | None]]:
-    photo, found = skin_photo(320, 240), {}
-    for kind, bundle in bundles.items():
-        predictor = Predictor.load(bundle)
-        found[kind] = answer(predictor, Case((photo,), FACTS, "es")), predictor.metrics
-    said, metrics = found["drifted"]
-    with speaking("es"):
-        unlike = {"abstained": text("abstain_unlike"), "familiarity": 0.03}
-    found["drifted"] = replace(said, diagnosis=said.diagnosis.model_copy(update=unlike)), metrics
-    return found
+def spanish(bundles: dict[str, Path]) -> Answers:  # noqa: F811
+    return answers_by(bundles, Case((skin_photo(320, 240),), FACTS, "es"))
 
 
 @pytest.fixture(scope="module")
 def outputs(
-    spanish: dict[str, tuple[CaseAnswer, dict[str, Any] | None]],
+    spanish: Answers,
 ) -> Iterator[dict[str, dict[str, list[str]]]]:
     """Return what each way out says of each bundle's answer; nobody chose a language here."""
     with pytest.MonkeyPatch.context() as patch:
@@ -143,7 +131,7 @@ def test_no_english_is_left(outputs: dict[str, dict[str, list[str]]], kind: str,
 
 
 def test_a_screen_reader_is_told_the_language_of_a_report(
-    spanish: dict[str, tuple[CaseAnswer, dict[str, Any] | None]],
+    spanish: Answers,
 ) -> None:
     said, metrics = spanish["good"]
     assert b"/Lang (es)" in report_pdf(said, metrics, WHEN)
