@@ -46,6 +46,16 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_no_folder_that_readme_makes_hides_a_bundle_that_it_names() -> None:
+    """A folder `ham10000` would stand in the way of `skindx diagnose ham10000` below it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = re.findall(r"(?:--path|--out|skindx new) (\S+)", text)
+    named = re.findall(r"skindx (?:serve|diagnose) ([\w-]+)(?![\w/])", text)
+    assert len(made) > 3
+    assert "ham10000" in named
+    assert not {folder.split("/")[0] for folder in made} & set(named)
+
+
 def test_every_path_that_contributing_names_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_.]+(?:/[\w.-]+)*)`", text))
