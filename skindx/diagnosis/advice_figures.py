@@ -193,16 +193,27 @@ def right_at(metrics: Metrics, probability: float) -> Share | None:
 
 def measured(metrics: Metrics) -> str:
     """Return what the bundle's evaluation measured, in sentences; empty when it says nothing."""
-    ensemble = part_of(metrics, "ensemble")
-    images = metrics.get("pictures") if metrics else None
-    top1, balanced = (share_of(ensemble.get(key), images) for key in ("top1", "balanced_accuracy"))
-    off = part_of(ensemble, "calibration_error").get("value")
+    top1, balanced = top1_shares(metrics)
     return joined(
         text("measured_top1", split=split_of(metrics), share=top1) if top1 else "",
         text("measured_balanced", share=balanced) if balanced else "",
-        text("measured_off", value=Digits(off, 1)) if isinstance(off, float) else "",
-        _observed(metrics),
+        *measured_risks(metrics),
     )
+
+
+def top1_shares(metrics: Metrics) -> tuple[Share | None, Share | None]:
+    """Return how often the likeliest class was right, of all images and on average of classes."""
+    ensemble, images = part_of(metrics, "ensemble"), metrics.get("pictures") if metrics else None
+    top1, balanced = (share_of(ensemble.get(key), images) for key in ("top1", "balanced_accuracy"))
+    return top1, balanced
+
+
+def measured_risks(metrics: Metrics) -> list[str]:
+    """Return how far probabilities and risks agreed with what was observed, in sentences."""
+    off = part_of(part_of(metrics, "ensemble"), "calibration_error").get("value")
+    said = [text("measured_off", value=Digits(off, 1))] if isinstance(off, float) else []
+    observed = _observed(metrics)
+    return [*said, *([observed] if observed else [])]
 
 
 def _observed(metrics: Metrics) -> str:

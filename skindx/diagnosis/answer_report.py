@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import advice_figures, answer_texts
 from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.filing import NOT_FILED, Filing, as_on_the_page, tier_of
@@ -26,7 +26,13 @@ from skindx.diagnosis.record import (
     in_its_language,
     shown_heat,
 )
-from skindx.diagnosis.record_page import SHORT_NOTE, patient_page, record_page
+from skindx.diagnosis.record_page import SHORT_NOTE, named_words, patient_page, record_page
+from skindx.diagnosis.record_tables import (
+    classes_table,
+    errors_table,
+    rest_of,
+    thresholds_table,
+)
 from skindx.diagnosis.scope import knows, shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
@@ -104,14 +110,32 @@ def _report(
     parts = answer_texts.decided_parts(diagnosis)
     of_photo = (*parts.pop("decided_photo", ()), *seen, diagnosis.use_of_facts)
     sheet.heading(text("decided_heading"))
-    for key, sentences in {"decided_photo": of_photo, **parts}.items():
-        sheet.sentences(sentences, text(key))
+    sheet.bullets(of_photo, text("decided_photo", n=len(diagnosis.photos)))
+    _tables(sheet, diagnosis, metrics)
+    for key, sentences in parts.items():
+        sheet.bullets(rest_of(diagnosis, sentences), text(key))
     _similar(sheet, answer, kept=filing.kept)
     sheet.heading(text("basis_heading"))
-    sheet.sentences(answer_texts.basis(diagnosis, metrics))
+    in_tables = advice_figures.measured(metrics)
+    said = [[one] for one in answer_texts.basis(diagnosis, metrics)]
+    rest = advice_figures.measured_risks(metrics)
+    sheet.bullets([one for part in said for one in (rest if part == [in_tables] else part)])
     if sheet.lacking:
-        sheet.sentences([text("paper_letters")])
+        sheet.bullets([text("paper_letters")])
     return sheet
+
+
+def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
+    """Write the thresholds of the advice, and what the evaluation measured."""
+    tables = (
+        ("rules_heading", thresholds_table(diagnosis), (40, 16, 20, 22, 24)),
+        ("rates_heading", errors_table(diagnosis, metrics), (62, 22, 14, 26)),
+        ("classes_heading", classes_table(diagnosis, metrics), (34, 12, 32, 32)),
+    )
+    for key, rows, widths in tables:
+        if rows:
+            sheet.subheading(text(key), sheet.table_mm(rows, widths))
+            sheet.table(rows, widths)
 
 
 def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
@@ -171,7 +195,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
             candidate.icd10 or "–",
             tier_of(diagnosis, candidate),
             percent(candidate.probability),
-            text("in_set_yes") if candidate.in_set else "",
+            named_words(diagnosis, candidate),
         )
         for candidate in ordered
     ]
@@ -185,7 +209,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
         said.append(text("rest_together", n=more, share=rest))
     said += [] if abstained else [diagnosis.agreement]
-    sheet.sentences([*said, *answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
+    sheet.bullets([*said, *answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
 
 
 def heading(diagnosis: Diagnosis) -> str:

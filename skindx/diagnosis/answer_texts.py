@@ -252,6 +252,23 @@ def decided(diagnosis: Diagnosis) -> list[str]:
     return [sentence for said in decided_parts(diagnosis).values() for sentence in said]
 
 
+def tabled(diagnosis: Diagnosis) -> set[str]:
+    """Return those of the same whose figures stand in tables of the printed report."""
+    measured, promise = diagnosis.advice_errors, diagnosis.promise
+    risks = ((diagnosis.urgent_risk, "threshold_fitted"), (diagnosis.soon_risk, "threshold_soon"))
+    said = [_fitted(one, key) for one, key in risks if one and not diagnosis.abstained]
+    if diagnosis.urgent_risk:
+        said += [text("threshold_confidence", bound=Digits(diagnosis.urgent_risk.bound, 1))]
+    said += [*_without_refusals(measured)]
+    said += [one for one in _advised(measured) if one not in _worth(measured)]
+    if promise and promise.measured:
+        sets = _sets(promise, diagnosis)
+        fitted = _sets(promise.model_copy(update={"measured": None}), diagnosis)
+        every = text("set_share_all", split=promise.measured.split)
+        said += [one for one in sets if one not in fitted and one != every]
+    return set(said)
+
+
 def _advised(measured: AdviceErrors | None) -> list[str]:
     if measured is None:
         return []
@@ -266,11 +283,16 @@ def _advised(measured: AdviceErrors | None) -> list[str]:
     if measured.soon_missed and measured.soon_raised:
         said.append(text("advised_soon_missed", share=measured.soon_missed, split=split))
         said.append(text("advised_soon_raised", share=measured.soon_raised, split=split))
-    for one in measured.values:
-        if one.ppv is not None and one.npv is not None:
-            figures = {"prevalence": one.prevalence, "ppv": one.ppv, "missed": 1 - one.npv}
-            said.append(text("predictive", **figures))
-    return said
+    return [*said, *_worth(measured)]
+
+
+def _worth(measured: AdviceErrors | None) -> list[str]:
+    """Return the predictive values of the advice."""
+    return [
+        text("predictive", prevalence=one.prevalence, ppv=one.ppv, missed=1 - one.npv)
+        for one in (measured.values if measured else ())
+        if one.ppv is not None and one.npv is not None
+    ]
 
 
 def _thresholds(diagnosis: Diagnosis) -> list[str]:
@@ -405,7 +427,7 @@ def ood_sentence(diagnosis: Diagnosis) -> str:
     """Return what the out-of-distribution check found."""
     if diagnosis.familiarity is None:
         return text("ood_none")
-    shown = text("ood", share=diagnosis.familiarity)
+    shown = text("ood", share=diagnosis.familiarity, n=len(diagnosis.photos))
     return joined(shown, text("ood_least", least=LEAST_OOD_P_VALUE))
 
 

@@ -324,10 +324,17 @@ def status_sentence(filing: Filing, when: datetime) -> str:
     *_, before, _ = filing.versions
     since = before.since or (when if len(filing.versions) == 2 else None)
     changed = "record_changed" if filing.earlier else "record_amended"
-    return joined(
-        text(changed if filing.recorded else "record_withdrawn"),
-        text("record_replaces", when=since) if since else text("record_replaces_all"),
-    )
+    said = [text(changed if filing.recorded else "record_withdrawn")]
+    if filing.amended:
+        by = filing.versions[-1].by
+        amended = {"when": filing.amended, **({"who": by} if by else {})}
+        said.append(text("record_amended_by" if by else "record_amended_on", **amended))
+    said.append(text("record_replaces", when=since) if since else text("record_replaces_all"))
+    if since and (stated := before.recorded):
+        said.append(text("record_replaced", name=stated.words))
+    elif since and len(filing.versions) == 2:
+        said.append(text("record_replaced_answer"))
+    return joined(*said)
 
 
 def record_lines(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[RecordLine]:

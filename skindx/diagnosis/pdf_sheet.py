@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
-from skindx.texts.catalogue import joined, spoken, text
+from skindx.texts.catalogue import spoken, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,7 +24,7 @@ _MORE = ("truetype/wqy/wqy-microhei.ttc", "truetype/droid/DroidSansFallbackFull.
 fonts-droid-fallback."""
 
 _LATIN_SIGNS = str.maketrans(
-    {"–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."}
+    {"•": "·", "–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."}
 )
 
 
@@ -69,6 +69,8 @@ _SIGN_OFF_MM = _FINDING_MM + 17
 """Height of all that a clinician fills in."""
 _BESIDE_WORDS_MM = 62
 """Least width of words beside a photo."""
+_BULLET_MM, _WHOLE_TABLE_MM = 4, 120
+"""Width of a bullet, and the height up to which a table stands on one page."""
 _CAPTION_MM, _LEGEND_MM = 8, 40
 """Room below photos for their captions, and of a legend's colours."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
@@ -160,6 +162,12 @@ class Sheet:
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
+    def subheading(self, words: str, room_mm: float) -> None:
+        """Write a small heading on the page of what follows, which takes so many millimetres."""
+        if self.pdf.will_page_break(7 + min(room_mm, _WHOLE_TABLE_MM)):
+            self.pdf.add_page()
+        self.text(words, 9, bold=True)
+
     def lines(self, facts: Sequence[tuple[str, str]], beside: "Image.Image | None" = None) -> None:
         """Write labels with their values, and a line to write on where a value is empty.
 
@@ -230,15 +238,32 @@ class Sheet:
         """Return the millimetres that are left for photos above what a clinician fills in."""
         return self.pdf.h - MARGIN_MM - _SIGN_OFF_MM - self.pdf.get_y() - _CAPTION_MM
 
-    def sentences(self, sentences: Sequence[str], heading: str = "") -> None:
-        """Write a paragraph of the sentences that do not stand above, below their heading."""
-        words = joined(*(one for one in sentences if one not in self._written))
-        if words and heading:
-            if self.pdf.will_page_break(12):
+    def bullets(self, sentences: Sequence[str], heading: str = "", size: float = 8.5) -> None:
+        """Write a list of the sentences that do not stand above, below their heading."""
+        listed = [one for one in dict.fromkeys(sentences) if one and one not in self._written]
+        if listed and heading:
+            if self.pdf.will_page_break(14 * self.scale):
                 self.pdf.add_page()
-            self.text(heading, 8, bold=True)
-        if words:
-            self.text(words, 8)
+            self.text(heading, 9, bold=True)
+        high = 0.45 * size * self.scale
+        for one in listed:
+            self._ink(size)
+            self._written += f"{one}\n"
+            words, width = self._known(one), _WIDTH_MM - _BULLET_MM
+            if self.pdf.will_page_break(high * self._rows_of(words, width)):
+                self.pdf.add_page()
+            top = self.pdf.get_y()
+            self.pdf.cell(_BULLET_MM, high, self._known("•"))
+            self.pdf.set_xy(MARGIN_MM + _BULLET_MM, top)
+            self.pdf.multi_cell(width, high, words, align="L", new_x="LMARGIN", new_y="NEXT")
+            self.pdf.ln(0.5)
+        if listed:
+            self.pdf.ln(1)
+
+    def _rows_of(self, words: str, width_mm: float) -> int:
+        """Return how many lines words take, with the letters that are set."""
+        shown = self.pdf.multi_cell(width_mm, 1, words, align="L", dry_run=True, output="LINES")
+        return max(1, len(shown)) if isinstance(shown, list) else 1
 
     def legend(self, colours: Sequence[tuple[int, int, int]], low: str, high: str) -> None:
         """Draw a bar of colours between what its two ends mean."""
@@ -274,7 +299,7 @@ class Sheet:
         self._across(lines, [1 / len(ticks)] * len(ticks), top + _FINDING_MM + 7)
         for place in range(len(ticks)):
             self.pdf.rect(MARGIN_MM + _WIDTH_MM * place / len(ticks), top + _FINDING_MM + 4, 3, 3)
-        self._across(signs, (0.66, 0.34), top + _FINDING_MM + 15)
+        self._across(signs, (0.42, 0.22, 0.36), top + _FINDING_MM + 15)
         self.pdf.set_xy(MARGIN_MM, self.pdf.h - MARGIN_MM)
 
     def _across(
@@ -323,7 +348,12 @@ class Sheet:
     def table(
         self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False
     ) -> None:
-        """Write rows, the first of them as the heading."""
+        """Write rows, the first of them as the heading.
+
+        A table that the rest of a page does not hold begins on the next one.
+        """
+        if self.pdf.will_page_break(min(self.table_mm(rows, widths), _WHOLE_TABLE_MM)):
+            self.pdf.add_page()
         self._ink(8.5, faint=faint)
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
@@ -339,6 +369,17 @@ class Sheet:
                 for cell in row:
                     cells.cell(self._known(cell), align="L")
         self.pdf.ln(1.5)
+
+    def table_mm(self, rows: Sequence[Sequence[str]], widths: Sequence[int]) -> float:
+        """Return the height of a table in millimetres."""
+        high = 0.0
+        for place, row in enumerate(rows):
+            self._ink(8.5, bold=place == 0)
+            rooms = (_WIDTH_MM * width / sum(widths) - 2 for width in widths)
+            found = zip(row, rooms, strict=True)
+            lines = max(self._rows_of(self._known(cell), room) for cell, room in found)
+            high += 4.2 * self.scale * lines + 1.2
+        return high
 
     def images(self, images: Sequence["Image.Image"], captions: Sequence[str], across: int) -> None:
         """Set images in rows of `across`, each with a line below."""

@@ -30,7 +30,15 @@ from skindx.diagnosis.filing import (
     tier_of,
 )
 from skindx.diagnosis.pdf_sheet import Sheet
-from skindx.diagnosis.record import CaseAnswer, Diagnosis, Photo, PhotoView, unreviewed
+from skindx.diagnosis.record import (
+    Candidate,
+    CaseAnswer,
+    Diagnosis,
+    Photo,
+    PhotoView,
+    unreviewed,
+)
+from skindx.diagnosis.scope import missing_cancers
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, percent, text, word
 
@@ -73,7 +81,8 @@ def record_page(
     if filing.number:
         heading = text("paper_heading_version", number=str(filing.number))
     sheet.text(heading, 16, bold=True)
-    sheet.text(status_sentence(filing, when), 10, bold=True)
+    anew = text("record_sign_anew") if filing.status == "amended" else ""
+    sheet.text(joined(status_sentence(filing, when), anew), 10, bold=True)
     sheet.text(text("record_hand_over"), 9)
     warnings = answer_texts.warnings(diagnosis)
     # The rest of the notice is for whoever is no clinician.
@@ -106,7 +115,8 @@ def record_page(
     views = zip(diagnosis.photos, answer.views, strict=True)
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height, beside)
     ticks = [text(key) for key in ("record_referred", "record_follow_up", "record_excision")]
-    signs = ((text("record_clinician"), filing.clinician), (text("record_signature"), ""))
+    who, *lines = map(text, ("record_clinician", "record_signed", "record_signature"))
+    signs = ((who, filing.clinician), *((line, "") for line in lines))
     sheet.sign_off(text("record_finding"), ticks, signs)
     return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
 
@@ -122,7 +132,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     fill = NEUTRAL_FILL if past else _FILL[step.urgency]
     sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
-    because = joined(step.because, combined(diagnosis))
+    because = joined(step.because, combined(diagnosis), _unknown_cancer(diagnosis))
     errors = joined(*answer_texts.errors(diagnosis))
     if past:  # the clinician's diagnosis has taken its place
         said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
@@ -135,6 +145,15 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
         sheet.text(because)
         sheet.text(text("cannot_rule_out"), bold=True)
         sheet.text(errors)
+
+
+def _unknown_cancer(diagnosis: Diagnosis) -> str:
+    """Return which urgent cancer the model cannot name; "" of an urgent step, or where said."""
+    step, names = diagnosis.next_step, missing_cancers(diagnosis)
+    if step.urgency == "urgent" or not names:
+        return ""
+    said = text("no_wait_unknown", names=names)
+    return "" if said in step.because else said
 
 
 def _remarks(diagnosis: Diagnosis) -> list[str]:
@@ -237,7 +256,7 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     table = [(*map(text, columns), text("in_set"))]
     for one in named[:rows]:
         facts = one.icd10 or "–", tier_of(diagnosis, one), percent(one.probability)
-        table.append((one.name, *facts, text("in_set_yes" if one.in_set else "record_also")))
+        table.append((one.name, *facts, named_words(diagnosis, one)))
     if diagnosis.abstained:
         sheet.table([row[:3] for row in table], (52, 24, 24), faint=True)
     elif diagnosis.outside:
@@ -250,8 +269,16 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     has_sets = diagnosis.promise is not None or diagnosis.abstained
     promise = answer_texts.set_sentence(diagnosis) if has_sets else text("set_unknown")
     spots = (*answer_texts.weak_spots(diagnosis), *answer_texts.doubts(diagnosis))
-    if said := joined(*spots, promise):
+    also = text("record_also_means") if diagnosis.outside else ""
+    if said := joined(also, *spots, promise):
         sheet.text(said, faint=True)
+
+
+def named_words(diagnosis: Diagnosis, one: Candidate) -> str:
+    """Return whether the model names a condition, as both tables say it."""
+    if one.in_set:
+        return text("in_set_yes")
+    return text("record_also" if one in diagnosis.outside else "record_not_named")
 
 
 def patient_page(
@@ -307,7 +334,8 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
         follow = "patient_follow" if filing.is_confirmed else "patient_wait"
         yield "patient_next_heading", (text(follow), text("patient_call"))
     else:
-        no_name = text("patient_no_name") if diagnosis.abstained else ""
+        several = len(diagnosis.photos)
+        no_name = text("patient_no_name", n=several) if diagnosis.abstained else ""
         yield "patient_advice_heading", (_plain_advice(diagnosis), no_name, *wait)
     yield "patient_today_heading", (text("patient_come_today"),)
     if not filing.is_advice_past:
