@@ -12,6 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 from skindx.core.errors import UserError
 from skindx.taxonomy.label_matches import known_conditions
+from skindx.taxonomy.lexicon import Laterality, Site
 from skindx.texts.catalogue import text
 
 LONGEST_NAME = 80
@@ -200,3 +201,94 @@ def require_pseudonym(patient: str, place: str, what: str, known: Collection[str
     asked = "" if spelled(patient, known) in known else patient
     if doubt := identifying(asked, place, what):
         raise IdentifyingName(doubt)
+
+
+_ON: dict[str, str] = {
+    r"scalp|occip\w+|cuero cabelludo": "scalp neck",
+    r"heads?|cabeza": "scalp face ear lip neck",
+    r"faces?|forehead|temple|eyebrows?|eyelids?|cheeks?|nose|nostrils?|chin|jaw|cara|frente|sien"
+    r"|cejas?|p[áa]rpados?|mejillas?|nariz|barbilla|ment[óo]n": "face",
+    r"ears?|earlobes?|orejas?": "ear face scalp neck",
+    r"lips?|labios?": "lip face genitals",
+    r"necks?|nape|cuello|nuca": "neck",
+    r"shoulders?|hombros?": "arm back chest trunk",
+    r"armpits?|axillae?|axillary|axilas?": "arm chest trunk",
+    r"arms?|forearms?|elbows?|brazos?|antebrazos?|codos?": "arm",
+    r"wrists?|mu[ñn]ecas?": "arm hand",
+    r"hands?|knuckles?|manos?|nudillos?": "hand palm nail arm",
+    r"palms?|palmas?": "palm hand",
+    r"fingers?|thumbs?": "hand palm nail arm",
+    r"dedos?": "hand palm foot sole nail",
+    r"(?:finger|toe)?nails?|u[ñn]as?": "nail hand foot",
+    r"chest|breasts?|nipples?|areolas?|sternum|pecho|t[óo]rax|mamas?|pez[óo]n": "chest trunk",
+    r"collarbone|clavicle|clav[íi]cula": "chest neck arm trunk",
+    r"ribs?|costillas?|costado|flanks?|flancos?": "chest abdomen back trunk",
+    r"abdomen|belly|tummy|stomach|navel|umbilicus|vientre|barriga|ombligo": "abdomen trunk",
+    r"backs?|espalda|spine|columna|lumbar|loins?|scapulae?|shoulder blades?|esc[áa]pulas?"
+    r"|om[óo]platos?": "back trunk",
+    r"waist|cintura": "abdomen back trunk",
+    r"torso|trunk|tronco": "chest abdomen back trunk",
+    r"groin|ingles?": "genitals leg abdomen trunk",
+    r"hips?|caderas?": "leg abdomen back trunk",
+    r"buttocks?|gluteal|nalgas?|gl[úu]teos?": "back leg trunk",
+    r"penis|vulva|scrotum|labia|genitals?|pene|escroto|genitales": "genitals",
+    r"legs?|thighs?|knees?|shins?|calf|calves|piernas?|muslos?|rodillas?|pantorrillas?": "leg",
+    r"ankles?|tobillos?": "leg foot",
+    r"foot|feet|heels?|toes?|pies?|tal[óo]n|talones": "foot sole nail leg",
+    r"soles?|plantas?": "sole foot",
+}
+"""What names of lesions call a part of the body -> the places of the list that it may lie in."""
+_AROUND = (
+    "scalp face ear lip neck",
+    "neck chest abdomen back trunk arm",
+    "arm hand palm nail",
+    "abdomen back trunk genitals leg",
+    "leg foot sole nail",
+)
+"""Places that touch: what is near a part of the body may lie in one beside it."""
+_NEAR = re.compile(
+    r"\b(?:near|by|beside|next to|below|above|under|behind|beneath|between|towards?|cerca|junto"
+    r"|bajo|debajo|encima|sobre|detr[áa]s|entre|al lado)\b",
+    re.IGNORECASE,
+)
+_NOT_ON = re.compile(
+    r"\b(?:back|front|top|side) of (?!$)|\b(?:came|comes?|coming|grown?|grew|went|cut) back"
+    r"|\bback (?:again|since|in|to)\b|\bsole (?:lesion|mole|naevus|nevus|one|spot)|\bfrente a\b"
+    r"|\bcara (?:interna|externa|anterior|posterior|lateral|medial|dorsal|ventral)"
+    r"|\b(?:left|right)[- ]hand side",
+    re.IGNORECASE,
+)
+"""Words that name no place, although one of them does elsewhere."""
+_PLACES = {
+    re.compile(rf"\b(?:{words})\b", re.IGNORECASE): frozenset(sites.split())
+    for words, sites in _ON.items()
+}
+_OF_PLACE = rf"(?=[. ]+(?:\w+ )?(?:{'|'.join(_ON)})\b)"
+SIDE_WORDS: dict[Laterality, str] = {
+    "left": r"\b(?:left(?! after| over| from| of| in )|izquierd[oa]s?|izq(?:da|do)?(?=\.|$)"
+    rf"|(?:lt?|izq){_OF_PLACE})",
+    "right": r"\b(?:right(?! below| above| on | under| next| at | in | of| by | beside)"
+    rf"|derech[oa]s?|dch[oa](?=\.|$)|(?:rt?|der){_OF_PLACE})",
+}
+"""How names of lesions give their side, as Python and JavaScript both read it."""
+
+
+def is_elsewhere(lesion: str, site: Site | None) -> bool:
+    """Tell whether the name of a lesion gives parts of the body that lie in no such place."""
+    if site is None:
+        return False
+    plain = _NOT_ON.sub(" ", lesion)
+    named = [sites for words, sites in _PLACES.items() if words.search(plain)]
+    allowed = {one for sites in named for one in sites}
+    if _NEAR.search(plain):
+        touching = [set(one.split()) for one in _AROUND]
+        allowed |= {one for places in touching if places & allowed for one in places}
+    if allowed & {"palm", "sole"}:
+        allowed.add("palm or sole")
+    return bool(named) and site not in allowed
+
+
+def side_named(lesion: str) -> Laterality | None:
+    """Return the side that the name of a lesion gives; None for no side, and for both."""
+    sides = [one for one, words in SIDE_WORDS.items() if re.search(words, lesion, re.IGNORECASE)]
+    return sides[0] if len(sides) == 1 else None

@@ -1,25 +1,30 @@
 """What the case book's forms record, without a browser."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
 from kept_cases import answer
 
 from skindx.casebook import casebook
+from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, filing_of, one_lesion_question
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
+from skindx.taxonomy.lexicon import Site
 from skindx.texts.catalogue import text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html, result_html
-from skindx.ui.page.casebook_keeping import AnotherLesion, KeptAlready, require_same_lesion
+from skindx.ui.page.casebook_confirming import AnotherLesion
+from skindx.ui.page.casebook_keeping import KeptAlready, require_same_lesion
 from skindx.ui.page.casebook_page import act_on
 from skindx.ui.page.casebook_words import names_apart
 from skindx.ui.uploads import cut_as_seen, taken_on
@@ -180,7 +185,7 @@ def test_the_list_has_advice_and_findings_of_each_patient(book: Casebook) -> Non
         book.keep("", answer(2), patient=patient, lesion=lesion, consent=True)
     html = send(book, case, label="Melanoma", confirmed_by="histopathology")
     listed = html.partition("sx-over-time")[0]
-    assert re.findall("<h3>([^<]*)", listed) == ["P-3", "P-1", "P-2"]
+    assert re.findall("<h3><button[^>]*>([^<]*)", listed) == ["P-3", "P-1", "P-2"]
     assert 'data-find="p-1 arm melanoma (histopathology)"' in listed
     assert listed.count('<span class="sx-chip sx-soon">') == 3
     found = '<b class="sx-finding">Melanoma (histopathology)</b>'
@@ -211,6 +216,9 @@ def test_facts_that_contradict_earlier_photos_or_the_name_are_asked_about(book: 
     require_same_lesion(book, "", form | {"same_lesion": "yes"}, Patient(laterality="right"))
     with pytest.raises(AnotherLesion, match="gives another side"):
         require_same_lesion(book, "", form | {"lesion": "left leg"}, Patient(laterality="right"))
+    said = "gives another place than the one chosen for the photo"
+    with pytest.raises(AnotherLesion, match=said):
+        require_same_lesion(book, "", form | {"lesion": "mole right calf"}, Patient(site="back"))
     html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", differs=True)
     assert 'name="same_lesion" value="yes"' in html
 
@@ -390,7 +398,10 @@ def test_a_correction_is_listed_with_what_it_replaced(book: Casebook) -> None:
     assert book.all_cases("")[0].confirmed == "Melanoma"
     form = {"confirmed_by": "histopathology", "basis_again": "yes"}
     html = send(book, case, version=2, label="Nevus", **form)
-    asked = "Replace Melanoma (C43.9), confirmed by histopathology, with Nevus (mole), histo"
+    asked = (
+        "Replace Melanoma (C43.9), confirmed by histopathology (Dr A. Keller), with Nevus (mole), "
+        "histopathology (Dr A. Keller)?"
+    )
     assert html.count(asked) == 1  # in the question, and not behind it again
     assert ">Keep Melanoma</button>" in html
     assert book.all_cases("")[0].confirmed == "Melanoma"
@@ -470,7 +481,8 @@ def test_a_confirmed_diagnosis_names_its_clinician(book: Casebook) -> None:
     asked = "because a confirmed diagnosis, and one that replaces it, says who made it."
     html = send(book, case, confirmed_by="histopathology", **form)
     assert asked in html
-    assert 'Clinician&#39;s name <small class="sx-hint">required if confirmed</small>' in html
+    hint = "for diagnosis and note, required if confirmed"
+    assert f'Clinician&#39;s name <small class="sx-hint">{hint}</small>' in html
     assert book.all_cases("")[0].confirmed == ""
     assert asked not in send(book, case, confirmed_by="clinical opinion", **form)
     form = {"label": "Melanoma", "clinician": "Dr A. Keller", "action": "overwrite"}
@@ -588,13 +600,15 @@ def test_facts_are_added_to_a_kept_case_and_its_answer_stays(book: Casebook) -> 
     assert "The facts are saved. The answer was given without these facts, and it is not" in html
     assert re.search("<li>These facts were added on [^<]*: sex female and ", html)
     assert "place not stated" not in html
-    form = html.partition("sx-later-facts")[2].partition("</form>")[0]
-    assert '<option value="female" selected>' in form
-    assert 'name="age"' not in form  # the answer knew it
+    new, stand = (one.partition("</form>")[0] for one in html.split("sx-later-facts")[1:])
+    assert "<summary>Add the side</summary>" in new
+    assert "<summary>Correct the sex and place</summary>" in stand
+    assert '<option value="female" selected>' in stand
+    assert 'name="age"' not in new + stand  # the answer knew it
     kept = book.case("", case)
     assert (kept.person.age, kept.person.sex, kept.person.site) == (60, "female", "arm")
     assert kept.diagnosis == before
-    html = act_on(book, MODEL, "", sent | {"version": "2", "site": "arm"})
+    html = act_on(book, MODEL, "", sent | {"version": "2", "site": "arm", "sex": ""})
     assert re.search("These facts were added on [^<]*: sex not given.</li>", html)
     assert [one.given for one in book.case("", case).added] == [
         {"sex": "female", "site": "arm"}, {"sex": None},
@@ -602,6 +616,86 @@ def test_facts_are_added_to_a_kept_case_and_its_answer_stays(book: Casebook) -> 
     assert "changed in another window" in act_on(
         book, MODEL, "", sent | {"version": "2", "sex": "male"}
     )
+
+
+@pytest.mark.parametrize(
+    ("lesion", "fits", "elsewhere", "side"),
+    [
+        ("mole right calf", "leg", "back", "right"),
+        ("left shoulder", "arm back chest trunk", "leg face", "left"),
+        ("back of left hand", "hand arm", "back", "left"),
+        ("back of the knee", "leg", "back", None),
+        ("lower back", "back trunk", "leg", None),
+        ("sole of the right foot", "sole foot", "hand", "right"),
+        ("tip of nose", "face", "arm", None),
+        ("L forearm", "arm", "leg", "left"),
+        ("mole near navel", "abdomen chest trunk", "hand scalp", None),
+        ("P-017, lesion 2", "back leg face", "", None),
+        ("mole that came back, sole lesion", "arm face", "", None),
+        ("right below the left knee", "leg", "chest", "left"),
+        ("between left and right breast", "chest", "foot", None),
+        ("lunar pantorrilla derecha", "leg", "back", "right"),
+        ("cara interna del muslo izquierdo", "leg", "face", "left"),
+        ("planta del pie izq.", "sole foot", "back", "left"),
+    ],
+)
+def test_a_name_of_a_lesion_gives_its_place_and_side(
+    lesion: str, fits: str, elsewhere: str, side: str | None
+) -> None:
+    assert not any(is_elsewhere(lesion, cast("Site", one)) for one in fits.split())
+    assert all(is_elsewhere(lesion, cast("Site", one)) for one in elsewhere.split())
+    assert not is_elsewhere(lesion, None)
+    assert side_named(lesion) == side
+
+
+def test_facts_that_the_name_contradicts_are_asked_about_later_too(book: Casebook) -> None:
+    names = {"patient": "P-1", "lesion": "left shoulder"}
+    case = book.keep("", answer(1), **names, consent=True)
+    html = act_on(book, MODEL, "", names)
+    assert "<summary>Add the age, sex, place and side</summary>" in html
+    assert '<option value="left" selected>' in html  # proposed, as the name says
+    sent = names | {"action": "facts", "case": case, "version": "1", "site": "leg"}
+    html = act_on(book, MODEL, "", sent | {"laterality": "right"})
+    for said in ("another place than the one chosen for the photo (leg)", "another side than",
+                 'name="same_lesion" value="yes"', 'sx-later-facts" open'):  # fmt: skip
+        assert said in html
+    assert book.case("", case).person.site is None
+    html = act_on(book, MODEL, "", sent | {"same_lesion": "yes"})
+    assert "The facts are saved." in html
+    assert book.case("", case).person.site == "leg"
+
+
+def test_a_confirmed_diagnosis_is_offered_to_the_other_cases_of_its_lesion(book: Casebook) -> None:
+    first, last = keep(book, 1, compare=True), keep(book, 2, compare=True)
+    offer = "Record the same diagnosis here"
+    form = {"label": "Melanoma", "clinician": "Dr B. Lang"}
+    assert offer not in send(book, first, confirmed_by="clinical opinion", **form)
+    form |= {"action": "overwrite", "confirmed_by": "histopathology"}
+    html = unescape(send(book, first, version=2, **form))
+    assert html.count(offer) == 1
+    held = re.search('data-same="({[^}]*})"', html)
+    assert held
+    assert json.loads(held[1]) == {
+        "label": "Melanoma", "other": "", "icd10": "", "confirmed_by": "histopathology",
+        "clinician": "Dr B. Lang",
+    }  # fmt: skip
+    assert not book.case("", last).finding.is_given  # nothing is saved by itself
+    keep(book, 3)
+    html = send(book, last, label="Nevus", confirmed_by="follow-up")
+    assert offer not in html  # the diagnoses differ
+
+
+def test_one_name_signs_the_diagnosis_and_the_note(book: Casebook) -> None:
+    case = keep(book, 1)
+    html = send(book, case, note="Flat.", clinician="Dr B. Lang")
+    assert re.search(r"The note was written on [^<]* by Dr B\. Lang\.", html)
+    assert "Nothing was changed" in send(book, case, version=2, note="Flat.")
+    form = {"label": "Nevus", "note": "Flat.", "note_fits": "keep"}
+    send(book, case, version=2, **form)
+    # The name of the diagnosis that stands does not sign what another person writes later.
+    html = send(book, case, version=3, label="Nevus", note="Raised.")
+    assert re.search(r'sx-noted">The note was changed on [^<]*[0-9A-Z]\.<', html)
+    assert book.case("", case).notes[-1].name == ""
 
 
 def test_a_place_that_is_missing_is_named(book: Casebook) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from skindx.casebook.case_names import SIDE_WORDS, side_named
 from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
@@ -184,7 +185,8 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
 
 
 _KEEP_FIELDS = (
-    "patient", "lesion", "one_lesion", "same_lesion", "again", "consent", "compare", "train"
+    "patient", "lesion", "one_lesion", "same_lesion", "again", "consent", "compare", "train",
+    "side_left", "side_right",
 )  # fmt: skip
 
 
@@ -231,6 +233,8 @@ def followup_html(
         already=already or bool(sent and sent.get("again")),
         known={name: list(lesions) for name, lesions in (known or {}).items()},
         sent={name: (sent or {}).get(name, "") for name in _KEEP_FIELDS},
+        sides={} if answer.diagnosis.patient.laterality else SIDE_WORDS,
+        named=side_named((sent or {}).get("lesion", "")),
         one_lesion=one_lesion_question(answer.diagnosis),
         consents=CASE_CONSENTS,
     )

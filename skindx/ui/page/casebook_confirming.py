@@ -8,12 +8,12 @@ from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
 from skindx.casebook.kept_case import KeptCase, filing_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
+from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, by_login, class_words
 from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text
-from skindx.ui.page.casebook_words import consent_words
+from skindx.ui.page.casebook_words import another_lesion, consent_words
 from skindx.ui.page.form_html import patient_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class ReplaceOrNot(UserError):  # noqa: N818
         self.words = text("book_replace", name=name, before=before)
 
 
+class AnotherLesion(UserError):  # noqa: N818
+    """Facts speak against one lesion; they are kept where a person says that it is one."""
+
+
 class NoteDoubt(UserError):  # noqa: N818
     """A note that may say who the patient is; it is saved where a person says that it does not."""
 
@@ -40,20 +44,25 @@ class NoteDoubt(UserError):  # noqa: N818
 class Overwrites(UserError):  # noqa: N818
     """A diagnosis would be replaced or taken back that something confirms, or that a note is on.
 
-    `keeps` and `does` are the two answers, `before` is the diagnosis that stands, and `note` is
+    `asks` says what stands, what comes and who said so, `adds` what else to know; `keeps` and
+    `does` are the two answers, `before` is the diagnosis that stands, and `note` is
     the note on it, which may not fit any more; "": none, or it was changed too. A reason is asked
     for where a confirmed diagnosis goes, and must be given where histopathology had confirmed it.
     """
 
-    def __init__(self, before: RecordedDiagnosis, new: str, how: str, note: str) -> None:
-        asked, does = text("book_over_back", before=before.found), text("book_over_back_do")
+    def __init__(self, before: RecordedDiagnosis, new: str, how: str, by: str, note: str) -> None:
+        nobody = text("book_over_nobody")
+        who, does = before.by or nobody, text("book_over_back_do")
+        self.asks = text("book_over_back", before=before.found, who=who)
         if new:
             basis = how or text("recorded_no_basis")
-            asked = text("book_over", before=before.found, name=new, how=basis)
+            self.asks = text(
+                "book_over", before=before.found, who=who, name=new, how=basis, by=by or nobody
+            )
             does = text("book_replace", before=before.name, name=new)
         must = _must_say_why(before)
-        check = text("book_over_pathology") if must else ""
-        super().__init__(joined(asked, text("book_over_stays"), check))
+        self.adds = joined(text("book_over_stays"), text("book_over_pathology") if must else "")
+        super().__init__(joined(self.asks, self.adds))
         self.keeps, self.does = text("book_over_keep", name=before.name), does
         self.note = note if len(note) <= SHORT_NOTE else f"{note[:SHORT_NOTE]} …"
         self.asks_why, self.must = bool(before.confirmed_by), must
@@ -96,9 +105,12 @@ def confirmed(
         and (sent["action"] != "overwrite" or (_must_say_why(stands) and not reason))
     )
     if stands and asks and (lost or (old_note and not fits)):
-        raise Overwrites(stands, name, how, old_note)
+        raise Overwrites(stands, name, how, clinician or by_login(owner), old_note)
     note = "" if old_note and fits == "remove" else note
-    stays = stays and clinician == (before.clinician if name else "")
+    stays = stays and (not name or clinician == before.clinician)
+    # Whose diagnosis stood before need not be who writes now.
+    writes = "" if owner or (same and clinician == before.clinician) else clinician
+    writer = sent.get("note_writer", "") or writes
     fits_now = fits == "keep" and filing_of(before, taxonomy).is_note_older
     if stays and note == before.note and not fits_now:
         return text("book_nothing_saved")
@@ -112,7 +124,7 @@ def confirmed(
         outside=outside,
         confirmed_by=how,
         clinician=clinician,
-        remarks=Remarks.of(reason, sent.get("note_writer", ""), clinician, fits=fits == "keep"),
+        remarks=Remarks.of(reason, writer, clinician, fits=fits == "keep"),
     )
     said = "" if stays else _diagnosis_saved(name, outside, how, stands)
     if not stays and key and sent.get("label") != key:
@@ -189,16 +201,31 @@ def facts_added(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> st
     """Save facts about the person that an answer did not know; return what to say."""
     before = casebook.case(owner, sent.get("case", ""))
     known = before.diagnosis.patient.given
-    typed = patient_of({one: sent.get(one, "").strip() for one in LATER_FACTS if one not in known})
+    asked = [one for one in LATER_FACTS if one in sent and one not in known]
+    typed = patient_of({one: sent[one].strip() for one in asked})
     new = {
         one: getattr(typed, one)
-        for one in LATER_FACTS
-        if one not in known and getattr(typed, one) != getattr(before.person, one)
+        for one in asked
+        if getattr(typed, one) != getattr(before.person, one)
     }
     if not new:
         return text("book_nothing_saved")
+    if {"site", "laterality"} & new.keys() and sent.get("same_lesion") != "yes":
+        lesion = other_cases(casebook, owner, sent.get("patient", ""), sent.get("lesion", ""))
+        others = [case for case in lesion if case.id != before.id]
+        person = before.person.model_copy(update=new)
+        if said := another_lesion(before.lesion, person, others):
+            raise AnotherLesion(joined(*said, text("book_facts_ask")))
     casebook.add_facts(owner, before.id, Patient(**new), version=version_of(sent))
     return joined(text("book_facts_saved"), text("book_facts_after"))
+
+
+def other_cases(casebook: "Casebook", owner: str, patient: str, lesion: str) -> list[KeptCase]:
+    """Return the cases of a lesion, oldest first; none where one of them cannot be read."""
+    try:
+        return casebook.cases(owner, patient, lesion)
+    except UserError:  # a damaged row of another case keeps no new one out
+        return []
 
 
 def version_of(sent: Mapping[str, str]) -> int:

@@ -1,22 +1,22 @@
 """The forms that keep an answer or a scan in the case book."""
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from skindx.casebook.case_names import IdentifyingName, spelled
+from skindx.casebook.case_names import IdentifyingName, side_named, spelled
 from skindx.casebook.kept_case import one_lesion_question
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import CaseAnswer, Photo
-from skindx.texts.catalogue import joined, speaking, spoken, text, word
+from skindx.texts.catalogue import joined, speaking, spoken, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.answer_html import followup_html, problem_html
+from skindx.ui.page.casebook_confirming import AnotherLesion, other_cases
 from skindx.ui.page.casebook_page import answered, casebook_error, form_of
-from skindx.ui.page.casebook_words import case_names, differing_facts, same_photos
+from skindx.ui.page.casebook_words import another_lesion, case_names, same_photos
 from skindx.ui.page_basics import FAILED, log_fault, render, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
@@ -46,10 +46,16 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
             told = answer.diagnosis
             if one_lesion_question(told) and form.get("one_lesion") != "yes":
                 raise UserError(joined(text("keep_one_case"), text("keep_one_case_do")))
-            require_same_lesion(casebook, owner, form, told.patient, told.photos)
+            person, side = told.patient, side_named(form.get("lesion", ""))
+            new = Patient(laterality=side) if side and form.get(f"side_{side}") == "yes" else None
+            if new and person.laterality is None:
+                person = person.model_copy(update=new.given)
+            require_same_lesion(casebook, owner, form, person, told.photos)
             no_person = form.get("no_person") == "yes"
             case = casebook.keep(owner, answer, **given, no_person=no_person)
             ids.append(case)
+            if new and person is not told.patient:
+                casebook.add_facts(owner, case, new, version=1)
             return casebook.names_of(owner, case)
 
         ids: list[str] = []
@@ -100,10 +106,6 @@ def scan_keeper(casebook: "Casebook", jobs: "ScanJobs | None") -> Callable[..., 
     return keep
 
 
-class AnotherLesion(UserError):  # noqa: N818
-    """Facts speak against one lesion; the answer is kept where a person says that it is one."""
-
-
 class KeptAlready(UserError):  # noqa: N818
     """A case of the lesion has the photo; it is kept again where a person says so."""
 
@@ -120,29 +122,14 @@ def require_same_lesion(
     Raise KeptAlready where one of them has one of the `photos`.
     """
     lesion = form.get("lesion", "")
-    try:
-        earlier = casebook.cases(owner, form.get("patient", ""), lesion)
-    except UserError:  # a damaged row of another case keeps no new one out
-        earlier = []
-    differing = (differing_facts(case.person, patient) for case in reversed(earlier))
-    said = [
-        text("keep_differs", fact=fact, first=first, last=last)
-        for fact, first, last in next(filter(None, differing), [])
-    ]
-    sides = {side for side, words in _SIDES.items() if re.search(words, lesion, re.IGNORECASE)}
-    given = patient.laterality or ""
-    if given in _SIDES and len(sides) == 1 and given not in sides:
-        said.append(text("keep_side", lesion=lesion, side=word(given)))
+    earlier = other_cases(casebook, owner, form.get("patient", ""), lesion)
+    said = another_lesion(lesion, patient, earlier)
     if said and form.get("same_lesion") != "yes":
         raise AnotherLesion(joined(*said, text("keep_differs_do")))
     names = case_names(earlier)
     same = [names[case.id] for case in earlier if same_photos(case.diagnosis.photos, photos)]
     if same and form.get("again") != "yes":
         raise KeptAlready(joined(text("keep_already", case=same[-1]), text("keep_already_do")))
-
-
-_SIDES = {"left": r"\b(left|izquierd[oa])\b", "right": r"\b(right|derech[oa])\b"}
-"""How names of lesions give their side."""
 
 
 def known_names(casebook: "Casebook", owner: str) -> dict[str, list[str]]:

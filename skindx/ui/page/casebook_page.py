@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from skindx.casebook.case_names import side_named
 from skindx.casebook.findings import CONFIRMED_BY, OPINION
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
@@ -31,6 +32,7 @@ from skindx.ui.http.asgi import login_name
 from skindx.ui.page.casebook_confirming import (
     CONFIRMS,
     LATER_FACTS,
+    AnotherLesion,
     NoteDoubt,
     Overwrites,
     ReplaceOrNot,
@@ -49,12 +51,14 @@ from skindx.ui.page.casebook_words import (
     earlier_words,
     finding_words,
     is_advice_past,
+    kept_apart,
     names_apart,
     note_state,
     note_words,
     person_words,
     purpose_names,
     recorded_words,
+    same_offered,
     time_apart,
     times_words,
 )
@@ -229,9 +233,9 @@ def _html(
     refused is shown above; otherwise the form holds all of it.
     """
     problem = sentence(casebook_error(refusal)) if refusal else ""
-    denied = sent.get("no_person") == "yes"
+    denied, action = sent.get("no_person") == "yes", sent.get("action")
     lesions = casebook.lesions(owner)
-    if sent.get("action") == "open":
+    if action == "open":
         sent = sent | _place_named(casebook, owner, sent)
     wanted = (sent.get("patient", ""), sent.get("lesion", ""))
     chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == wanted), None)
@@ -243,6 +247,7 @@ def _html(
     is_open = bool(problem and edited and edited.version == version_of(sent))
     filings = {case.id: filing_of(case, taxonomy) for case in cases}
     ids = [case.id for case in (before, after) if case]
+    same = same_offered(chosen, cases, taxonomy.keys) if chosen else {}
     if scans["shown_scan"]:
         ids = [scans["shown_scan"].id]
     return render(
@@ -258,7 +263,7 @@ def _html(
         chosen=chosen,
         cases=cases,
         names=case_names(cases),
-        kept_at=names_apart(cases),
+        kept_at=kept_apart(cases),
         unscaled=any(
             one.width_mm is None
             for case in (before, after)
@@ -266,6 +271,12 @@ def _html(
             for one in case.diagnosis.photos
         ),
         is_open_to_all=not owner,
+        login=owner,
+        same=same,
+        same_named={same[one].id for one in ids if one in same},
+        side_named=side_named,
+        asks_lesion=isinstance(refusal, AnotherLesion),
+        fact_nouns=lambda names: [INTAKE[one].noun or one for one in names],
         noted={key: note_words(one) for key, one in filings.items()},
         note_states={key: note_state(one) for key, one in filings.items()},
         recorded_words=recorded_words,
@@ -317,8 +328,9 @@ def _html(
         done=done,
         problem=problem,
         unsaved=_unsaved(edited, sent) if problem and not is_open else "",
-        refused=edited.id if edited and is_open else "",
-        saved=edited.id if edited and done and sent.get("action") in CONFIRMS else "",
+        refused=edited.id if edited and is_open and action in CONFIRMS else "",
+        facts_refused=sent if is_open and action == "facts" else {},
+        saved=edited.id if edited and done and action in CONFIRMS else "",
         **scans,
     )
 

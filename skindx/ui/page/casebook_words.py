@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import date
 
+from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
@@ -16,7 +17,7 @@ from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
 from skindx.taxonomy import Taxonomy, Urgency
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import joined, text, word
 
 
 def finding_words(lesion: LesionHistory, taxonomy: Taxonomy) -> str:
@@ -46,6 +47,21 @@ def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]
         for name, one, other in pairs
         if one is not None and other is not None and one != other
     ]
+
+
+def another_lesion(lesion: str, patient: Patient, others: Sequence[KeptCase]) -> list[str]:
+    """Return in sentences which facts contradict a lesion's name, or its `others`, oldest first."""
+    differing = (differing_facts(case.person, patient) for case in reversed(others))
+    said = [
+        text("keep_differs", fact=fact, first=first, last=last)
+        for fact, first, last in next(filter(None, differing), [])
+    ]
+    side, site = side_named(lesion), patient.site
+    if side and patient.laterality not in (None, "midline", side):
+        said.append(text("keep_side", lesion=lesion, side=word(str(patient.laterality))))
+    if site and is_elsewhere(lesion, site):
+        said.append(text("keep_place", lesion=lesion, place=word(site)))
+    return said
 
 
 def same_photos(one: Sequence[Photo], other: Sequence[Photo]) -> bool:
@@ -94,6 +110,23 @@ def consent_words(case: KeptCase) -> list[str]:
             by_login = text("book_agreed_by", **values, who=one.who) if one.who else ""
             said.append(by_login or text("book_agreed", **values))
     return said
+
+
+def same_offered(
+    lesion: LesionHistory, cases: Sequence[KeptCase], known: Collection[str]
+) -> dict[str, KeptCase]:
+    """Return for each case without a diagnosis the lesion's latest case with a confirmed one.
+
+    Empty where diagnoses of the lesion differ; `known` are the keys of the classes of a form.
+    """
+    found = [
+        case
+        for case in cases
+        if case.finding.is_confirmed and (case.outside or case.confirmed in known)
+    ]
+    if not found or lesion.differ:
+        return {}
+    return {case.id: found[-1] for case in cases if not case.finding.is_given}
 
 
 def recorded_words(one: RecordedDiagnosis) -> str:
@@ -177,13 +210,21 @@ def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:
 
     It has no number, so that it stays the same when another case is deleted.
     """
-    kept = names_apart(cases)
+    kept = kept_apart(cases)
     return {
         case.id: text("book_case_dated", kept=kept[case.id], day=_short(case.photographed))
         if case.photographed
         else text("book_case_undated", kept=kept[case.id])
         for case in cases
     }
+
+
+def kept_apart(cases: Sequence[KeptCase]) -> dict[str, str]:
+    """Return when each case was kept, by its id, as exactly as cases of one day of photos need."""
+    names: dict[str, str] = {}
+    for day in {case.photographed for case in cases}:
+        names |= names_apart([case for case in cases if case.photographed == day])
+    return names
 
 
 def person_words(case: KeptCase) -> list[str]:

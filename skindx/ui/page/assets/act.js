@@ -42,9 +42,37 @@ watch("value", () => {
 });
 function show(dialog) { dialog.showModal(); dialog.querySelector("[data-keep]").focus(); }
 element.addEventListener("input", ({ target }) => { // what was wrong is being corrected
-  if (target.matches("[data-clinician], [name=clinician]")) document.dispatchEvent(new CustomEvent("skindx-clinician", { detail: target.value }));
+  if (target.matches("[data-clinician], [name=clinician], [data-session]")) document.dispatchEvent(new CustomEvent("skindx-clinician", { detail: target.value }));
   for (const place of element.querySelectorAll(".sx-refusal:not(.sx-report-problem)")) place.textContent = "";
 });
+// What a form lacks is said beside its field, which takes the focus.
+let lacking = false;
+element.addEventListener("invalid", (event) => {
+  event.preventDefault();
+  const field = event.target, label = field.closest("label");
+  if (!label) return;
+  const kind = !field.validity.valueMissing ? "" : { checkbox: "js_lacks_tick", radio: "js_lacks_choice" }[field.type] ?? "js_lacks";
+  const said = label.querySelector(".sx-lacks") ?? label.appendChild(Object.assign(document.createElement("small"), { className: "sx-lacks sx-refusal" }));
+  said.id = `sx-lacks-${field.form?.elements.case?.value ?? ""}-${field.name}`;
+  said.textContent = kind ? say(kind) : field.validationMessage;
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", said.id);
+  for (let folded = field.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
+  if (!lacking) { field.focus(); setTimeout(() => { lacking = false; }); }
+  lacking = true;
+}, true);
+for (const kind of ["input", "change"]) element.addEventListener(kind, ({ target }) => {
+  for (const field of target.type === "radio" && target.form ? target.form.querySelectorAll(`[name="${target.name}"]`) : [target]) {
+    field.closest("label")?.querySelector(".sx-lacks")?.remove();
+    for (const one of ["aria-invalid", "aria-describedby"]) field.removeAttribute(one);
+  }
+});
+element.addEventListener("cancel", (event) => { // the escape key keeps what stands
+  const keeps = event.target.querySelector?.("[data-stands]");
+  if (!keeps) return;
+  event.preventDefault();
+  keeps.click();
+}, true);
 document.addEventListener("skindx-lost", ({ detail }) => {
   if (!asking) return;
   asking = false;

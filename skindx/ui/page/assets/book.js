@@ -1,6 +1,6 @@
 // The case book: what is written and not saved is kept or asked about, and the place is in the address.
 const at = (selector) => element.querySelector(selector);
-let search = "", all = false, restoring = false, chose = false;
+let search = "", only = "", all = false, restoring = false, chose = false;
 
 function isChanged(field) {
   if (field.matches("[data-clinician]")) return false; // filled in from the last diagnosis
@@ -74,7 +74,7 @@ element.addEventListener("change", ({ target }) => {
   const { confirmed_by: basis, basis_again: again } = form.elements;
   if (target === basis) again.value = "yes";
   const names = ["label", "other", "icd10"].includes(target.name);
-  if (names && isChanged(target) && !isChanged(form.elements.clinician)) form.elements.clinician.value = clinician; // of another diagnosis
+  if (names && isChanged(target) && !isChanged(form.elements.clinician)) form.elements.clinician.value = signing(); // of another diagnosis
   if (!names || again.value || !basis.value || !isChanged(target)) return;
   basis.value = "";
   form.querySelector(".sx-basis-again").textContent = form.querySelector(".sx-basis-again").dataset.says;
@@ -121,14 +121,46 @@ document.addEventListener("skindx-book-done", () => {
   else goOn();
 });
 
+// Whose name was given last, and before any the login, signs what is new.
+const signing = () => clinician || at("[data-place]")?.dataset.login || "";
+
+// The confirmed diagnosis of another case of the lesion fills the form, and a person saves it.
+element.addEventListener("click", ({ target }) => {
+  const button = target.closest("[data-same]");
+  if (!button) return;
+  const form = button.closest(".sx-seen").querySelector("form[data-written]");
+  for (const [name, value] of Object.entries(JSON.parse(button.dataset.same))) form.elements[name].value = value;
+  form.elements.basis_again.value = "yes";
+  if (form.elements.other.value) form.elements.other.closest("details").open = true;
+  form.elements.confirmed_by.dispatchEvent(new Event("change", { bubbles: true }));
+  const said = form.querySelector(".sx-basis-again");
+  said.textContent = said.dataset.filled;
+  form.querySelector("[value=confirm]").focus();
+});
+
 function find() {
-  for (const lesion of element.querySelectorAll("[data-find]")) lesion.hidden = !lesion.dataset.find.includes(search);
+  const patients = [...element.querySelectorAll("[data-of]:has(> h3)")];
+  if (!patients.some((one) => one.dataset.of === only)) only = "";
+  for (const lesion of element.querySelectorAll("[data-find]")) {
+    lesion.hidden = !lesion.dataset.find.includes(search) || !!(only && lesion.closest("[data-of]").dataset.of !== only);
+  }
+  for (const one of patients) one.querySelector("[data-patient]").setAttribute("aria-pressed", String(one.dataset.of === only));
+  if (at("[data-everyone]")) at("[data-everyone]").hidden = !only;
   for (const patient of element.querySelectorAll(".sx-patients > li")) patient.hidden = !patient.querySelector("[data-find]:not([hidden])");
   const left = element.querySelectorAll("[data-find]:not([hidden])").length;
-  at(".sx-book")?.classList.toggle("sx-all-shown", all || !!search);
-  if (at(".sx-search-found")) at(".sx-search-found").textContent = search ? say("js_found", { n: left }) : "";
+  at(".sx-book")?.classList.toggle("sx-all-shown", all || !!search || !!only);
+  if (at(".sx-search-found")) at(".sx-search-found").textContent = search || only ? say("js_found", { n: left }) : "";
 }
-element.addEventListener("click", ({ target }) => { if (target.closest("[data-all]")) { all = true; find(); } });
+element.addEventListener("click", ({ target }) => {
+  if (target.closest("[data-all]")) { all = true; find(); }
+  const patient = target.closest("[data-patient]");
+  if (patient) { const of = patient.closest("[data-of]").dataset.of; only = only === of ? "" : of; find(); }
+  if (!target.closest("[data-everyone]")) return;
+  const was = at("[data-patient][aria-pressed=true]");
+  only = "";
+  find();
+  was?.focus();
+});
 element.addEventListener("input", ({ target }) => { if (target.matches(".sx-search")) { search = target.value.trim().toLowerCase(); find(); } });
 
 watch("value", () => {
@@ -136,6 +168,8 @@ watch("value", () => {
   restoring = false;
   if (at(".sx-search") && search) at(".sx-search").value = search;
   find();
+  for (const field of element.querySelectorAll("form[data-written] [data-session]")) field.defaultValue = signing();
+  at("form[data-refused] [name=same_lesion]")?.focus();
   for (const form of element.querySelectorAll("form[data-written]")) {
     for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
   }

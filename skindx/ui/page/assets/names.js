@@ -34,6 +34,17 @@ document.addEventListener("input", ({ target }) => {
   if (!target.form?.dataset.names || target.name !== "patient") return;
   if (alike(Object.keys(JSON.parse(target.form.dataset.names)), target.value)) offerPlaces(target.form);
 });
+// A side that the name of a lesion gives, and the form does not, is proposed.
+function proposeSide(form) {
+  const ticks = [...form.querySelectorAll("[data-side]")], name = form.elements.lesion?.value ?? "";
+  const named = ticks.filter((one) => new RegExp(one.dataset.side, "iu").test(name));
+  for (const one of ticks) {
+    const hides = named.length !== 1 || named[0] !== one;
+    if (one.hidden !== hides) one.querySelector("input").checked = !hides;
+    one.hidden = hides;
+  }
+}
+for (const kind of ["input", "change"]) document.addEventListener(kind, ({ target }) => { if (target.name === "lesion" && target.form?.dataset.names) proposeSide(target.form); });
 // Other names need another look, and the pseudonym of the PDF is offered for keeping.
 let carried = "";
 document.addEventListener("input", ({ target }) => {
