@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kept_cases import answer
 from PIL import Image, ImageDraw, ImageFilter
 from windows import Painted, Seen, reported
 
@@ -60,8 +61,14 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
 ) -> None:
     page = opened("ann").page
     keep(page, photos["soon"], consent=False)
-    assert page.locator(".sx-kept").count() == 0  # the browser asks for the tick
-    page.check("[name=consent]")
+    assert page.locator(".sx-kept").count() == 0
+    said = page.locator(".sx-lacks")
+    assert said.inner_text() == "This box is not ticked, so tick it to go on."
+    consent = page.locator("[name=consent]")
+    assert consent.get_attribute("aria-describedby") == said.get_attribute("id")
+    assert page.evaluate("document.activeElement.name") == "consent"
+    consent.check()
+    assert said.count() == 0
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
     page.click(".sx-again")  # it is kept, so nothing is asked
@@ -115,6 +122,8 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     assert notes == ["note 0", "note 1"]
     last = page.locator(".sx-seen").nth(1)
     last.locator("[name=confirmed_by]").select_option("histopathology")
+    assert last.locator("[name=clinician]").input_value() == "ann"  # the login, until a name
+    last.locator("[name=clinician]").fill("")
     last.locator("button[value=confirm]").click()
     page.wait_for_selector("text=Give the name of the clinician")
     page.locator(".sx-seen").nth(1).locator("[name=clinician]").fill("Dr A. Keller")
@@ -124,29 +133,49 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[name=label]").select_option("Nevus")
     assert last.locator("[name=confirmed_by]").input_value() == ""
     assert "choose its basis again" in last.inner_text()
-    for answer in ("Keep Melanoma", "Edit the note first", "Replace Melanoma with Nevus (mole)"):
+    for answer in (
+        "Keep Melanoma",
+        "Escape",
+        "Edit the note first",
+        "Replace Melanoma with Nevus (mole)",
+    ):
         last.locator("[name=label]").select_option("Nevus")
         last.locator("button[value=confirm]").click()
         asked = page.locator("dialog[data-now]")
         asked.wait_for(state="visible")
-        assert "with Nevus (mole), basis not stated? The earlier entry stays" in asked.inner_text()
+        by = "(Dr A. Keller)"
+        assert (
+            f"Replace Melanoma (C43.9), confirmed by histopathology {by}, with Nevus (mole), "
+            f"basis not stated {by}?"
+        ) in asked.inner_text()
+        assert "The earlier entry stays in the history." in asked.inner_text()
+        assert page.evaluate("document.activeElement.textContent") == "Keep Melanoma"
         findings = axe(page)
         assert findings == [], reported(findings)
         assert "Does it still fit?" in asked.inner_text()
         replaces = asked.locator("button[value=overwrite]")
         if answer == replaces.inner_text():
             replaces.click()
-            assert asked.is_visible()  # the browser asks for an answer about the note
+            assert asked.is_visible()
+            assert asked.locator(".sx-lacks").all_inner_texts() == [
+                "No answer is chosen here, so choose one.",
+                "The reason for the change is missing, so fill it in.",
+            ]
+            findings = axe(page)
+            assert findings == [], reported(findings)
             asked.locator("[value=keep]").check()
             replaces.click()
             assert asked.is_visible()  # histopathology is not replaced without a reason
             asked.locator("[name=reason]").fill("wrong vial")
-        asked.locator(f"button:text-is('{answer}')").click()
+        if answer == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            asked.locator(f"button:text-is('{answer}')").click()
         last = page.locator(".sx-seen").nth(1)
         if answer == "Edit the note first":
             assert not asked.is_visible()
             assert page.evaluate("document.activeElement.name") == "note"
-        if answer == "Keep Melanoma":
+        if answer in ("Keep Melanoma", "Escape"):
             assert not asked.is_visible()
             assert last.locator("[name=label]").input_value() == "Melanoma"
             assert last.locator("[name=confirmed_by]").input_value() == "histopathology"
@@ -290,12 +319,17 @@ def test_photos_that_differ_are_asked_about_and_two_cases_are_enlarged_together(
         assert (other["x"] > one["x"] + one["width"]) is across
         assert one["width"] > 300
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    later = page.locator(".sx-seen").first.locator(".sx-later-facts")
+    later = page.locator(".sx-seen").first.locator(".sx-later-facts").first
     later.locator("summary").click()
     later.locator("[name=age]").fill("64")
     later.locator("[name=site]").select_option("back")
     findings = axe(page)
     assert findings == [], reported(findings)
+    later.locator("button").click()
+    page.wait_for_selector("text=gives another place than the one chosen for the photo (back)")
+    assert later.locator("[name=age]").input_value() == "64"
+    assert page.evaluate("document.activeElement.name") == "same_lesion"
+    page.keyboard.press("Space")
     later.locator("button").click()
     page.wait_for_selector("text=The facts are saved. The answer was given without these facts")
     first = page.locator(".sx-seen").first
@@ -496,6 +530,46 @@ def test_the_crop_is_shown_and_a_lesion_that_leaves_it_is_taken_again(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_patient_is_shown_alone_and_a_diagnosis_is_offered_to_the_lesion(
+    opened: Opened, painted: Painted, axe: "Callable[[Page], list[dict[str, Any]]]"
+) -> None:
+    book = Casebook.open(painted.book)
+    for seed, patient, lesion in ((1, "P-1", "arm"), (2, "P-10", "leg"), (3, "P-10", "leg")):
+        book.keep("pia", answer(seed), patient=patient, lesion=lesion, consent=True, compare=True)
+    page = opened("pia").page
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_book(page)
+    heading = page.locator(".sx-patient:text-is('P-1')")
+    heading.focus()
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-pressed") == "true"
+    assert page.locator(".sx-lesion:visible").all_inner_texts()[0].startswith("arm")
+    assert page.locator(".sx-lesion:visible").count() == 1
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.click("text=Show all patients")
+    assert page.locator(".sx-lesion:visible").count() == 2
+    page.click(".sx-lesion:has-text('leg')")
+    page.wait_for_selector(".sx-seen >> nth=1")
+    first, last = page.locator(".sx-seen").all()
+    first.locator("[name=label]").select_option("Melanoma")
+    first.locator("[name=confirmed_by]").select_option("histopathology")
+    first.locator("[name=clinician]").fill("Dr A. Keller")
+    first.locator("button[value=confirm]").click()
+    page.click("text=Record the same diagnosis here")
+    names = ("label", "confirmed_by", "clinician")
+    assert [last.locator(f"[name={one}]").input_value() for one in names] == [
+        "Melanoma", "histopathology", "Dr A. Keller",
+    ]  # fmt: skip
+    assert page.evaluate("document.activeElement.value") == "confirm"
+    assert sum(case.finding.is_given for case in book.all_cases("pia")) == 1
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.keyboard.press("Enter")
+    last.locator("text=It is confirmed by histopathology.").wait_for()
+    assert sum(case.finding.is_given for case in book.all_cases("pia")) == 2
+
+
 def test_nothing_typed_or_ticked_stays_for_another_case(
     opened: Opened, photos: dict[str, Path]
 ) -> None:
@@ -509,7 +583,10 @@ def test_nothing_typed_or_ticked_stays_for_another_case(
     page.wait_for_selector("text=holds a date, perhaps of a birth")
     ticks = page.locator(".sx-keep-form [type=checkbox]")
     names = ticks.evaluate_all("all => all.map((one) => [one.name, one.checked])")
-    assert names == [["no_person", False], ["consent", True], ["compare", True], ["train", False]]
+    assert names == [
+        ["side_left", False], ["side_right", True], ["no_person", False], ["consent", True],
+        ["compare", True], ["train", False],
+    ]  # fmt: skip
     page.fill("[name=lesion]", "right arm")
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=Kept in the case book")

@@ -229,8 +229,13 @@ def kept_apart(cases: Sequence[KeptCase]) -> dict[str, str]:
 
 def person_words(case: KeptCase) -> list[str]:
     """Return the facts that stand with a case, and which of place and date is missing."""
-    facts = [f"{name} {value}" for name, value in patient_facts(case.person)]
-    place = [] if case.person.site else [text("book_no_place")]
+    person = case.person
+    placed = person if person.site else person.model_copy(update={"laterality": None})
+    facts = [f"{name} {value}" for name, value in patient_facts(placed)]
+    side = None if person.site else person.laterality
+    place = [] if person.site else [text("book_no_place")]
+    if side:
+        place = [f"{word('side')} {word(side)}", *place]
     return [*facts, *place, *([] if case.photographed else [text("book_undated")])]
 
 

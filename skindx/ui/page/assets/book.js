@@ -67,6 +67,10 @@ element.addEventListener("submit", (event) => {
   });
 }, true);
 
+element.addEventListener("input", ({ target }) => {
+  const writer = target.name === "clinician" && target.form?.elements.note_writer;
+  if (writer && writer.closest("label").hidden) writer.value = target.value; // one name for both
+});
 // Another diagnosis may rest on something else: what it rests on is asked again.
 element.addEventListener("change", ({ target }) => {
   const form = target.closest?.("form[data-written]");
@@ -169,6 +173,10 @@ watch("value", () => {
   if (at(".sx-search") && search) at(".sx-search").value = search;
   find();
   for (const field of element.querySelectorAll("form[data-written] [data-session]")) field.defaultValue = signing();
+  for (const field of element.querySelectorAll("[name=note_writer][data-session]")) {
+    const { clinician: signs } = field.form.elements; // asked for where another person may write
+    field.closest("label").hidden = !!signs.defaultValue && signs.defaultValue === signing();
+  }
   at("form[data-refused] [name=same_lesion]")?.focus();
   for (const form of element.querySelectorAll("form[data-written]")) {
     for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
