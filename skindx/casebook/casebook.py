@@ -87,12 +87,14 @@ class Casebook(SealedBook):
         compare: bool = False,
         train: bool = False,
         no_person: bool = False,
+        facts: Patient | None = None,
     ) -> str:
         """Keep an answer and its photos; return the case's id. Raises UserError without consent.
 
         `consent` is to keeping alone; `compare` and `train` are consents of their own. Names that
         the owner has used stay as they were spelled first. Raises IdentifyingName for names that
-        may say who the patient is, unless `no_person` says that they do not.
+        may say who the patient is, unless `no_person` says that they do not. `facts` are about the
+        person, which the answer did not know.
         """
         if not consent:
             raise UserError(text("case_consent"))
@@ -114,6 +116,8 @@ class Casebook(SealedBook):
         record = CaseRecord(
             wording, now, answer.diagnosis.model_dump_json(), len(photos), given, owner
         )
+        if facts and facts.given:
+            record = replace(record, added=(FactsAdded(facts, now, owner),))
         with self.keys.new_case(case) as keys:
             sealed = sealed_case(keys, case, card, record, photos=photos)
             with self.session("written") as session:

@@ -47,15 +47,14 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
             if one_lesion_question(told) and form.get("one_lesion") != "yes":
                 raise UserError(joined(text("keep_one_case"), text("keep_one_case_do")))
             person, side = told.patient, side_named(form.get("lesion", ""))
-            new = Patient(laterality=side) if side and form.get(f"side_{side}") == "yes" else None
-            if new and person.laterality is None:
+            new = None
+            if side and form.get(f"side_{side}") == "yes" and person.laterality is None:
+                new = Patient(laterality=side)
                 person = person.model_copy(update=new.given)
             require_same_lesion(casebook, owner, form, person, told.photos)
             no_person = form.get("no_person") == "yes"
-            case = casebook.keep(owner, answer, **given, no_person=no_person)
+            case = casebook.keep(owner, answer, **given, no_person=no_person, facts=new)
             ids.append(case)
-            if new and person is not told.patient:
-                casebook.add_facts(owner, case, new, version=1)
             return casebook.names_of(owner, case)
 
         ids: list[str] = []

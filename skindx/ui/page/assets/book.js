@@ -125,8 +125,8 @@ document.addEventListener("skindx-book-done", () => {
   else goOn();
 });
 
-// Whose name was given last, and before any the login, signs what is new.
-const signing = () => clinician || at("[data-place]")?.dataset.login || "";
+// Whose name was given last signs what is new; before any the login, where it names a person.
+const signing = () => clinician || (/^\p{L}+[._-]\p{L}+$/u.exec(at("[data-place]")?.dataset.login.split("@")[0] ?? "") ? at("[data-place]").dataset.login : "");
 
 // The confirmed diagnosis of another case of the lesion fills the form, and a person saves it.
 element.addEventListener("click", ({ target }) => {
