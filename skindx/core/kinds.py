@@ -155,8 +155,8 @@ class Family:
         valid = f"{hint}Valid: {', '.join(self.names)}" if self.names else "none is installed"
         if self._travels:
             return (
-                f"the {self.noun} {kind!r} is not installed; install the package that has it, or "
-                f"choose another ({valid})."
+                f"there is no {self.noun} {kind!r} here; choose another ({valid}), or install the "
+                "package that has it."
             )
         return f"{kind!r} is not a valid {self.noun}; {valid}."
 

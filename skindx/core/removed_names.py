@@ -18,25 +18,28 @@ class Removal:
     """What to do instead of using a name, and the first version that lacks it."""
 
     instead: str
+    why: str = ""
+    """Reason, which follows "because"; "" where what to do says it."""
     since: str = "1.0"
 
     def sentence(self, name: str) -> str:
         """Return what is said of the name, without a full stop."""
-        return f"{name} was removed in skindx {self.since}; {self.instead}"
+        why = f", because {self.why}" if self.why else ""
+        return f"{name} was removed in skindx {self.since}{why}; {self.instead}"
 
 
-_NO_GAIN = "because measurements showed no gain"
+_NO_GAIN = "measurements showed no gain"
 _FITS = "use owt, or engine.zero=3 for a network that is too large for one GPU"
 _FITTED = (
-    "use mean or vote, because fitted weights were worse than the plain mean on images that they "
-    "were not fitted on"
+    "use mean or vote",
+    "fitted weights were worse than the plain mean on images that they were not fitted on",
 )
 _TABLE = (
     "give this option to `skindx dedup embed` instead, which writes the table that the audit reads"
 )
 
 REMOVED = {
-    name: Removal(instead)
+    name: Removal(instead) if isinstance(instead, str) else Removal(*instead)
     for name, instead in {
         "verb gallery": "run `skindx review DATASET` to see the images that were kept and "
         "excluded, and delete galleries of older versions",
@@ -49,38 +52,46 @@ REMOVED = {
         "verb plan network": "run `skindx bench network` to measure the network between ranks",
         "verb audit --weights": _TABLE,
         "verb audit --bundle": _TABLE,
-        "verb audit --quality": "remove it, because the build excludes dark, blurred and blank "
-        "images by `screen` in the recipe",
+        "verb audit --quality": (
+            "remove it",
+            "the build excludes dark, blurred and blank images by `screen` in the recipe",
+        ),
         "verb audit --plant": "run `skindx bench honesty labels`, which plants wrong labels and "
         "scores the ranking",
-        "verb audit --combine": "remove it, because the ranking always combines all evidence",
+        "verb audit --combine": ("remove it", "the ranking always combines all evidence"),
         "verb build --diff": "compare the columns sha256, label and split of both manifest.parquet",
         "verb remove --gallery": "remove it, and delete galleries of older versions yourself "
         "(DATASET/gallery is deleted automatically)",
-        "verb train --suggest": f"train members with `trunk: frozen` instead, {_NO_GAIN}",
-        "verb plan --html": "remove it, because the terminal shows the plan and --json writes "
-        "every candidate",
+        "verb train --suggest": ("train members with `trunk: frozen` instead", _NO_GAIN),
+        "verb plan --html": (
+            "remove it",
+            "the terminal shows the plan and --json writes every candidate",
+        ),
         "verb plan make --devices": "measure on the other device with `skindx plan measure`",
         "verb plan make --one-rank-s": "run `skindx plan measure` to time a step, and give its "
         "file with --trace",
-        "verb plan check --nodes": "remove it, because the run stores its number of nodes",
+        "verb plan check --nodes": ("remove it", "the run stores its number of nodes"),
         "verb publish --format=webdataset": "use hub or imagefolder (the Parquet files of hub can "
         "be streamed too)",
-        "verb export --to=sparse": "use onnx or openvino, with --precision int8 for speed, "
-        f"{_NO_GAIN}",
-        "train soups": f"keep the members themselves or use recipe.ema, {_NO_GAIN}",
-        "train distil": f"train the small network as a separate member, {_NO_GAIN}",
-        "train members[].snapshots": f"remove it, {_NO_GAIN}",
-        "train members[].targets": f"remove it, {_NO_GAIN}",
-        "train members[].trunk=lora": f"use trained or frozen, {_NO_GAIN}",
+        "verb export --to=sparse": (
+            "use onnx or openvino, with --precision int8 for speed",
+            _NO_GAIN,
+        ),
+        "train soups": ("keep the members themselves or use recipe.ema", _NO_GAIN),
+        "train distil": ("train the small network as a separate member", _NO_GAIN),
+        "train members[].snapshots": ("remove it", _NO_GAIN),
+        "train members[].targets": ("remove it", _NO_GAIN),
+        "train members[].trunk=lora": ("use trained or frozen", _NO_GAIN),
         "train ensemble.combine=weighted": _FITTED,
         "train ensemble.combine=greedy": _FITTED,
-        "train engine.parallel=tensor": f"{_FITS}, {_NO_GAIN}",
-        "train engine.parallel=model": f"{_FITS}, because a pipeline of stages was slower than owt "
-        "in every measurement",
-        "train engine.parallel=operators": "use owt, because operators was no faster",
+        "train engine.parallel=tensor": (_FITS, _NO_GAIN),
+        "train engine.parallel=model": (
+            _FITS,
+            "a pipeline of stages was slower than owt in every measurement",
+        ),
+        "train engine.parallel=operators": ("use owt", "operators was no faster"),
         "recipe dedup.embeddings": "use `copies`, which finds and verifies what hashes miss",
-        "recipe fetch.partition": "remove it, because one crawl queries all hosts",
+        "recipe fetch.partition": ("remove it", "one crawl queries all hosts"),
         "recipe screen.ood": "run `skindx audit --off-topic` after the build instead",
     }.items()
 }

@@ -149,7 +149,8 @@ class Settings(BaseModel):
         input must not `expand` environment variables: an error would reveal them.
         """
         if not expand:
-            return cls._parse(raw, origin, yaml=yaml)
+            written = origin.endswith((".json", ".yaml")) and not yaml
+            return cls._parse(raw, origin, yaml=yaml, by_hand=not written)
         settings = cls._parse(expanded(raw, origin), origin, yaml=yaml)
         settings.check_sent(raw, origin)
         return settings
@@ -167,13 +168,19 @@ class Settings(BaseModel):
 
     @classmethod
     def _parse(
-        cls, raw: dict[str, Any], origin: str, assigned: Sequence[str] = (), *, yaml: bool = False
+        cls,
+        raw: dict[str, Any],
+        origin: str,
+        assigned: Sequence[str] = (),
+        *,
+        yaml: bool = False,
+        by_hand: bool = True,
     ) -> Self:
         """Validate; what is wrong at or below an `assigned` key came from --set, not `origin`."""
         try:
             return cls.model_validate(raw, context={_YAML: yaml})
         except ValidationError as error:
-            raise UserError(what_is_wrong(cls, error, origin, assigned)) from None
+            raise UserError(what_is_wrong(cls, error, origin, assigned, by_hand=by_hand)) from None
 
     def save(self, path: Path) -> None:
         """Write the resolved settings as YAML that `load` reads back to an equal object."""

@@ -1,6 +1,7 @@
 """What is wrong with settings, in the words of who writes YAML: pydantic's errors as sentences."""
 
 import difflib
+import json
 import re
 import types
 from collections.abc import Iterable, Sequence
@@ -21,11 +22,17 @@ def removed_error(said: str) -> PydanticCustomError:
 
 
 def what_is_wrong(
-    cls: type[BaseModel], error: ValidationError, origin: str, assigned: Sequence[str] = ()
+    cls: type[BaseModel],
+    error: ValidationError,
+    origin: str,
+    assigned: Sequence[str] = (),
+    *,
+    by_hand: bool = True,
 ) -> str:
     """Return all that is wrong, the causes first; of many mistakes the first and their number.
 
-    `origin` names the file; what is wrong at or below an `assigned` key came from --set.
+    `origin` names the file; what is wrong at or below an `assigned` key came from --set. A file
+    that nobody wrote by hand (a bundle's) is to be copied again, not to be corrected.
     """
     # A file that is wrong in each of its lines need not have all of them compared.
     errors = error.errors(include_url=False)[:_MOST_ERRORS]
@@ -43,10 +50,13 @@ def what_is_wrong(
     told: list[str] = []
     listed: set[str] = set()
     for where, items in list(places.items())[:_MOST_SHOWN]:
-        by_hand = any(f"{where}.".startswith(f"{key}.") for key in assigned)
-        told.append(f"{'--set' if by_hand else origin}: {_at(cls, where, items, listed)}")
+        is_set = any(f"{where}.".startswith(f"{key}.") for key in assigned)
+        told.append(f"{'--set' if is_set else origin}: {_at(cls, where, items, listed)}")
     more = len(places) - len(told)
-    return " Also ".join(told) + (f" There are {more} more mistakes." if more else "")
+    said = " Also ".join(told) + (f" There are {more} more mistakes." if more else "")
+    # What is refused by a check of ours says what to do.
+    is_ours = any(item["type"] == "value_error" for item in causes)
+    return said if by_hand or is_ours else f"{said} {_COPY}"
 
 
 def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]) -> str:
@@ -68,9 +78,16 @@ def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]
     message = ", or ".join(dict.fromkeys(map(_plainly, items)))
     if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
         return f"{message}."
-    shown = without_password(repr(first["input"]))
+    shown = without_password(_as_written(first["input"]))
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{where or 'value'!r} = {shown}: {message}."
+
+
+def _as_written(value: Any) -> str:
+    """Return a value as YAML and JSON write it: true, null, {"a": 1}."""
+    if value is None or isinstance(value, bool | dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return repr(value)
 
 
 def _unknown_key(
@@ -172,6 +189,7 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
 
 _FILES = {"sources": "a recipe of `skindx build`", "members": "settings of `skindx train`"}
 """Key that shows which kind of file the settings come from, and the file's name in messages."""
+_COPY = "A program wrote this file, so copy it again from its source instead of correcting it."
 _LIST = "it must be a list: [a, b], or lines that begin with `- `"
 _MAPPING = "it must have lines of the form `key: value`"
 _SENTENCES = {
@@ -197,9 +215,41 @@ def _plainly(error: Any) -> str:
         return _SENTENCES[error["type"]]
     if error["type"] == "union_tag_not_found":
         return f"it needs the key {error['ctx']['discriminator']}; add this key"
-    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(
-        "^https?:"
-    ):
-        return "write a URL such as https://host/path"
+    if error["type"] == "string_pattern_mismatch":
+        return pattern_words(error["ctx"]["pattern"])
     message: str = error["msg"]
-    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
+    return _SHOULD.sub("it must ", message.removeprefix("Value error, "))
+
+
+_SHOULD = re.compile(r"^(?:Input|String|List|Tuple|Dictionary|Value|Data|URL) should ")
+_DIGEST = "it must be a SHA-256 of 64 characters, each of them 0 to 9 or a to f"
+_VISIBLE = "it must have no line breaks and no other invisible characters"
+_URL = "write a URL such as https://host/path"
+_NAME = "it must begin with a letter or digit and may have more of them, with '.', '_' and '-'"
+_PATTERNS = {
+    "^[0-9a-f]{64}$": _DIGEST,
+    "^([0-9a-f]{64})?$": _DIGEST,
+    "^([0-9a-f]{16})?$": "it must have 16 characters, each of them 0 to 9 or a to f",
+    r"^[^\x00-\x1f\x7f]*$": _VISIBLE,
+    r"^[^:\x00-\x1f]*$": "it must have no colon and no invisible characters",
+    r"^[\x20-\x7e]*$": "it must have only ASCII characters, all of them visible",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": _NAME,
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$": f"{_NAME}, at most 100 in all",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$": f"{_NAME}, at most 200 in all",
+    r"^[a-z0-9][a-z0-9-]{0,39}$": "it must have lower-case letters, digits and '-', at most 40",
+    r"^[a-z]?$": "it must be one lower-case letter",
+    r"^[\w-]+$": "it must have only letters, digits, '_' and '-'",
+    r"^[a-z0-9+]+://": "write the URL of a database, such as sqlite:///leases.db",
+    r"^([\w.-]+/[\w.-]+)?$": "write it as OWNER/NAME",
+    r"^([^{}]|\{(:0\d)?\})*$": "its braces must be {} or such as {:05}",
+    r"^([A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?)?$": "it must be an ICD-10 code such as C44.3",
+}
+
+
+def pattern_words(pattern: str) -> str:
+    """Return what a text must be that has to match one of our patterns. Raises KeyError."""
+    if pattern.startswith(("^https?:", "^(https?:")):
+        return _URL
+    if pattern.startswith((r"^[A-Za-z0-9_]+(\.", r"^(?:[A-Za-z0-9_]+(\.")):
+        return "it must be the name of a network, such as resnet18 or resnet18.a1_in1k"
+    return _PATTERNS[pattern]

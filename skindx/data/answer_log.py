@@ -202,7 +202,10 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
 def _only_appender(path: Path) -> Iterator[int]:
     """Hold the file against other writers, who may have put another one in its place."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path} is no plain file; move it away and answer again.")
+        raise UserError(
+            f"{path} is no plain file, so your answer was not saved; move it away, then give the "
+            "answer again."
+        )
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         try:

@@ -131,8 +131,9 @@ def check_labels(labels: Iterable[str], taxonomy: Taxonomy) -> None:
     """
     if unknown := sorted(set(labels) - set(taxonomy.keys)):
         raise UserError(
-            f"the dataset has images of the class {unknown[0][:80]!r}, which its taxonomy "
-            f"{taxonomy.name} does not have; run `skindx build` again."
+            f"the dataset has images of the class {unknown[0][:80]!r}, but its taxonomy "
+            f"{taxonomy.name!r} has no such class; one of them was changed after the build, so run "
+            "`skindx build` again."
         )
 
 

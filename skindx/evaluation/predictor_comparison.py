@@ -165,14 +165,13 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
         soon_risk=None,
     )
     for what, ours_N, theirs_N in (
-        ("label", first.truth_N, moved.truth_N),
-        ("group", first.groups_N, moved.groups_N),
+        ("classes", first.truth_N, moved.truth_N),
+        ("groups", first.groups_N, moved.groups_N),
     ):
         if (ours_N != theirs_N).any():
             raise UserError(
-                f"{names[0]} and {names[1]} have a different {what} for "
-                f"{int((ours_N != theirs_N).sum())} images; evaluate both on the same version of "
-                "the dataset."
+                f"{names[0]} and {names[1]} put {int((ours_N != theirs_N).sum())} images into "
+                f"different {what}; evaluate both on the same version of the dataset."
             )
     return moved
 

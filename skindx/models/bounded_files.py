@@ -21,7 +21,10 @@ from skindx.core.untrusted import MEGABYTE, open_plain
 _LONGEST_HEADER = 32 * MEGABYTE
 MOST_BYTES = 2**36
 """Most bytes of one weight file: more than any network that this package serves."""
-AGAIN = "copy the whole bundle again from its source, or pack it again by `skindx train` on its run"
+AGAIN = (
+    "copy the whole bundle again from its source, or repeat the `skindx train` command that made "
+    "it, which packs it again"
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,10 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         return {name: tensor.numpy() for name, tensor in tensors.items()}
     except (RuntimeError, TypeError) as error:
-        raise _damaged(path, error) from None
+        raise UserError(
+            f"{path} has numbers of a type that is not read here ({error}); copy it again "
+            "from its source, or save them as float32."
+        ) from None
 
 
 def _check_length(path: Path) -> None:
@@ -209,7 +215,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     file.
     """
     if not path.is_file():
-        raise UserError(f"the file of weights {path} does not exist; correct the path.")
+        raise UserError(f"the weights file {path} does not exist; correct the path.")
     try:
         read = _read(path)
     except Exception as error:
@@ -219,7 +225,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         ) from None
     if not isinstance(read, dict):
         raise UserError(
-            f"{path} has no named tensors, so it is not a file of weights; give another file."
+            f"{path} has no named tensors, so it is not a weights file; give another file."
         )
     return _bare({str(name): tensor for name, tensor in _unwrap(read).items()})
 

@@ -84,7 +84,7 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
         }
         if built != shapes:
             raise UserError(
-                f"{origin} does not describe the network of the weights in its folder; {AGAIN}."
+                f"{origin} and the weights in its folder are of different networks; {AGAIN}."
             )
     refuse_work([*config["backbone"], *config["head"]], layers, origin)
 

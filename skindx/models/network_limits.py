@@ -8,6 +8,7 @@ then passes a square through each new network to learn its strides: `refuse_work
 work by arithmetic before that.
 """
 
+import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -100,9 +101,9 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         fits = ALLOWED.get(name)
         if fits is None:
-            raise ValueError(
-                f"the setting {name[:40]!r} is not allowed; valid settings are {', '.join(ALLOWED)}"
-            )
+            near = difflib.get_close_matches(name, ALLOWED, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]!r}?" if near else "remove it"
+            raise ValueError(f"the network's setting {name[:40]!r} is not allowed; {hint}")
         if not fits(value):
             raise ValueError(f"{name} cannot be {str(value)[:40]!r}")
 

@@ -232,8 +232,8 @@ def _settings(raw: dict[str, Any], origin: str) -> ClassifierSettings:
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(
-            f"{origin} describes a tower that cannot be rebuilt safely ({where}: {message}); use "
-            "another tower."
+            f"{origin} describes a network that skindx does not build ({where}: {message}); use "
+            "another one."
         ) from None
 
 

@@ -93,15 +93,15 @@ def _check_names(root: Path, names: Sequence[str], counts: Counter[str]) -> None
     if 2 * len(parts) >= len(names) > 0:
         what = "have names of dataset parts, not of classes"
     elif 2 * len(numbers) >= len(names) > 0:
-        what = "are numbered, as people, lesions or parts of a download are"
+        what = "have numbered names, like those of people, lesions or parts of a download"
     elif len(names) > 20 and counts.total() < 3 * len(names):
         what = f"have {counts.total() / len(names):.1f} images each, as people or lesions do"
     if what:
         raise UserError(
             f"the folders in {root} ({', '.join(list(names)[:3])}) {what}, so they do not give "
             "the class of an image; give a folder with one folder of images for each class, or a "
-            "recipe with `kind: files` and a table of the classes. If each folder is a class, "
-            f"add --dataset {FOLDERS}."
+            "recipe with `kind: files` and a table that has the class of each image "
+            f"(docs/howto/build.md). If each folder is a class, add --dataset {FOLDERS}."
         )
 
 
@@ -122,9 +122,9 @@ def _check_json(contents: FolderContents) -> None:
         where = f"a JSON file beside {image}" if image else page
         keys = ", ".join(list(said)[:8]) if said else "lists of images"
         raise UserError(
-            f"{where} describes the images more fully than the names of their folders ({keys}); "
-            "write a recipe with `kind: sidecars` to read label, licence and author "
-            f"(docs/howto/build.md), or add --dataset {FOLDERS} to use only the folders."
+            f"{where} ({keys}) describes the images more fully than the names of their folders; to "
+            "read it, write a recipe with `kind: sidecars` (docs/howto/build.md), or use only the "
+            f"folders with --dataset {FOLDERS}."
         )
 
 

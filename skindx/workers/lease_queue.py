@@ -343,7 +343,7 @@ class LeaseQueue:
         if stored.version != version:
             raise UserError(
                 f"this machine has skindx {version}, but the run was started with skindx "
-                f"{stored.version}; install that version on this machine."
+                f"{stored.version}; install skindx {stored.version} on this machine."
             )
         known: dict[str, Any] = json.loads(stored.facts)
         if stored.fingerprint != fingerprint:

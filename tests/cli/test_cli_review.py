@@ -35,7 +35,7 @@ def test_labels_are_reviewed(skindx: Skindx, tmp_path: Path) -> None:
         ),
         (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
         (("dedup", "embed", "{data}"), "one trained network"),
-        (("dedup", "embed", "{data}", "--weights", "no.pth"), "file of weights no.pth"),
+        (("dedup", "embed", "{data}", "--weights", "no.pth"), "weights file no.pth"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -1,3 +1,4 @@
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -6,9 +7,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import Field
 
+import skindx
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings, read_yaml
+from skindx.core.settings_errors import pattern_words
 from skindx.core.untrusted import read_plain_yaml
+from skindx.training.config.ensemble import NAME
+from skindx.training.config.run import MemberSettings
 
 
 class Folder(Settings):
@@ -261,10 +266,10 @@ def test_what_yaml_cannot_make_a_value_of_is_one_sentence(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"recipe": {"epochs": True}}, r"'recipe.epochs' = True: YAML reads yes"),
-        ({"recipe": {"learning_rate": True}}, r"'recipe.learning_rate' = True: YAML reads yes"),
-        ({"engine": {"zero": True}}, "'engine.zero' = True: YAML reads yes"),
-        ({"engine": {"ranks": True}}, "'engine.ranks' = True: YAML reads yes"),
+        ({"recipe": {"epochs": True}}, r"'recipe.epochs' = true: YAML reads yes"),
+        ({"recipe": {"learning_rate": True}}, r"'recipe.learning_rate' = true: YAML reads yes"),
+        ({"engine": {"zero": True}}, "'engine.zero' = true: YAML reads yes"),
+        ({"engine": {"ranks": True}}, "'engine.ranks' = true: YAML reads yes"),
         ({"recipe": {"augment": {"scale": [0.5, True]}}}, "write a number"),
         ({"recipe": {"epochs": 1e21}}, "'recipe.epochs' = 1e[+]21: it is too large"),
         ({"recipe": {"epochs": 10**9}}, "'recipe.epochs' = 10+: .* less than or equal to 10+"),
@@ -326,3 +331,44 @@ def _numbers(annotation: Any, marks: Sequence[Any]) -> Iterator[list[str]]:
         inner = marks if get_origin(annotation) in (Union, UnionType) else ()
         for part in get_args(annotation):
             yield from _numbers(part, inner)
+
+
+def _patterns() -> Iterator[str]:
+    """Yield the literal patterns of all settings, from the source: imports would take seconds."""
+    for file in Path(skindx.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Field"):
+                continue
+            for keyword in node.keywords:
+                if keyword.arg == "pattern" and isinstance(keyword.value, ast.Constant):
+                    yield keyword.value.value
+
+
+def _pattern_of(settings: type[Settings], field: str) -> list[str]:
+    metadata = settings.model_fields[field].metadata
+    return [found for one in metadata if (found := getattr(one, "pattern", ""))]
+
+
+def test_each_pattern_of_a_setting_is_said_in_words() -> None:
+    patterns = {*_patterns(), NAME, *_pattern_of(MemberSettings, "model")}
+    assert len(patterns) > 15
+    for pattern in patterns:
+        assert pattern_words(pattern).startswith(("it", "its", "write"))
+
+
+def test_a_file_that_a_program_wrote_is_copied_again() -> None:
+    raw = {"threshold": [None], "name": {"a": True}}
+    with pytest.raises(UserError) as refused:
+        _Written.parse(raw, "/x/bundle.json", expand=False)
+    said = str(refused.value)
+    assert "'threshold' = [null]: it must be a valid number" in said
+    assert "'name' = {\"a\": true}: it must be a valid string" in said
+    assert said.endswith("so copy it again from its source instead of correcting it.")
+    with pytest.raises(UserError) as refused:
+        _Written.parse(raw, "/x/train.yaml", yaml=True)
+    assert "A program wrote" not in str(refused.value)
+
+
+class _Written(Settings):
+    threshold: float = 0.5
+    name: str = ""

@@ -40,7 +40,7 @@ def test_a_verb_or_option_that_is_gone_says_what_to_do(name: str, skindx: Skindx
         assert code == 2, given
         said = " ".join(problem.split())
         assert said.startswith("error: ")
-        assert f"was removed in skindx {REMOVED[f'verb {name}'].since}; " in said
+        assert REMOVED[f"verb {name}"].sentence("") in said
         assert said.endswith(f"{REMOVED[f'verb {name}'].instead}.")
 
 
@@ -53,7 +53,7 @@ def test_a_key_or_value_that_is_gone_says_what_to_do(name: str, skindx: Skindx) 
         below = [f"{path}={value}", f"{path}.kind={value}"] if value else [f"{path}.a.b=1"]
         for given in below:
             code, _, problem = skindx(verb, "nowhere", "--set", given)
-            assert (code, f"was removed in skindx {REMOVED[name].since}; " in problem) == (
+            assert (code, REMOVED[name].sentence("") in problem) == (
                 2,
                 True,
             ), given

@@ -184,7 +184,7 @@ def test_a_page_that_cannot_be_read_costs_only_its_own_label(tmp_path: Path) -> 
 
 
 def test_searches_that_find_nothing_at_all_are_one_sentence(tmp_path: Path) -> None:
-    said = r"openverse: none of the searches for 2 labels"
+    said = r"openverse: no search found an image, for any of 2 labels"
     with (
         LocalSite(default=Answer(b'{"results": []}')) as site,
         pytest.raises(UserError, match=said),

@@ -256,7 +256,7 @@ def test_a_download_without_images_says_what_to_do(
     with pytest.raises(UserError, match=rf"{PARTS[0]}.zip cannot be read as an archive"):
         files.gather(tmp_path / "out")
     (tmp_path / "ham10000" / "HAM10000_metadata.csv").unlink()
-    with pytest.raises(UserError, match=r"no table was found at .*index.csv, .*metadata.csv"):
+    with pytest.raises(UserError, match=r"no table was found .*index.csv, .*metadata.csv"):
         files.preview()
 
 

@@ -41,10 +41,10 @@ def change(small: SmallDataset, **fields: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [
-        ("label", "../../../x", "which its taxonomy"),
-        ("label", "/tmp/x", "which its taxonomy"),
-        ("label", "Scabies", "'Scabies', which its"),
-        ("label", "", "which its taxonomy"),
+        ("label", "../../../x", "but its taxonomy"),
+        ("label", "/tmp/x", "but its taxonomy"),
+        ("label", "Scabies", "'Scabies', but its"),
+        ("label", "", "but its taxonomy"),
         ("split", "../../x", r"in the unknown split '\.\./\.\./x'"),
         ("split", "holdout", r"in the unknown split 'holdout' \(valid: train, val"),
         ("path", "../secret.jpg", "outside its folder"),

@@ -114,7 +114,7 @@ def test_what_no_record_says_is_asked(tmp_path: Path) -> None:
     put(tmp_path / "a" / "1.json", {"caption": "x"})
     with pytest.raises(UserError, match=r"no JSON file in .* has the key 'label'; .* such as capt"):
         source(tmp_path, columns={"label": "label"}).lines()
-    with pytest.raises(UserError, match="has no pages with results"):
+    with pytest.raises(UserError, match="has no JSON files with a list of images under"):
         source(tmp_path, records="results", columns={"file": "id"}).lines()
     with pytest.raises(UserError, match="is not a folder"):
         source(tmp_path / "b").lines()

@@ -126,10 +126,10 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(UserError, match="different classes, because only one has acne"):
         compare(first, dataclasses.replace(second, classes=strange), NAMES)
     relabelled = dataclasses.replace(second, truth_N=(second.truth_N + 1) % 4)
-    with pytest.raises(UserError, match=r"have a different label for 20 images.*same version"):
+    with pytest.raises(UserError, match=r"put 20 images into different classes.*same version"):
         compare(first, relabelled, NAMES)
     regrouped = dataclasses.replace(second, groups_N=np.roll(second.groups_N, 1))
-    with pytest.raises(UserError, match="a different group"):
+    with pytest.raises(UserError, match="into different groups"):
         compare(first, regrouped, NAMES)
 
 

@@ -105,7 +105,7 @@ def test_it_is_packed_and_served_where_it_is_installed_and_refused_elsewhere(
     Image.fromarray(np.zeros((70, 90, 3), np.uint8)).save(photo)
     code, printed, err = skindx("diagnose", bundle, photo)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert "'brightness' is not installed" in err
+    assert "no OOD detector 'brightness' here" in err
     assert "install the package that has it" in err
 
 
@@ -118,7 +118,7 @@ def test_a_training_with_one_that_is_missing_is_refused_and_writes_nothing(
     given = ["--config", file] if written else ["--set", "ensemble.ood=[{kind: brightness}]"]
     code, printed, err = skindx("train", small_dataset, "--out", run, *given)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert "'brightness' is not installed; install the package that has it" in err
+    assert "no OOD detector 'brightness' here; choose another" in err
     assert not run.exists()
 
 

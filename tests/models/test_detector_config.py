@@ -130,7 +130,7 @@ def test_work_without_end_is_refused_before_it_begins(backbone: list[Any]) -> No
 def test_a_network_other_than_its_weights_is_refused(tmp_path: Path) -> None:
     bundle = copy_bundle(tmp_path)
     forge_yaml(bundle, MODEL, {"scales": {"n": [1.0, 2.0, 4096]}})
-    with pytest.raises(UserError, match="does not describe the network of the weights"):
+    with pytest.raises(UserError, match="are of different networks"):
         open_bundle(bundle).detector()
 
 

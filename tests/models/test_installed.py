@@ -93,7 +93,7 @@ def test_two_distributions_of_one_name_are_refused(site: Path) -> None:
     add_metadata(site, distribution="evil", version="9.0", package="skindx_toy")
     with pytest.raises(
         UserError,
-        match=r"evil 9\.0 and skindx-toy 1\.0 both contain a bundle toy; uninstall all of them but",
+        match=r"evil 9\.0 and skindx-toy 1\.0 both contain a bundle toy; keep the one that you",
     ):
         bundle_path("toy")
 

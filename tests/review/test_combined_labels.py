@@ -53,5 +53,5 @@ def test_an_option_of_an_older_version_says_what_to_do(tmp_path: Path, skindx: A
     for option, instead in (("--combine", "remove it"), ("--plant=0.1", "bench honesty labels")):
         code, _, err = skindx("audit", tmp_path, "--labels", option)
         assert code == 2
-        assert err.startswith(f"error: {option.partition('=')[0]} was removed in skindx 1.0; ")
+        assert err.startswith(f"error: {option.partition('=')[0]} was removed in skindx 1.0")
         assert instead in err

@@ -68,7 +68,7 @@ def test_a_bundle_embeds_as_well(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_wrong_weights_leave_nothing(settings: EmbedSettings, tmp_path: Path) -> None:
     tiny_dataset(tmp_path, 4)
     absent = settings.model_copy(update={"weights": tmp_path / "no.safetensors"})
-    with pytest.raises(UserError, match="the file of weights"):
+    with pytest.raises(UserError, match="the weights file"):
         embed(tmp_path, absent, tmp_path / EMBEDDINGS)
     state = build_classifier(ClassifierSettings(model="test_resnet"), 2).net.state_dict()
     save_file({k: v * torch.nan if v.is_floating_point() else v for k, v in state.items()},

@@ -185,7 +185,7 @@ def copies(top: Path) -> None:
 ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "parts": (parts, "have names of dataset parts, not of classes"),
     "folds": (folds, "have names of dataset parts, not of classes"),
-    "people": (people, "are numbered, as people, lesions or parts"),
+    "people": (people, "have numbered names, like those of people"),
     "two labels": (two_labels, "add --column label=NAME"),
     "no header": (headless, "looks like data, not like column names"),
     "two tables": (copies, "have the same columns and images"),

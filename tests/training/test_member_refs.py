@@ -94,11 +94,11 @@ def test_members_without_a_common_held_out_image_are_refused() -> None:
         ({"members": []}, "an ensemble needs at least one member"),
         (
             {"members": [MEMBER], "soups": [{"name": "s", "of": ["m"]}]},
-            "soups was removed in skindx 1.0; keep the members themselves",
+            "soups was removed in skindx 1.0, because measurements showed no gain; keep",
         ),
         (
             {"members": [MEMBER], "distil": {"student": MEMBER}},
-            "distil was removed in skindx 1.0; train",
+            "distil was removed in skindx 1.0, because measurements showed no gain; train",
         ),
         (
             {"members": [{**MEMBER, "snapshots": 2}]},
@@ -106,7 +106,7 @@ def test_members_without_a_common_held_out_image_are_refused() -> None:
         ),
         (
             {"members": [{**MEMBER, "trunk": "lora"}]},
-            "trunk=lora was removed in skindx 1.0; use trained or",
+            "trunk=lora was removed in skindx 1.0, because measurements showed no gain; use",
         ),
         (
             {"members": [MEMBER], "reused": [{"run": "r", "member": "m"}]},

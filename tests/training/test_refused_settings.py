@@ -33,7 +33,7 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         ({"engine": {"parallel": {"kind": "cubes"}}}, "engine.parallel"),
         (
             {"engine": {"parallel": {"kind": "model"}}},
-            "engine.parallel=model was removed in skindx 1.0; use owt, or engine.zero=3 for",
+            "engine.parallel=model was removed in skindx 1.0, because a pipeline of stages",
         ),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": 0}}, "ranks_per_node"),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": -1}}, "ranks_per_node"),
@@ -164,7 +164,7 @@ def test_a_label_outside_the_taxonomy_is_named(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)
     records[0] = replace(records[0], label="../../x")
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
-    with pytest.raises(UserError, match=r"'\.\./\.\./x', which its"):
+    with pytest.raises(UserError, match=r"'\.\./\.\./x', but its"):
         check(settings, records, Taxonomy.load(small_dataset / "taxonomy.yaml"))
 
 

@@ -308,7 +308,7 @@ def test_what_cannot_work_is_reported_before_anything_is_written(
         "timm has no model 'tset_resnet'": _settings(
             members=[{"name": "a", "model": "tset_resnet"}]
         ),
-        "file of weights nowhere.pth": _settings(
+        "weights file nowhere.pth": _settings(
             members=[{"name": "a", "model": "test_resnet", "weights": "nowhere.pth"}]
         ),
         "the file nowhere does not exist; correct engine.hostfile": _settings(

@@ -82,7 +82,9 @@ class BoxFinding:
 
     def clause(self) -> str:
         """Return the finding as part of a sentence."""
-        return f"{self.reason} ({self.count}, such as {', '.join(self.first)})"
+        named = ", ".join(self.first)
+        whole = self.count == len(self.first)
+        return f"{self.reason} ({named if whole else f'{self.count}, such as {named}'})"
 
 
 @dataclass(slots=True)
@@ -166,7 +168,7 @@ class BoxFile(Mapping[str, BoxedImage]):
         findings = self.all_findings()
         if findings and next(self.usable, None) is None:
             clauses = "; ".join(finding.clause() for finding in findings)
-            raise UserError(f"no box in {self.path} can be used ({clauses}); correct the file.")
+            raise UserError(f"no box in {self.path} can be used: {clauses}; correct what it names.")
 
 
 def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
@@ -174,7 +176,8 @@ def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
     if findings:
         clauses = "; ".join(finding.clause() for finding in findings)
         raise UserError(
-            f"{path}: {clauses}; correct the file, or remove --strict (`boxes.strict` in a recipe)."
+            f"{path}: {clauses}; correct what it names, or remove --strict (`boxes.strict` "
+            "in a recipe) to leave that out."
         )
 
 

@@ -93,7 +93,7 @@ def screen_rows(run: BuildRun, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRo
         raise UserError(
             f"none of the {len(rows)} images of {run.settings.name} can be used ({reasons})"
             f"{where}; check the sources and the `screen` limits."
-            + (f" Of one that is {why[0][0]}: {most}." if most else "")
+            + (f" For example, one is {why[0][0]}: {most}." if most else "")
         )
     return sound
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from pydantic import BeforeValidator, Field
 
-from skindx.core.text import printable
+from skindx.core.text import counted, printable
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described, plain_text
 from skindx.data.sources.image_source import Page, SearchCount, UnreadablePageError, WebSource
@@ -122,11 +122,13 @@ class ApiSource(WebSource):
 
     def barren(self, labels: int, failures: Sequence[str]) -> str:
         """Say that no search found anything, and what the first one answered."""
-        first = f" First problem: {failures[0]}" if failures else ""
-        return (
-            f"{self.name}: none of the searches for {labels} labels names an image; look at "
-            f"`searches` and at whether {self.api} answers.{first}"
-        )
+        found = f"{self.name}: no search found an image, for any of {counted(labels, 'label')}"
+        if failures:
+            return (
+                f"{found}. First problem: {failures[0].rstrip('. ')}. Correct `searches` in the "
+                "recipe, or try again later if the server did not answer."
+            )
+        return f"{found}; correct `searches` in the recipe."
 
 
 def _content(answer: "Response") -> dict[str, Any]:

@@ -303,10 +303,10 @@ class FilesSource(TableShape, TableOfFiles):
             self.__dict__.pop(kept, None)
         self._archives().missing.clear()
         if self.or_paths and not is_there(self.table):
-            places = ", ".join(map(str, (self.path, *self.or_paths)))
+            places = ", ".join(dict.fromkeys(map(str, (self.path, *self.or_paths))))
             raise UserError(
-                f"no table was found at {places}; download the table, or change `path` in the "
-                "recipe."
+                f"no table was found (looked for {places}); download the table, or set `path` in "
+                "the recipe to it."
             )
         lines = self._settled()
         taken = [line for line in lines if LEFT_OUT not in line]

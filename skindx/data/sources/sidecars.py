@@ -99,10 +99,12 @@ class SidecarsSource(TableShape, TableOfFiles):
         )
         self._notes = log.all_notes(self.path)
         if not any(LEFT_OUT not in line for line in lines):
-            what = f"pages with {self.records}" if self.records else "JSON files beside its images"
+            what = "JSON files beside its images"
+            if self.records:
+                what = f"JSON files with a list of images under the key {self.records!r}"
             raise UserError(
-                f"{self.path} has no {what}; change `path` or `records` in the recipe, or set "
-                "`kind: folder`, where each folder is a class."
+                f"{self.path} has no {what}; change `path` or `records` in the recipe. If each "
+                "folder is a class, set `kind: folder`."
             )
         return lines
 

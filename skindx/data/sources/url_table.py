@@ -63,11 +63,10 @@ class TableSource(TableShape, WebSource):
 
     def check(self) -> set[str]:
         """Read the table once, and return all addresses that it will ask."""
-        if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
+        if self.sha256 and self.path.is_file() and (is_ := sha256_file(self.path)) != self.sha256:
             raise UserError(
-                f"{self.path} is a different file than the recipe expects: its SHA-256 begins "
-                f"with {sha256_file(self.path)[:12]}, not {self.sha256[:12]}; replace the file, "
-                "or change `sha256` in the recipe."
+                f"{self.path} is not the file that the recipe expects: its SHA-256 is {is_}, not "
+                f"{self.sha256}; replace the file, or set `sha256` in the recipe if you trust it."
             )
         rows = list(self.begin())
         if not rows:

@@ -217,7 +217,9 @@ class _Reading:
             content = json.loads(file.read(), object_pairs_hook=_Pairs)
         if isinstance(content, _Pairs) or not isinstance(content, list):
             raise UserError(
-                f"{self.path} is not a list of JSON objects; save it as JSON lines (.jsonl)."
+                f"{self.path} is not a table, because it is not a list of JSON objects; put the "
+                "objects into a list, [{...}, {...}]. If each image has a JSON file of its own, "
+                "write a recipe with `kind: sidecars`."
             )
         for number, pairs in enumerate(content, 1):
             if not isinstance(pairs, _Pairs):

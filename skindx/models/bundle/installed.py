@@ -201,8 +201,8 @@ def _not_installed(name: str) -> str:
     advice = "give the path of a bundle, or install the distribution that brings it"
     if name in IN_CHECKOUT:
         advice = how_to_install(IN_CHECKOUT[name])
-    missing = f"bundle {name} does not exist: no folder here is called so, and none is installed"
-    return f"{missing} under that name ({there}); {advice}."
+    missing = f"bundle {name} does not exist: no folder here and no installed bundle has this name"
+    return f"{missing} ({there}); {advice}."
 
 
 def _one(name: str, entries: list[metadata.EntryPoint]) -> InstalledBundle:
@@ -211,7 +211,8 @@ def _one(name: str, entries: list[metadata.EntryPoint]) -> InstalledBundle:
     if len(brought) > 1:
         names = " and ".join(sorted(f"{one.name} {one.version}" for one in brought))
         raise UserError(
-            f"the packages {names} both contain a bundle {name}; uninstall all of them but one."
+            f"the packages {names} both contain a bundle {name}; keep the one that you trust, and "
+            "uninstall the others."
         )
     (distribution,) = brought
     package = _located(distribution, entries[0].value)

@@ -127,11 +127,11 @@ def require_parity(parity: Parity, precision: Precision) -> None:
         target = f"at least {LEAST_SHARE:.1%} of them"
     if not good_enough(parity, precision):
         raise UserError(
-            f"the {precision} export of {parity.member} is not accurate enough: it has the same "
-            f"first class in {parity.same} of {parity.pictures} validation images "
+            f"the {precision} export of {parity.member} is not accurate enough: its most probable "
+            f"class is the network's in {parity.same} of {parity.pictures} validation images "
             f"({parity.share:.1%}, 95 % interval {parity.low:.1%} to {parity.high:.1%}) at a "
-            f"cosine of {parity.cosine:.6f}, but {target} are required; the bundle was not "
-            "changed, so try another --precision or --to."
+            f"cosine of {parity.cosine:.6f} between their logits, but {target} are required. The "
+            "bundle was not changed; try another --precision or --to."
         )
 
 
@@ -277,7 +277,7 @@ def refuse_loss(accuracy: PairedAccuracy, name: str) -> None:
             f"the {name} export is not accurate enough: on {accuracy.pictures} test images its "
             f"balanced accuracy is {100 * accuracy.exported:.2f} %, and that of the original "
             f"networks {100 * accuracy.eager:.2f} % (largest loss allowed: {100 * MOST_LOST:.1f} "
-            "points); the bundle was not changed, so try a higher --precision."
+            "points). The bundle was not changed; try a higher --precision, such as fp32."
         )
 
 

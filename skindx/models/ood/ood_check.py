@@ -317,7 +317,8 @@ def load_check_v0_1(folder: Path, spec: OodSpecV01) -> OodCheck:
         or (np.diff(scores_N) < 0).any()
     ):
         raise UserError(
-            f"{folder / STATISTICS} does not have the numbers of an out-of-distribution check; "
+            f"{folder / STATISTICS} lacks the arrays of an out-of-distribution check, or they are "
+            "damaged; "
             f"{AGAIN}."
         )
     distance = Mahalanobis(means_CD, axes_AD, variances_A, float(arrays["rest"]))
