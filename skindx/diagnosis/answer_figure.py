@@ -12,8 +12,8 @@ from skindx.core.machine import require_extra
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import right_at
 from skindx.diagnosis.answer_report import heading, opened, outlined
-from skindx.diagnosis.filing import tier_of
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.scope import tier_of
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import percent, text

@@ -15,7 +15,7 @@ from rich.text import Text
 from skindx.diagnosis import advice_figures, answer_texts
 from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
-from skindx.diagnosis.filing import NOT_FILED, Filing, as_on_the_page, tier_of
+from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CaseAnswer,
@@ -33,7 +33,7 @@ from skindx.diagnosis.record_tables import (
     rest_of,
     thresholds_table,
 )
-from skindx.diagnosis.scope import knows, shown_tier
+from skindx.diagnosis.scope import as_on_the_page, knows, shown_tier, tier_of
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
 

@@ -105,12 +105,16 @@ def checklist_columns(patient: Patient) -> dict[str, Any]:
 
 
 def checklist_words(diagnosis: Diagnosis) -> list[str]:
-    """Return what the answers mean by the checklist, where no reason says it; [] without any.
+    """Return what the answers mean by the checklist, where no reason says it; [] without any."""
+    return [] if diagnosis.next_step.raised_from else checklist_of(diagnosis.patient)
+
+
+def checklist_of(patient: Patient) -> list[str]:
+    """Return what answers mean by the checklist, whatever the photo shows; [] without any.
 
     A low score of a few answers would reassure, so that none is given.
     """
-    patient = diagnosis.patient
-    if not patient.answers or diagnosis.next_step.raised_from:
+    if not patient.answers:
         return []
     points = patient.seven_points
     if patient.site == NO_SKIN:

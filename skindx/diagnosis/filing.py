@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import Candidate, Diagnosis
-from skindx.diagnosis.scope import shown_tier
 from skindx.taxonomy import SkinClass, Urgency
 from skindx.texts.catalogue import joined, text, word
 
@@ -282,10 +281,19 @@ class Filing:
             facts.append(text("footer_version", number=str(self.number)))
         return " · ".join(filter(None, names)), " · ".join(facts)
 
-    def file_name(self, when: datetime, ending: str) -> str:
-        """Return a name that no other patient, lesion, answer or version has, in ASCII."""
+    def file_name(self, when: datetime, ending: str, status: str = "") -> str:
+        """Return a name that no other patient, lesion, answer or version has, in ASCII.
+
+        It names the status of the report, or another one.
+        """
         names = [_in_file_name(name) for name in (self.patient, self.lesion)]
-        parts = ["skindx", *names, f"{when:%Y%m%d-%H%M%S}", self.status, str(self.number or "")]
+        parts = [
+            "skindx",
+            *names,
+            f"{when:%Y%m%d-%H%M%S}",
+            status or self.status,
+            str(self.number or ""),
+        ]
         if self.version > self.number:  # a note or a consent was changed too
             parts.append(f"saved-{self.version}")
         return f"{'-'.join(filter(None, parts))}.{ending}"
@@ -378,10 +386,11 @@ def photo_dates(diagnosis: Diagnosis) -> list[str]:
     A date with its time has the offset from UTC that the file gives, by the name of the local zone
     where that is the same.
     """
-    return [_dated(photo.taken) for photo in diagnosis.photos]
+    return [dated(photo.taken) for photo in diagnosis.photos]
 
 
-def _dated(taken: str) -> str:
+def dated(taken: str) -> str:
+    """Return a photo's own date in words; "" where it is not known."""
     try:
         when = datetime.fromisoformat(taken)
     except ValueError:  # none, or a date that no version of ours wrote
@@ -408,19 +417,6 @@ def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
         return ()
     in_set = tuple(candidate for candidate in diagnosis.candidates if candidate.in_set)
     return in_set or diagnosis.candidates[: diagnosis.next_step.classes]
-
-
-def as_on_the_page(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
-    """Return the conditions in the order of the page: named ones first, then by probability."""
-    if diagnosis.abstained:
-        return diagnosis.candidates
-    return tuple(sorted(diagnosis.candidates, key=lambda one: not one.in_set))
-
-
-def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
-    """Return the urgency of a condition as a table shows it."""
-    tier = shown_tier(diagnosis, candidate) or "unknown"
-    return text("tier_not_stated") if tier == "unknown" else word(tier)
 
 
 def agreement_with(diagnosis: Diagnosis, one: RecordedDiagnosis) -> str:

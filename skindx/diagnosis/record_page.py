@@ -20,14 +20,12 @@ from skindx.diagnosis.filing import (
     Filing,
     NoteChange,
     agreement_with,
-    as_on_the_page,
     by_login,
     person_with,
     photo_dates,
     possible,
     record_lines,
     status_sentence,
-    tier_of,
 )
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
@@ -38,7 +36,7 @@ from skindx.diagnosis.record import (
     PhotoView,
     unreviewed,
 )
-from skindx.diagnosis.scope import missing_cancers
+from skindx.diagnosis.scope import as_on_the_page, missing_cancers, tier_of
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, percent, text, word
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 NOTICE_FILL, NEUTRAL_FILL = (255, 243, 214), (238, 240, 243)
-_FILL: dict[Urgency, tuple[int, int, int]] = {
+FILL: dict[Urgency, tuple[int, int, int]] = {
     "urgent": (252, 226, 224),
     "soon": (255, 238, 205),
     "routine": (226, 240, 232),
@@ -93,7 +91,7 @@ def record_page(
         sheet.text(text("paper_letters"), bold=True)
     if one := filing.recorded:
         named = text("record_line", name=text("record_recorded"), value=one.history)
-        sheet.text(named, 11, bold=True, fill=_FILL["unknown"])
+        sheet.text(named, 11, bold=True, fill=FILL["unknown"])
     compared = agreement_with(diagnosis, one) if one else ""
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
@@ -114,11 +112,16 @@ def record_page(
     height = max(_SMALLEST_PHOTO_MM, min(_PHOTO_MM, room))
     views = zip(diagnosis.photos, answer.views, strict=True)
     sheet.strip([outlined(photo, view) for photo, view in views], captions, height, beside)
+    sign_off(sheet, filing)
+    return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
+
+
+def sign_off(sheet: Sheet, filing: Filing) -> None:
+    """Write what a clinician fills in: a finding, what was decided, and a signature."""
     ticks = [text(key) for key in ("record_referred", "record_follow_up", "record_excision")]
     who, *lines = map(text, ("record_clinician", "record_signed", "record_signature"))
     signs = ((who, filing.clinician), *((line, "") for line in lines))
     sheet.sign_off(text("record_finding"), ticks, signs)
-    return sheet.pages == 1 and room >= _LEAST_PHOTO_MM
 
 
 def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
@@ -129,7 +132,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     timed = step.urgency != "unknown" and not is_met(diagnosis)
     tier = f" ({text(f'step_{step.urgency}')})" if timed else ""
     sheet.heading(f"{heading}{tier}")
-    fill = NEUTRAL_FILL if past else _FILL[step.urgency]
+    fill = NEUTRAL_FILL if past else FILL[step.urgency]
     sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
     because = joined(step.because, combined(diagnosis), _unknown_cancer(diagnosis))

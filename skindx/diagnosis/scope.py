@@ -126,6 +126,19 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     return candidate.urgency
 
 
+def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
+    """Return the urgency of a condition as a table shows it."""
+    tier = shown_tier(diagnosis, candidate) or "unknown"
+    return text("tier_not_stated") if tier == "unknown" else word(tier)
+
+
+def as_on_the_page(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
+    """Return the conditions in the order of the page: named ones first, then by probability."""
+    if diagnosis.abstained:
+        return diagnosis.candidates
+    return tuple(sorted(diagnosis.candidates, key=lambda one: not one.in_set))
+
+
 def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextStep:
     """Return a next step that gives no time to wait where an urgent cancer is unknown.
 

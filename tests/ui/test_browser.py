@@ -1,5 +1,6 @@
 """The page as a person sees it, in a real chromium, over made-up answers."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,10 +146,17 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     assert places == sorted(places)
     assert page.locator(".sx-result").count() == 0
     assert painted.uploads == []
+    record = page.locator(".sx-unjudged-report")
+    record.locator("[data-pseudonym]").fill("P-017")
+    with page.expect_download() as download:
+        record.locator(".sx-pdf").click()
+    assert re.fullmatch(r"skindx-P-017-.*-not-judged\.pdf", download.value.suggested_filename)
+    assert Path(download.value.path()).read_bytes().startswith(b"%PDF")
     page.click("[aria-label='Remove photo 1']")
     page.click(".sx-ask")
     page.wait_for_selector(".sx-photo:nth-child(2).sx-refused")
     assert page.locator(".sx-refused").count() == 1
+    page.wait_for_function("!document.querySelector('.sx-unjudged-report [data-pseudonym]').value")
     page.click("[aria-label='Remove photo 2']")
     # A failure is one sentence without secrets.
     failures = {"busy": "Too many people ask", "broken": "Something went wrong on the server"}

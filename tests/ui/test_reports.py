@@ -14,8 +14,10 @@ from painted_answers import jpeg, rich
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.answer_report import report_pdf
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import Filing
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.unjudged_report import unjudged, unjudged_pdf
 from skindx.ui.http.answer_forms import PATH, Reports, made_pdf, report_routes
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 
@@ -56,6 +58,18 @@ def test_a_pseudonym_after_the_seal_stands_in_the_record() -> None:
     )
     refused = asked(reports, f"{sealed}\nP-017\n{'x' * 81}\n", "ann")
     assert (refused.status_code, "at most 80" in refused.json()["error"]) == (422, True)
+
+
+def test_a_refusal_is_sealed_too_and_gets_its_record() -> None:
+    reports = Reports(None)
+    error = Refused("blur", "The photo is too blurred.")
+    case = unjudged(Case((jpeg(80, 60),), Patient(age=54)), error)
+    sealed = reports.sealed(case, WHEN, "ann")
+    named = asked(reports, f"{sealed}\nP-017", "ann")
+    assert named.content == unjudged_pdf(case, WHEN, Filing("P-017"))
+    assert "-P-017-20260301-093000-not-judged.pdf" in named.headers["content-disposition"]
+    assert asked(reports, sealed, "bob").status_code == 422
+    assert asked(reports, f"{sealed}\nMaria Schneider", "ann").json()["doubt"]
 
 
 @pytest.mark.parametrize("name", ["Maria Schneider", "P 3 May 1961", "1234567890"])

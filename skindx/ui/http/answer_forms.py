@@ -33,6 +33,7 @@ from skindx.core.machine import missing_modules
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.unjudged_report import UnjudgedCase, unjudged_pdf
 from skindx.texts.catalogue import text
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
@@ -96,10 +97,14 @@ class Reports:
     def __init__(self, metrics: dict[str, Any] | None) -> None:
         self._metrics, self._key = metrics, secrets.token_bytes(32)
 
-    def sealed(self, answer: CaseAnswer, when: datetime, user: str) -> str:
-        """Return an answer given at `when` to `user` ("" without logins) as base64 with a seal."""
+    def sealed(self, answer: CaseAnswer | UnjudgedCase, when: datetime, user: str) -> str:
+        """Return an answer given at `when` to `user` ("" without logins) as base64 with a seal.
+
+        A case without an answer has a record of its refusal.
+        """
+        kind = "answer" if isinstance(answer, CaseAnswer) else "unjudged"
         plain = worker_process.plain(answer)
-        packed = worker_process.pack({"user": user, "when": when.isoformat(), "answer": plain})
+        packed = worker_process.pack({"user": user, "when": when.isoformat(), kind: plain})
         return base64.b64encode(self._tag(packed) + packed).decode()
 
     def pdf(self, sent: bytes, user: str) -> tuple[bytes, str]:
@@ -123,15 +128,18 @@ class Reports:
         message = worker_process.receive(BytesIO(packed).read)
         if message["user"] != user:
             raise UserError(_ANOTHER_USERS)
-        answer = worker_process.rebuilt(CaseAnswer, message["answer"])
         if len(clinician) > LONGEST_NAME:
             raise UserError(text("finding_clinician", most=LONGEST_NAME))
         filing = Filing(Named(patient).patient_id, clinician=clinician)
         if no_person != "yes" and (doubt := name_doubt(patient)):
             raise IdentifyingName(f"{doubt} {text('report_names_nobody')}")
-        when = datetime.fromisoformat(message["when"])
-        made = made_pdf(answer, self._metrics, when, filing)
-        return made, filing.file_name(when, "pdf")
+        when, name = datetime.fromisoformat(message["when"]), filing.file_name
+        if "unjudged" in message:
+            case = worker_process.rebuilt(UnjudgedCase, message["unjudged"])
+            with _making:
+                return unjudged_pdf(case, when, filing), name(when, "pdf", "not-judged")
+        answer = worker_process.rebuilt(CaseAnswer, message["answer"])
+        return made_pdf(answer, self._metrics, when, filing), name(when, "pdf")
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")

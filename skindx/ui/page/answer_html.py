@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from skindx.casebook.case_names import SIDE_WORDS, side_named
 from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_question
 from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
+from skindx.core.machine import missing_modules, require_extra
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import answer_texts
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import (
     CaseAnswer,
     Diagnosis,
@@ -24,6 +26,7 @@ from skindx.diagnosis.record import (
     unreviewed,
 )
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
+from skindx.diagnosis.unjudged_report import unjudged
 from skindx.models.bundle.use_limits import Example
 from skindx.taxonomy import Taxonomy, unknown_to
 from skindx.texts.catalogue import joined, percent, script_sentences, text, word
@@ -237,6 +240,19 @@ def followup_html(
         named=side_named((sent or {}).get("lesion", "")),
         one_lesion=one_lesion_question(answer.diagnosis),
         consents=CASE_CONSENTS,
+    )
+
+
+def unjudged_html(case: Case, error: Refused, reports: Reports, user: str, *, day: str = "") -> str:
+    """Return the offer of a record of a refused case, sealed for `user`; "" without fpdf2.
+
+    `day` is when a person says that the photos were taken.
+    """
+    if missing_modules("fpdf"):
+        return ""
+    now = datetime.now().astimezone()
+    return render(
+        "unjudged.html.jinja", sealed=reports.sealed(unjudged(case, error, day), now, user)
     )
 
 

@@ -32,6 +32,7 @@ from skindx.ui.page.answer_html import (
     result_html,
     scope_html,
     top_html,
+    unjudged_html,
     waiting_html,
 )
 from skindx.ui.page.casebook_keeping import case_keeper, known_names, scan_keeper
@@ -155,7 +156,10 @@ def _add_diagnosis(
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
             offer = gr.HTML(
-                "", apply_default_css=False, js_on_load=script("scan"), elem_id="sx-scan-offer"
+                "",
+                apply_default_css=False,
+                js_on_load=script("scan", "report"),
+                elem_id="sx-scan-offer",
             )
             kept_scan = gr.HTML(
                 "", apply_default_css=False, js_on_load=None, elem_id="sx-kept-scan"
@@ -250,6 +254,7 @@ def _answering(
     Nothing of the answer to an example can be kept: it has no report, scan or place in a case book.
     """
     metrics, keeps, language = bundle.metrics(), parts.kept_answer is not None, spoken()
+    recording = asyncio.Semaphore(1)  # each opens photos of which nothing is known
 
     async def answered(sent: Any, user: str) -> dict[Any, Any]:
         told = partial(_form_message, question=_question(sent))
@@ -285,6 +290,10 @@ def _answering(
             also = referred(case.patient)
             whole = [Refusal(-1, "unreadable", also)] if also else []
             refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
+            if not examples.find(case.photos):
+                async with recording:
+                    record = partial(unjudged_html, case, error, reports, user, day=day)
+                    offered += await asyncio.to_thread(record)
             return {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
         except Exception as error:
             message = _message_of(error)

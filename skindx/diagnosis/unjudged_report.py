@@ -1,0 +1,136 @@
+"""The record of photos that were not judged: why, and what the answers about the lesion ask for.
+
+A refusal says nothing about the lesion, and neither does this record: it has no probability, no
+condition and no error rate. A clinician can file with it what the photo showed, the checklist that
+was answered, and the own finding.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from skindx.core.errors import UserError
+from skindx.core.seven_points import QUESTIONS
+from skindx.diagnosis.answer_report import opened
+from skindx.diagnosis.case import Case, Patient, facts_list
+from skindx.diagnosis.checklist_advice import checklist_of, referred
+from skindx.diagnosis.filing import NOT_FILED, Filing, dated
+from skindx.diagnosis.pdf_sheet import Sheet
+from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
+from skindx.diagnosis.record import unreviewed
+from skindx.diagnosis.record_page import FILL, NOTICE_FILL, sign_off
+from skindx.imaging.resize import small_jpeg
+from skindx.texts.catalogue import joined, speaking, text, word
+
+_MOST_MM = 90
+"""Greatest height of the photos."""
+
+
+@dataclass(frozen=True)
+class UnjudgedPhoto:
+    """One photo of a case that was refused."""
+
+    why: str
+    """Why it was refused, in sentences; "": it was not, but another one of the case was."""
+    jpeg: bytes = b""
+    """The photo as an answer would show it; empty where its file cannot be read."""
+    taken: str = ""
+    """Its own date, as in `Photo.taken`."""
+
+
+@dataclass(frozen=True)
+class UnjudgedCase:
+    """A case that has no answer."""
+
+    photos: tuple[UnjudgedPhoto, ...]
+    patient: Patient
+    language: str
+
+
+def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
+    """Return what a record needs of a refused case; `day` is when a person says it was taken.
+
+    Each photo is decoded in a process of its own, since nothing is known of its file.
+    """
+    whys = {one.photo: one.message for one in error.refusals}
+    photos = []
+    for place, data in enumerate(case.photos):
+        jpeg, taken = b"", ""
+        try:
+            decoded = open_photo(data, place, needed=LONGEST_SIDE, apart=True)
+            jpeg = small_jpeg(decoded.pixels_HWC, LONGEST_SIDE, quality=VIEW_QUALITY)
+            taken = decoded.taken
+        except UserError:  # its refusal says so
+            pass
+        photos.append(UnjudgedPhoto(whys.get(place, ""), jpeg, day or taken))
+    return UnjudgedCase(tuple(photos), case.patient, case.language)
+
+
+def unjudged_pdf(case: UnjudgedCase, when: datetime, filing: Filing = NOT_FILED) -> bytes:
+    """Return the record as PDF, on one page where it fits; `when` the photos were refused.
+
+    Raises UserError without fpdf2.
+    """
+    with speaking(case.language):
+        return _sheet(case, when, filing).pdf_bytes()
+
+
+def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
+    count, patient = len(case.photos), case.patient
+    heading = text("unjudged_heading", n=count)
+    facts = (text("footer_unjudged", when=when), text("footer_preliminary"))
+    names = filing.patient or text("footer_patient")
+    sheet = Sheet(heading, when, (names, " · ".join(facts)))
+    sheet.text(heading, 16, bold=True)
+    sheet.text(text("record_preliminary"), 10, bold=True)
+    notice = joined(text("notice_tool"), unreviewed())
+    sheet.text(notice, 9, bold=True, fill=NOTICE_FILL)
+    sheet.lines(_facts(case, when, filing))
+    asks, refers = referred(patient), patient.seven_points.refers
+    tier = f" ({text('step_urgent')})" if refers else ""
+    sheet.heading(f"{text('step_heading')}{tier}")
+    fill = FILL["urgent" if refers else "soon" if asks else "unknown"]
+    advice = asks or text("advice_refused")
+    sheet.text(advice, 12, bold=True, fill=fill)
+    if asks:
+        sheet.text(text("unjudged_by_answers"))
+    sheet.text(text("advice_without_time_sooner" if not asks else "advice_urgent_sooner"))
+    no_answer = (text("unjudged_no_answer"), text("not_judged"), text("cannot_rule_out"))
+    sheet.text(joined(*no_answer), bold=True)
+    sheet.heading(text("unjudged_why"))
+    for number, photo in enumerate(case.photos, 1):
+        label = f"{text('photo_label', number=number)}." if count > 1 else ""
+        missing = "" if photo.jpeg else text("unjudged_no_picture")
+        sheet.text(joined(label, photo.why or text("unjudged_beside"), missing))
+    shown = [
+        (opened(photo.jpeg), ", ".join(filter(None, (label, dated(photo.taken)))))
+        for number, photo in enumerate(case.photos, 1)
+        if photo.jpeg and (label := text("photo_label", number=number))
+    ]
+    if shown:
+        images, captions = zip(*shown, strict=True)
+        height = max(24, min(_MOST_MM, sheet.room_above_signature()))
+        sheet.strip(images, captions, height)
+    sign_off(sheet, filing)
+    return sheet
+
+
+def _facts(case: UnjudgedCase, when: datetime, filing: Filing) -> list[tuple[str, str]]:
+    """Return whose photos they are, of when and where, and what was answered."""
+    patient, dates = case.patient, [dated(one.taken) for one in case.photos]
+    known = [one or text("record_undated") for one in dates] if any(dates) else []
+    asked = patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
+    person = patient.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
+    lines = [
+        (text("record_patient"), filing.patient),
+        (text("unjudged_when"), text("record_time", when=when)),
+        (text("record_photo", n=len(dates)), "; ".join(known)),
+        (text("record_site"), word(patient.site or "")),
+        (text("record_side"), word(patient.laterality or "")),
+        (text("record_person"), ", ".join(facts_list(person))),
+    ]
+    if said := ", ".join(facts_list(Patient(**asked))):
+        score = [] if patient.seven_points.refers else checklist_of(patient)
+        lines.append((text("record_asked"), joined(f"{said}.", *score)))
+    absent = [label for label, value in lines if not value]
+    given = [one for one in lines if one[1]]
+    return [*given, (text("record_absent"), ", ".join(absent))] if absent else given

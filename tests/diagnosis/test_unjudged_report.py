@@ -1,0 +1,85 @@
+"""The record of a refused photo: it files what was answered, and never reassures."""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from painted_answers import jpeg
+from pdf_words import words_of
+
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.filing import Filing
+from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.unjudged_report import UnjudgedCase, unjudged, unjudged_pdf
+from skindx.texts.catalogue import speaking, text
+
+WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=UTC)
+NO = dict.fromkeys(("grew", "irregular_shape", "irregular_colour", "large", "inflamed",
+                    "bleeds", "itches"), "no")  # fmt: skip
+BLURRED = Refused.from_photos([Refusal(0, "blur", "The photo is too blurred.")], 1)
+
+
+def refused(patient: Patient, *photos: bytes, language: str = "en") -> UnjudgedCase:
+    photo = jpeg(160, 120)
+    return unjudged(Case((photo, *photos), patient, language), BLURRED)
+
+
+def page(case: UnjudgedCase, monkeypatch: pytest.MonkeyPatch, filing: Filing | None = None) -> str:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
+    words = words_of(unjudged_pdf(case, WHEN, filing or Filing()))
+    assert len(re.findall(r"p(?:age|ágina) \d+ (?:of|de)", words)) == 1
+    return words.replace("\\(", "(").replace("\\)", ")").replace("\xa0", " ")
+
+
+@pytest.mark.parametrize(
+    ("patient", "advice"),
+    [
+        (Patient(), "Examine the lesion yourself all the same, and refer it if it looks"),
+        (Patient(pigmented="yes", **NO), "Examine the lesion yourself all the same"),
+        (Patient(bleeds="yes"), "A dermatologist should see the lesion within days, because it"),
+        (Patient(grew="yes", irregular_shape="yes"), "7-point checklist scores 4 (referral from"),
+    ],
+)
+def test_it_says_that_there_is_no_answer_and_what_the_checklist_asks_for(
+    patient: Patient, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = page(refused(patient), monkeypatch, Filing("P-017"))
+    order = ["a photo that was not judged", "preliminary until a clinician", "P-017",
+             "29 November 2026, 18:05 UTC", "Next step", advice, "The model gave no answer. This "
+             "says nothing about the lesion. skindx cannot rule out any disease.",
+             "Why there is no answer The photo is too blurred.", "Photo 1", "Clinician's finding",
+             "Signature"]  # fmt: skip
+    places = [words.find(one) for one in order]
+    assert -1 not in places, list(zip(order, places, strict=True))
+    assert places == sorted(places)
+    assert ("urgent: within days" in words) == patient.seven_points.refers
+    assert not re.search(r"%|probab|routine|harmless|no sign|benign|Nevus", words, re.IGNORECASE)
+    if patient.seven_points.score == 0 and patient.answers:
+        assert "A score below 3 says nothing." in words
+
+
+def test_of_several_photos_it_names_the_refused_one_and_one_without_a_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = refused(Patient(site="back"), jpeg(120, 160, 1), b"no photo")
+    assert [bool(one.jpeg) for one in case.photos] == [True, True, False]
+    words = page(case, monkeypatch)
+    assert "record of 3 photos that were not judged" in words
+    assert "Photo 1. The photo is too blurred." in words
+    assert "Photo 2. This photo was not refused" in words
+    assert "The photo cannot be printed." in words
+
+
+def test_the_day_that_a_person_gave_stands_below_the_photo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = unjudged(Case((jpeg(160, 120),)), BLURRED, "2026-11-28")
+    assert "Photo 1, 28 November 2026" in page(case, monkeypatch)
+
+
+def test_it_speaks_the_language_of_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = page(refused(Patient(), language="es"), monkeypatch)
+    with speaking("es"):
+        for key in ("not_judged", "unjudged_no_answer", "cannot_rule_out", "notice_translation"):
+            assert text(key) in words
