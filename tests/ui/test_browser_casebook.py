@@ -124,6 +124,9 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[name=confirmed_by]").select_option("histopathology")
     last.locator("button[value=confirm]").click()
     page.wait_for_selector("text=Give the name of the clinician")
+    assert page.evaluate("document.activeElement.name") == "clinician"
+    findings = axe(page)
+    assert findings == [], reported(findings)
     page.locator(".sx-seen").nth(1).locator("[name=clinician]").fill("Dr A. Keller")
     page.locator(".sx-seen").nth(1).locator("button[value=confirm]").click()
     page.wait_for_selector("text=It is confirmed by histopathology.")
@@ -746,6 +749,7 @@ def test_another_side_is_asked_about_and_the_pseudonym_is_carried(
     page.check("[name=consent]")
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=gives another side than the one chosen for the photo (right)")
+    assert page.evaluate("document.activeElement.name") == "same_lesion"
     page.check("[name=same_lesion]")
     page.fill("[name=lesion]", "left arm.")  # another name needs another look
     assert not page.is_checked("[name=same_lesion]")

@@ -23,6 +23,14 @@ CONFIRMS = ("confirm", "replace", "overwrite")
 """The buttons that save a diagnosis: the last two are the answers to a question."""
 
 
+class AsksField(UserError):  # noqa: N818
+    """A field of the form, named `field`, must be filled in or chosen again."""
+
+    def __init__(self, sentence: str, field: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
 class ReplaceOrNot(UserError):  # noqa: N818
     """A diagnosis was given beside another one that stands; `words` name the exchange."""
 
@@ -84,14 +92,14 @@ def confirmed(
     unsaid = not same and before.confirmed_by == how and not sent.get("basis_again")
     if how and name and before.finding.is_given and unsaid:
         asked = text("book_basis_ask", name=name, how=how)
-        raise UserError(joined(asked, text("book_basis_ask_do")))
+        raise AsksField(joined(asked, text("book_basis_ask_do")), "confirmed_by")
     stays = same and how == before.confirmed_by
     clinician = " ".join(sent.get("clinician", before.clinician if same else "").split())
     stands = filing_of(before, taxonomy).recorded
     signs = bool(name and how) and how != OPINION
     unseats = bool(name and stands and stands.confirmed_by) and not same
     if (signs or unseats) and not clinician and (not stays or before.clinician):
-        raise UserError(text("book_clinician_ask"))
+        raise AsksField(text("book_clinician_ask"), "clinician")
     doubt = note_doubt(note) if note != before.note else ""
     if doubt and sent.get("no_person") != "yes":
         raise NoteDoubt(joined(doubt, text("note_doubt_do")))

@@ -243,7 +243,9 @@ def added_words(case: KeptCase) -> list[str]:
     """Return in sentences which facts were added after the answer, when and by whom."""
     said = []
     for one in case.added:
-        names = facts_list(one.facts)
+        side = None if one.facts.site else one.facts.laterality
+        names = facts_list(one.facts.model_copy(update={"laterality": None}) if side else one.facts)
+        names += [text("fact", name="side", value=word(side))] if side else []
         absent = [INTAKE[name].noun or name for name, value in one.given.items() if value is None]
         names += [text("fact", name=name, value=text("record_not_given")) for name in absent]
         when = one.when.astimezone()

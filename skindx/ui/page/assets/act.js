@@ -37,6 +37,7 @@ watch("value", () => {
     field.value = value;
     if (folded && value) folded.open = true;
   }
+  element.querySelector(".sx-keep-form [data-asks]:not(:checked)")?.focus(); // the question's tick
   const asks = element.querySelector("dialog[data-now]");
   if (asks) show(asks);
 });
