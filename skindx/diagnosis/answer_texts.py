@@ -118,7 +118,8 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     Nobody measured them with the questions.
     """
     dermoscopic = diagnosis.source.modality == "dermoscopic"
-    assessed = [text("assessed_dermoscopic"), text("assessed_else")] if dermoscopic else []
+    for_such = text("assessed_dermoscopic", n=len(diagnosis.photos))
+    assessed = [for_such, text("assessed_else")] if dermoscopic else []
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
     asked = diagnosis.next_step.raised_from is not None

@@ -251,7 +251,7 @@ def conclude(
     # classes does not: the guarantee of the risk counts such photos in.
     doubtful = (
         beyond
-        or _nearly_out_of_distribution(ood_p_value)
+        or _nearly_out_of_distribution(ood_p_value, len(probabilities_PC))
         or _differing(probabilities_PC)
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
@@ -276,10 +276,10 @@ def conclude(
     return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
 
 
-def _nearly_out_of_distribution(ood_p_value: float | None) -> str:
+def _nearly_out_of_distribution(ood_p_value: float | None, photos: int) -> str:
     if ood_p_value is None or ood_p_value > LEAST_OOD_P_VALUE:
         return ""
-    return text("abstain_unlike")
+    return text("abstain_unlike", n=photos)
 
 
 def _differing(probabilities_PC: NDArray[np.float64]) -> str:

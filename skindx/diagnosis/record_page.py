@@ -165,12 +165,9 @@ def _remarks(diagnosis: Diagnosis) -> list[str]:
     for number, photo in enumerate(diagnosis.photos, 1):
         found.setdefault(photo.remarks, []).append(str(number))
     return [
-        joined(
-            text("record_photos", numbers=numbers)
-            if len(numbers) > 1
-            else f"{text('photo_label', number=int(numbers[0]))}.",
-            *remarks,
-        )
+        joined(*remarks, text("record_photos", numbers=numbers))
+        if len(numbers) > 1
+        else joined(f"{text('photo_label', number=int(numbers[0]))}.", *remarks)
         for remarks, numbers in found.items()
         if remarks
     ]
@@ -351,7 +348,7 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
         yield "patient_looked_heading", (looked, cannot, *last)
         return
     yield "patient_looked_heading", (looked, known, "" if seen else text("patient_alone"))
-    limits = map(text, ("patient_cannot_touch", "patient_cannot_wrong"))
+    limits = text("patient_cannot_touch", n=len(diagnosis.photos)), text("patient_cannot_wrong")
     yield "patient_cannot_heading", (*limits, cannot, text("patient_cannot_well"), *last)
 
 

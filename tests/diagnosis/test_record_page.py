@@ -376,7 +376,7 @@ def test_photos_with_the_same_limits_of_quality_share_one_sentence() -> None:
     small = answer.diagnosis.photos[0].model_copy(update={"remarks": ("The photo is small.",)})
     update = {"photos": (small, answer.diagnosis.photos[1], small)}
     first, *_ = pages(replace(answer, diagnosis=answer.diagnosis.model_copy(update=update)))
-    assert "Photos 1 and 3. The photo is small." in first
+    assert "The photo is small. This holds for photos 1 and 3." in first
     assert "Photo 2. A little dark" in first
 
 

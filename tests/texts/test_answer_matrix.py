@@ -151,7 +151,7 @@ def answers_by(bundles: dict[str, Path], case: Case) -> Answers:
         found[kind] = answer(predictor, case), predictor.metrics
     said, metrics = found["drifted"]
     with speaking(case.language):
-        unlike = {"abstained": text("abstain_unlike"), "familiarity": 0.03}
+        unlike = {"abstained": text("abstain_unlike", n=1), "familiarity": 0.03}
     found["drifted"] = replace(said, diagnosis=said.diagnosis.model_copy(update=unlike)), metrics
     return found
 
