@@ -233,7 +233,7 @@ def test_an_abstention_promises_nothing_and_names_both_errors() -> None:
     advice = advice_errors(evaluation(), 0.05)
     unsure = answered(abstained="It cannot tell.", urgent_risk=RECORD, advice_errors=advice)
     text = " ".join(answer_texts.decided(unsure.diagnosis))
-    assert "may differ from the lesions by which" in text
+    assert "may differ from those by which" in text
     assert "chosen on" not in text
     assert answer_texts.set_sentence(unsure.diagnosis) == ""
     assert answer_texts.errors(unsure.diagnosis)[2] == catalogue.text("errors_unlike")
