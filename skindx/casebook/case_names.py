@@ -145,10 +145,11 @@ def identifying(patient: str, place: str, what: str) -> str:
     return ""
 
 
-def note_doubt(note: str) -> str:
+def note_doubt(note: str, key: str = "note_doubt") -> str:
     """Return in sentences what in a note may say who the patient is; "" for nothing.
 
-    A date that nothing calls a birth is none of it: it may be that of an excision.
+    `key` is that of the sentence. A date that nothing calls a birth is none of it: it may be that
+    of an excision.
     """
     named = next((one for one in map(_name_in, _IN_NOTE.finditer(note)) if one), "")
     found = [text("note_person", name=named)] if named else []
@@ -157,7 +158,7 @@ def note_doubt(note: str) -> str:
     undated = _DATE.sub(" / ", note)
     if _DIGIT_ROW.search(undated) or _PHONE.search(undated):
         found.append(text("note_digits"))
-    return text("note_doubt", what=found) if found else ""
+    return text(key, what=found) if found else ""
 
 
 def note_dated(note: str) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import selectinload
 
 from skindx.casebook.case_names import (
@@ -18,6 +18,7 @@ from skindx.casebook.case_names import (
     spelled,
 )
 from skindx.casebook.casebook_database import SealedBook, open_database
+from skindx.casebook.deletions import Deletion, case_deletions
 from skindx.casebook.findings import ConfirmedFinding, Outside, Remarks, finding_of
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
@@ -34,8 +35,8 @@ from skindx.casebook.sealed_rows import (
     CaseCard,
     CaseRecord,
     CaseRow,
+    PhotoRow,
     ScanRow,
-    case_deletions,
     insert_case,
     read_card,
     read_finding,
@@ -47,6 +48,7 @@ from skindx.casebook.sealed_rows import (
 )
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import CaseAction, struck_out
 from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import CaseAnswer
 from skindx.texts.catalogue import joined, text
@@ -165,6 +167,7 @@ class Casebook(SealedBook):
                 tuple(named),
                 last.finding.is_given,
                 last.finding.is_confirmed,
+                tuple((cards[one].taken, told[one]) for one in ids if one in told),
             )
             lesions.append(history)
         return lesions
@@ -279,6 +282,36 @@ class Casebook(SealedBook):
             lambda record, finding: (replace(record, added=(*record.added, added)), finding),
         )
 
+    def record_action(self, owner: str, case: str, action: CaseAction, *, version: int) -> None:
+        """Write down what was done about a case, behind what was written before.
+
+        Raises UserError where the case has changed since `version`.
+        """
+        self._edit(
+            owner,
+            case,
+            version,
+            lambda record, finding: (
+                replace(record, actions=(*record.actions, action)),
+                finding,
+            ),
+        )
+
+    def strike_action(self, owner: str, case: str, place: int, *, version: int) -> None:
+        """Strike out an entry of what was done, by its place among them; it stays with a trace.
+
+        Raises UserError for none that stands, and where the case has changed since `version`.
+        """
+        self._edit(
+            owner,
+            case,
+            version,
+            lambda record, finding: (
+                replace(record, actions=struck_out(record.actions, place, owner)),
+                finding,
+            ),
+        )
+
     def _edit(
         self,
         owner: str,
@@ -314,12 +347,27 @@ class Casebook(SealedBook):
 
     def delete(self, owner: str | None, case: str) -> None:
         """Delete a case: destroy its key, then its row; None: of any owner. Raises UserError."""
+        photos = select(func.count()).where(PhotoRow.case_id == CaseRow.id).scalar_subquery()
         with self.keys.locked():
-            # The owner's are opened, so that a copied code destroys no other owner's key.
-            there = self._ids() if owner is None else self._cards(owner, CaseRow.id == case)
-            if case not in there:
+            with self.session("read") as session:
+                query = select(CaseRow.owner, CaseRow.version, CaseRow.card, photos)
+                row = session.execute(query.where(CaseRow.id == case)).one_or_none()
+            keys = self.keys.read()
+            if row is None or (owner is not None and row.owner != owner_code(keys.owners, owner)):
                 raise NoSuchCase
-            self.destroy("case", case, case_deletions(case))
+            kept = None
+            try:
+                # The owner's is opened, so that a copied code destroys no other owner's key.
+                card = read_card(keys, case, row.owner, row.version, row.card)
+                kept = card.taken.astimezone().date()
+            except KeyError:
+                if owner is not None:
+                    raise NoSuchCase from None
+            except UserError:
+                if owner is not None:
+                    raise
+            trace = Deletion("case", datetime.now(UTC), owner or "", owner is None, row[-1], kept)
+            self.destroy(case, case_deletions(case), row.owner, trace)
 
     @property
     def scans(self) -> ScanBook:
@@ -332,10 +380,6 @@ class Casebook(SealedBook):
 
     def _owned_by(self, owner: str) -> ColumnElement[bool]:
         return CaseRow.owner == owner_code(self.keys.read().owners, owner)
-
-    def _ids(self) -> set[str]:
-        with self.session("read") as session:
-            return set(session.scalars(select(CaseRow.id)))
 
     def _cards(self, owner: str, *conditions: ColumnElement[bool]) -> Mapping[str, CaseCard]:
         """Return the cards by the ids of their cases, oldest first, each name in one spelling."""

@@ -32,15 +32,25 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
+    delete,
     event,
+    insert,
     inspect,
     select,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from skindx.casebook.deletions import (
+    Deletion,
+    DeletionRow,
+    case_deletions,
+    read_trace,
+    scan_deletions,
+    sealed_trace,
+)
 from skindx.casebook.findings import ConfirmedFinding
-from skindx.casebook.key_file import VARIABLE, KeyFile, new_key, overwrite
+from skindx.casebook.key_file import VARIABLE, KeyFile, new_key, overwrite, owner_code
 from skindx.casebook.sealed_rows import (
     BookRow,
     CasebookTable,
@@ -49,9 +59,7 @@ from skindx.casebook.sealed_rows import (
     CaseRow,
     ScanRow,
     SealedCase,
-    case_deletions,
     insert_case,
-    scan_deletions,
     sealed_case,
 )
 from skindx.core.errors import UserError
@@ -283,8 +291,19 @@ class SealedBook:
         with database_errors(what), Session(self.engine) as session, session.begin():
             yield session
 
-    def destroy(self, kind: str, one: str, rows: Iterable[Delete]) -> None:
-        """Destroy the key of a case or scan, then its rows; for the holder of the key lock."""
+    def destroy(self, one: str, rows: Iterable[Delete], owner: str, trace: Deletion) -> None:
+        """Destroy the key of a case or scan, then its rows; for the holder of the key lock.
+
+        `owner` is the code in its row. A full disk stops the trace and not the deletion.
+        """
+        kind = trace.kind
+        try:
+            with self.session("written") as session:
+                session.execute(delete(DeletionRow).where(DeletionRow.id == one))
+                row = sealed_trace(self.keys.read(), one, owner, trace)
+                session.execute(insert(DeletionRow), [row])
+        except UserError:
+            log.warning("the deletion of a %s leaves no trace, which cannot be written", kind)
         self.keys.destroy(one)
         try:
             with self.session("written") as session:
@@ -293,6 +312,16 @@ class SealedBook:
         except UserError:
             # It cannot be read any more; its rows are deleted when the case book is opened next.
             log.warning("the key of a deleted %s is destroyed, its rows are still there", kind)
+
+    def deletions(self, owner: str) -> list[Deletion]:
+        """Return the traces of an owner's deleted cases and scans, oldest first."""
+        keys = self.keys.read()
+        query = select(DeletionRow.id, DeletionRow.owner, DeletionRow.trace)
+        with self.session("read") as session:
+            mine = query.where(DeletionRow.owner == owner_code(keys.owners, owner))
+            rows = session.execute(mine).all()
+        gone = [read_trace(keys, *row) for row in rows if row.id not in keys.cases]
+        return sorted(gone, key=lambda one: one.when)
 
 
 def _cause(error: SQLAlchemyError) -> tuple[str, str]:

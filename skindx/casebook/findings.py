@@ -102,6 +102,18 @@ class ConfirmedFinding:
         return replace(self, found=now, by=by, earlier=earlier, notes=noted)
 
     @property
+    def lapsed(self) -> tuple["EarlierFinding | None", bool]:
+        """The last confirmed diagnosis, where it no longer stands, and whether one replaced it.
+
+        None where the diagnosis that stands is confirmed, and where none ever was.
+        """
+        for place, one in reversed(list(enumerate(() if self.is_confirmed else self.earlier))):
+            if one.finding.is_confirmed:
+                after = [*(later.finding for later in self.earlier), self][place + 1]
+                return one, after.is_given and after.found == one.replaced
+        return None, False
+
+    @property
     def alone(self) -> "ConfirmedFinding":
         """The diagnosis without the note and without what stood before."""
         return replace(self, note="", earlier=(), notes=())
@@ -217,11 +229,19 @@ def finding_to_json(finding: ConfirmedFinding) -> dict[str, Any]:
             [_text(one.when), one.by, one.what, one.before, one.name] for one in finding.notes
         ]
     if finding.earlier:
-        held["earlier"] = [
-            [diagnosis_to_json(one.finding), _text(one.replaced), one.replaced_by, one.reason]
-            for one in finding.earlier
-        ]
+        held["earlier"] = [earlier_to_json(one) for one in finding.earlier]
     return held
+
+
+def earlier_to_json(one: EarlierFinding) -> list[Any]:
+    """Return a diagnosis that stood before as a case book holds it."""
+    return [diagnosis_to_json(one.finding), _text(one.replaced), one.replaced_by, one.reason]
+
+
+def earlier_from_json(held: Sequence[Any]) -> EarlierFinding:
+    """Return a diagnosis that stood before; an older version kept no reason."""
+    before, when, *by_and_why = held
+    return EarlierFinding(diagnosis_from_json(before), datetime.fromisoformat(when), *by_and_why)
 
 
 def diagnosis_to_json(finding: ConfirmedFinding) -> dict[str, Any]:
@@ -237,10 +257,7 @@ def diagnosis_to_json(finding: ConfirmedFinding) -> dict[str, Any]:
 
 def finding_from_json(held: Mapping[str, Any]) -> ConfirmedFinding:
     """Return a finding that a case book of this version or an older one holds."""
-    earlier = tuple(
-        EarlierFinding(diagnosis_from_json(before), datetime.fromisoformat(when), *by_and_why)
-        for before, when, *by_and_why in held.get("earlier", ())
-    )
+    earlier = tuple(map(earlier_from_json, held.get("earlier", ())))
     notes = _note_history(held.get("notes", ()), held.get("note", ""))
     return replace(diagnosis_from_json(held), earlier=earlier, notes=notes)
 

@@ -20,6 +20,7 @@ from skindx.casebook.findings import (
     Outside,
 )
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import CaseAction
 from skindx.diagnosis.filing import FactsAdded, Filing, NoteChange, RecordedDiagnosis, person_with
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
@@ -171,6 +172,8 @@ class KeptCase:
     """Each change of the note, oldest first."""
     added: tuple[FactsAdded, ...] = ()
     """Facts about the person that were recorded after the answer, oldest first."""
+    actions: tuple[CaseAction, ...] = ()
+    """What was done about the case, in the order in which it was written down."""
 
     @property
     def person(self) -> Patient:
@@ -297,6 +300,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         notes=tuple(replace(one, when=one.when.astimezone()) for one in case.notes),
         version=case.version,
         added=tuple(replace(one, when=one.when.astimezone()) for one in case.added),
+        actions=case.actions,
     )
 
 
@@ -310,6 +314,12 @@ class Told:
     """Without note and earlier entries."""
     photographed: date | None = None
     """The day of its photos; None where nothing says it."""
+    lapsed: EarlierFinding | None = None
+    """The last confirmed diagnosis, where it no longer stands."""
+    was_replaced: bool = False
+    """Whether another one took its place, else it was taken back."""
+    actions: tuple[CaseAction, ...] = ()
+    """What was done about it, in the order of the days; without what was struck out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +341,13 @@ class LesionHistory:
     """Whether that case has a diagnosis."""
     is_confirmed: bool = False
     """Whether something confirmed it."""
+    told: tuple[tuple[datetime, Told], ...] = ()
+    """When each of its cases was kept and what is told of it, in the order of the photos."""
+
+    @property
+    def lapsed(self) -> list[Told]:
+        """Its cases whose last confirmed diagnosis no longer stands, the latest one first."""
+        return [one for _, one in reversed(self.told) if one.lapsed]
 
     @property
     def differ(self) -> bool:

@@ -73,6 +73,14 @@ class Keys:
     """Case id -> AES-256 key."""
     deleted: frozenset[str]
 
+    @property
+    def of_deletions(self) -> bytes:
+        """AES-256 key of the traces of deletions, drawn from `owners` by HKDF (RFC 5869)."""
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        return HKDF(SHA256(), _KEY_BYTES, None, b"skindx traces of deletions").derive(self.owners)
+
 
 def new_key() -> bytes:
     """Return a random AES-256 key."""

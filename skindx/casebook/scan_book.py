@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, insert, select
 
 from skindx.casebook.case_names import checked_name, one_spelling, require_pseudonym, spelled
 from skindx.casebook.casebook_database import SealedBook
+from skindx.casebook.deletions import Deletion, scan_deletions
 from skindx.casebook.kept_case import (
     FILES,
     FOLDERS,
@@ -28,7 +29,6 @@ from skindx.casebook.sealed_rows import (
     read_file,
     read_names,
     read_scan,
-    scan_deletions,
     sealed_scan,
 )
 from skindx.core.atomic_files import below, memory_folder, private_folder
@@ -142,12 +142,20 @@ class ScanBook(SealedBook):
         Raises UserError where there is none of this id.
         """
         with self.keys.locked():
-            # The owner's is opened, so that a copied code destroys no other owner's key.
-            if owner is not None:
-                self.scan(owner, scan)
-            elif scan not in self.ids():
+            trace = Deletion("scan", datetime.now(UTC), owner or "", owner is None)
+            try:
+                # The owner's is opened, so that a copied code destroys no other owner's key.
+                kept = self.scan(owner, scan)
+                day = kept.consented.astimezone().date()
+                trace = replace(trace, photos=kept.photos, kept=day)
+            except UserError:
+                if owner is not None:
+                    raise
+            with self.session("read") as session:
+                code = session.scalar(select(ScanRow.owner).where(ScanRow.id == scan))
+            if code is None:
                 raise UserError(text("scan_gone"))
-            self.destroy("scan", scan, scan_deletions(scan))
+            self.destroy(scan, scan_deletions(scan), code, trace)
 
     def _read(self, owner: str | None, *conditions: ColumnElement[bool]) -> list[KeptScan]:
         keys = self.keys.read()

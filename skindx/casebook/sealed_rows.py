@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
+from sqlalchemy import Connection, ForeignKey, LargeBinary, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from skindx.casebook.findings import (
@@ -19,6 +19,8 @@ from skindx.casebook.findings import (
     ConfirmedFinding,
     diagnosis_from_json,
     diagnosis_to_json,
+    earlier_from_json,
+    earlier_to_json,
     finding_from_json,
     finding_to_json,
 )
@@ -33,6 +35,7 @@ from skindx.casebook.kept_case import (
 from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import CaseAction, action_from_json, action_to_json, standing
 from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
@@ -148,6 +151,8 @@ class CaseRecord:
     """An older version changed the case; what it may have replaced is not known."""
     added: tuple[FactsAdded, ...] = ()
     """Facts about the person that were recorded after the answer, oldest first."""
+    actions: tuple[CaseAction, ...] = ()
+    """What was done about the case, in the order in which it was written down."""
 
     @property
     def consent_entries(self) -> tuple[ConsentEntry, ...]:
@@ -217,10 +222,16 @@ def sealed_parts(
         "taken": _text(card.taken),
         "told": [told.urgency, diagnosis_to_json(told.finding)],
         "photographed": told.photographed.isoformat() if told.photographed else "",
+        "lapsed": earlier_to_json(told.lapsed) if told.lapsed else [],
+        "was_replaced": told.was_replaced,
+        "actions": [action_to_json(one) for one in told.actions],
     }
-    held_record = asdict(replace(record, added=())) | {"consented": _text(record.consented)}
+    held_record = asdict(replace(record, added=(), actions=())) | {
+        "consented": _text(record.consented)
+    }
     held_record["answered"] = _text(record.answered) if record.answered else ""
     held_record["added"] = [[one.given, _text(one.when), one.by] for one in record.added]
+    held_record["actions"] = [action_to_json(one) for one in record.actions]
     held_record["earlier_consents"] = [
         [one.consent, _text(one.when), one.who] for one in record.earlier_consents
     ]
@@ -237,17 +248,15 @@ def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
     """Return what a list says of a case."""
     held = json.loads(record.diagnosis)
     day = first_day(photo.get("taken", "") for photo in held.get("photos", ()))
-    return Told(held.get("next_step", {}).get("urgency"), finding.alone, day)
-
-
-def case_deletions(case: str) -> list[Delete]:
-    photos = delete(PhotoRow).where(PhotoRow.case_id == case)
-    return [photos, delete(CaseRow).where(CaseRow.id == case)]
-
-
-def scan_deletions(scan: str) -> list[Delete]:
-    files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
-    return [files, delete(ScanRow).where(ScanRow.id == scan)]
+    lapsed, was_replaced = finding.lapsed
+    return Told(
+        held.get("next_step", {}).get("urgency"),
+        finding.alone,
+        day,
+        lapsed,
+        was_replaced,
+        tuple(standing(record.actions)),
+    )
 
 
 def insert_case(link: Connection | Session, sealed: SealedCase) -> None:
@@ -265,8 +274,17 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     binding = Binding(keys.book, case, owner, version)
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
-    day, (urgency, finding) = held.get("photographed"), held.get("told") or (None, {})
-    told = None if day is None else Told(urgency, diagnosis_from_json(finding), day_of(day))
+    told = None
+    if "actions" in held:  # else an older version wrote the card
+        urgency, finding = held["told"]
+        told = Told(
+            urgency,
+            diagnosis_from_json(finding),
+            day_of(held["photographed"]),
+            earlier_from_json(held["lapsed"]) if held["lapsed"] else None,
+            held["was_replaced"],
+            tuple(map(action_from_json, held["actions"])),
+        )
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 
 
@@ -291,6 +309,7 @@ def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
             FactsAdded(Patient(**facts), datetime.fromisoformat(when), by)
             for facts, when, by in held.get("added", ())
         ),
+        tuple(map(action_from_json, held.get("actions", ()))),
     )
 
 
@@ -336,6 +355,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         consents=record.consent_entries,
         unrecorded=record.unrecorded,
         added=record.added,
+        actions=record.actions,
         answered=record.answered,
         note=finding.note,
         version=row.version,

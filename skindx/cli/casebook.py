@@ -13,6 +13,7 @@ from skindx.core.text import cell, counted
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
+    from skindx.casebook.findings import ConfirmedFinding
 
 
 app = typer.Typer(
@@ -27,6 +28,11 @@ def _open(book: str, casebook_key: Path | None, *, create: bool = False) -> "Cas
     from skindx.casebook.casebook import Casebook
 
     return Casebook.open(book, create=create, keys=casebook_key)
+
+
+def _finding(one: "ConfirmedFinding") -> str:
+    diagnosis = one.outside.words if one.outside else one.confirmed
+    return ", by ".join(filter(None, (diagnosis, one.confirmed_by)))
 
 
 @app.command("list")
@@ -50,7 +56,11 @@ def list_cases(
     opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)
     for case in cases:
-        diagnosis = case.outside.words if case.outside else case.confirmed
+        lapsed, _ = case.finding.lapsed
+        found = [
+            _finding(case.finding),
+            f"last confirmed: {_finding(lapsed.finding)}" if lapsed else "",
+        ]
         table.add_row(
             case.id,
             cell(case.owner),
@@ -59,7 +69,7 @@ def list_cases(
             f"{case.taken:%Y-%m-%d %H:%M}",
             f"{case.photographed:%Y-%m-%d}" if case.photographed else "",
             str(len(case.photos)),
-            cell(", by ".join(filter(None, (diagnosis, case.confirmed_by)))),
+            cell("; ".join(filter(None, found))),
             ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
         )
     console().print(table)

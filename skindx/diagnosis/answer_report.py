@@ -15,6 +15,7 @@ from rich.text import Text
 from skindx.diagnosis import advice_figures, answer_texts
 from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.case_actions import entries_by_day
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
@@ -104,6 +105,10 @@ def _report(
     if len(filing.note) > SHORT_NOTE:
         sheet.heading(text("record_note"))
         sheet.text(filing.note)
+    if filing.actions:
+        sheet.heading(text("done_heading"))
+        for _, done in entries_by_day(filing.actions):
+            sheet.text(done.in_full)
     _versions(sheet, filing, when)
     _conditions(sheet, diagnosis)
     seen = _photos(sheet, answer)

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import CaseAction, by_login
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.taxonomy import SkinClass, Urgency
 from skindx.texts.catalogue import joined, text, word
@@ -81,11 +82,6 @@ class RecordedDiagnosis:
     def is_other(self, one: "RecordedDiagnosis") -> bool:
         """Tell whether two entries name different diseases, whatever their codes and bases are."""
         return (self.key or self.name) != (one.key or one.name)
-
-
-def by_login(login: str) -> str:
-    """Return a login as a report names it; "" for none."""
-    return text("record_login", who=login) if login else ""
 
 
 NoteKind = Literal["written", "changed", "removed", "fits"]
@@ -181,6 +177,8 @@ class Filing:
     """Who signs the report, by name."""
     added: tuple[FactsAdded, ...] = ()
     """Facts about the person that were recorded after the answer, oldest first."""
+    actions: tuple[CaseAction, ...] = ()
+    """What was done about the case, in the order in which it was written down."""
 
     @property
     def versions(self) -> tuple[Version, ...]:

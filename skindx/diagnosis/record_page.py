@@ -15,12 +15,12 @@ from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.case import Patient, facts_list
+from skindx.diagnosis.case_actions import by_login, standing
 from skindx.diagnosis.checklist_advice import checklist_words, is_met, met_by
 from skindx.diagnosis.filing import (
     Filing,
     NoteChange,
     agreement_with,
-    by_login,
     person_with,
     photo_dates,
     possible,
@@ -209,6 +209,8 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         lines.append((text(_NOTED[changed.what]), noted))
     if fits := filing.note_fits:
         lines.append((text("record_note_fits"), _when_and_who(fits)))
+    if done := standing(filing.actions):
+        lines.append((text("record_done"), done[-1].words))
     absent = [label for label, value in lines if not value]
     given = [one for one in lines if one[1]]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given

@@ -759,3 +759,100 @@ def test_another_side_is_asked_about_and_the_pseudonym_is_carried(
     page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
     cases = Casebook.open(painted.book).all_cases("mia")
     assert [(case.person.laterality, case.version) for case in cases] == [("left", 1), ("right", 1)]
+
+
+def test_what_was_done_is_recorded_struck_out_and_listed(
+    opened: Opened,
+    painted: Painted,
+    photos: dict[str, Path],
+    axe: "Callable[[Page], list[dict[str, Any]]]",
+) -> None:
+    page = opened("olga").page
+    keep(page, photos["urgent"])
+    page.wait_for_selector("text=Kept in the case book")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    keep(page, photos["soon"], "left leg")
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    arm = page.locator(".sx-lesion:has-text('left arm')")
+    assert "Nothing recorded yet." in arm.inner_text()
+    without = page.locator("[data-state=without]")
+    assert without.inner_text() == "Without action: 2"
+    arm.click()
+    page.wait_for_selector(".sx-seen")
+    # By keyboard alone, on a phone too.
+    page.set_viewport_size({"width": 390, "height": 844})
+    done = page.locator(".sx-done")
+    done.locator("summary").focus()
+    page.keyboard.press("Enter")
+    done.locator("[name=kind]").select_option("referred")
+    done.locator("[name=detail]").fill("Anna Keller")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=The details may hold a name (Anna Keller).")
+    assert done.locator("[name=kind]").input_value() == "referred"
+    assert page.locator(".sx-confirm .sx-refusal").inner_text() == ""
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    done.locator("[name=detail]").fill("the dermatology clinic")
+    done.locator("[name=day]").fill("2026-01-05")
+    done.locator("[name=who]").fill("Dr A. Keller")
+    done.locator("button[value=record]").click()
+    page.wait_for_selector("text=The entry is recorded. The patient was referred to the derm")
+    entry = done.locator("li").inner_text()
+    assert "referred to the dermatology clinic on 05 Jan 2026." in entry
+    assert "by Dr A. Keller (login olga)." in entry
+    assert without.inner_text() == "Without action: 1"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # What is written and not saved is asked about, and the note beside it stays.
+    page.fill("[name=note]", "a note")
+    done.locator("summary").click()
+    done.locator("[name=kind]").select_option("awaited")
+    done.locator("[name=day]").fill("2026-01-06")
+    done.locator("button[value=record]").click()
+    page.click("[data-save]")
+    page.wait_for_selector("text=recorded. A result has been awaited since 06 Jan 2026.")
+    assert page.input_value("[name=note]") == "a note"
+    (case,) = (one for one in Casebook.open(painted.book).all_cases("olga") if one.actions)
+    assert (case.note, len(case.actions)) == ("a note", 2)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert "Result awaited since 06 Jan 2026." in arm.inner_text()
+    for state, left in (("awaited", "left arm"), ("without", "left leg")):
+        page.click(f"[data-state={state}]")
+        assert page.locator(f"[data-state={state}]").get_attribute("aria-pressed") == "true"
+        assert page.locator(".sx-lesion:visible b:first-child").all_inner_texts() == [left]
+    page.click("[data-state=without]")
+    assert page.locator(".sx-lesion:visible").count() == 2
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    done.locator("[value=strike]").first.click()
+    page.wait_for_selector("text=The entry is struck out and stays visible.")
+    assert "Struck out on" in done.locator("li:has(s)").inner_text()
+    done.locator("[value=strike]").click()
+    page.wait_for_selector("[data-state=without]:text('Without action: 2')")
+    assert "Nothing recorded yet." in done.inner_text()
+    # The last confirmed diagnosis stays in the list, and a deletion leaves its line.
+    for label, basis in (("Melanoma", "histopathology"), ("Nevus", "clinical opinion")):
+        page.locator("[name=label]").select_option(label)
+        page.locator("[name=confirmed_by]").select_option(basis)
+        page.fill("[name=clinician]", "Dr A. Keller")
+        page.click("button[value=confirm]")
+        page.wait_for_selector(".sx-confirm .sx-kept:not(:empty), dialog[data-now][open]")
+    asked = page.locator("dialog[data-now]")
+    asked.locator("[value=keep]").check()
+    asked.locator("[name=reason]").fill("wrong vial")
+    asked.locator("[value=overwrite]").click()
+    page.wait_for_selector("text=It is a clinical opinion and no confirmed diagnosis")
+    found = "Nevus (mole) (clinical opinion), Melanoma (histopathology, replaced on "
+    assert found in arm.inner_text()
+    assert found in page.locator(".sx-pair").inner_text()
+    page.click("summary:has-text('Consent and deletion')")
+    page.click("[data-ask]")
+    page.locator(".sx-seen dialog .sx-danger:visible").click()
+    page.wait_for_selector("text=The case and its photos are deleted")
+    page.click(".sx-deletions summary")
+    gone = page.locator(".sx-deletions li").inner_text()
+    assert gone.startswith("A case with 1 photo, kept on ")
+    assert gone.endswith("The login olga deleted it.")
+    findings = axe(page)
+    assert findings == [], reported(findings)

@@ -17,10 +17,11 @@ from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, filing_of, one_lesion_question
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import ActionKind
 from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.lexicon import Site
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import speaking, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html, result_html
 from skindx.ui.page.casebook_confirming import AnotherLesion
@@ -753,3 +754,41 @@ def test_a_disease_of_a_wider_class_says_why_it_has_another_code(book: Casebook)
     html = unescape(act_on(book, wide, "", form))
     assert "Actinic keratosis or Bowen's disease is saved." in html
     assert "in the class Actinic keratosis or Bowen's disease, whose nearest code is L57.0." in html
+
+
+def test_what_was_done_is_recorded_in_a_form_of_its_own(book: Casebook) -> None:
+    case = keep(book, 1)
+    form = {"action": "record", "kind": "referred", "day": "2026-11-03"}
+    html = send(book, case, detail="Anna Keller", **form)
+    assert "The details may hold a name (Anna Keller). Take out what tells who" in html
+    assert '<form data-written="record" data-refused>' in html
+    assert 'data-written="confirm" data-refused' not in html
+    html = send(book, case, detail="Anna Keller", no_person="yes", who="Dr B. Vogt", **form)
+    entry = "The patient was referred to Anna Keller on 03 Nov 2026."
+    assert f"The entry is recorded. {entry}" in html
+    assert re.search(rf"<b>{entry}</b> Recorded on [^<]* by Dr B. Vogt.", html)
+    assert "Without action" not in html
+    html = send(book, case, detail="Dr Vogt", **form)  # of the older version
+    assert "was changed in another window" in html
+    assert "Not saved: Dr Vogt" in html
+    html = send(book, case, version=2, action="strike", place="one")
+    assert "struck out already" in html
+    html = send(book, case, version=2, action="strike", place="0")
+    assert re.search(rf"<s>{entry}[^<]*</s> Struck out on [^<]*\.</li>", html)
+    assert "Without action: 1" in html
+    assert 'class="sx-open">Nothing recorded yet.</small>' in html
+    html = send(book, case, version=3, action="delete")
+    assert "Deletions (1)" in html
+    assert "A case with 1 photo, kept on " in html
+    assert "deleted it" not in html  # nobody logs in
+
+
+def test_in_spanish_every_entry_is_a_sentence(book: Casebook) -> None:
+    case = keep(book, 1)
+    with speaking("es"):
+        for version, kind in enumerate(ActionKind, 1):
+            form = {"action": "record", "kind": kind, "day": "2026-11-03", "detail": "el centro"}
+            html = send(book, case, version=version, **form)
+        assert html.count("Registrado el") == len(ActionKind)
+        assert "Se derivó al paciente el 3 de nov de 2026 (destino: el centro)." in html
+        assert "Resultado pendiente" not in html.partition("sx-over-time")[0]

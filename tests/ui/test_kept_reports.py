@@ -19,6 +19,7 @@ from skindx.casebook.casebook import Casebook
 from skindx.casebook.findings import Outside
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import action_of
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 from skindx.ui.http.kept_reports import kept_report_routes
@@ -133,6 +134,24 @@ def test_what_a_clinician_recorded_amends_it_and_says_who_and_when(
     assert "Follow what your clinician advises" not in words
     name = got(*kept, "report.pdf").headers["content-disposition"]
     assert "-amended-4-saved-5.pdf" in name
+
+
+def test_the_pdf_lists_what_was_done_and_what_was_struck_out(kept: tuple[Casebook, str]) -> None:
+    book, case = kept
+    assert "What was done" not in plain_words(got(*kept, "report.pdf"))
+    for version, (kind, day) in enumerate((("known", "2026-02-09"), ("excised", "2026-02-03")), 1):
+        book.record_action("ann", case, action_of(kind, day, by="ann"), version=version)
+    words = plain_words(got(*kept, "report.pdf"))
+    assert "Last entry of what was done" in words
+    listed = words.rpartition("What was done")[2]
+    first, second = "The lesion was excised on 03 Feb 2026.", "The result was known on 09 Feb 2026."
+    assert 0 < listed.index(first) < listed.index(second)
+    assert "by login ann." in listed
+    book.strike_action("ann", case, 0, version=3)
+    words = plain_words(got(*kept, "report.pdf"))
+    assert re.search(rf"Struck out on .{{10,60}} by login ann\. {second}", words)
+    assert f"Last entry of what was done {first}" in words
+    assert report(got(*kept, "report.json"))["status"] == "preliminary"  # no diagnosis is new
 
 
 def test_a_case_is_its_owners_alone(kept: tuple[Casebook, str]) -> None:

@@ -8,7 +8,8 @@ from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
 from skindx.casebook.kept_case import KeptCase, filing_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, by_login, class_words
+from skindx.diagnosis.case_actions import action_of, by_login
+from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
 from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
@@ -234,6 +235,25 @@ def other_cases(casebook: "Casebook", owner: str, patient: str, lesion: str) -> 
         return casebook.cases(owner, patient, lesion)
     except UserError:  # a damaged row of another case keeps no new one out
         return []
+
+
+def action_recorded(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
+    """Save what was done about a case; return what to say. Raises UserError."""
+    kind, day, detail, name = (sent.get(one, "") for one in ("kind", "day", "detail", "who"))
+    action = action_of(kind, day, detail, name, owner)
+    doubt = note_doubt(action.detail, "done_doubt")
+    if doubt and sent.get("no_person") != "yes":
+        raise NoteDoubt(joined(doubt, text("done_doubt_do")))
+    casebook.record_action(owner, sent.get("case", ""), action, version=version_of(sent))
+    return joined(text("done_saved"), action.words, note_dated(action.detail))
+
+
+def action_struck(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
+    """Strike out an entry of what was done; return what to say. Raises UserError."""
+    place = sent.get("place", "")
+    number = int(place) if place.isascii() and place.isdecimal() and len(place) < 10 else -1
+    casebook.strike_action(owner, sent.get("case", ""), number, version=version_of(sent))
+    return text("done_struck_saved")
 
 
 def version_of(sent: Mapping[str, str]) -> int:

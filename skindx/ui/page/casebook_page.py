@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.case_names import side_named
@@ -22,6 +23,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.answer_texts import errors, scope, weak_spots
 from skindx.diagnosis.case import limits_of, values_of
+from skindx.diagnosis.case_actions import LONGEST_DETAIL, ActionKind, entries_by_day, standing
 from skindx.diagnosis.filing import agreement_with
 from skindx.diagnosis.intake import INTAKE
 from skindx.scan.outputs.scan_pages import PAGE
@@ -37,6 +39,8 @@ from skindx.ui.page.casebook_confirming import (
     NoteDoubt,
     Overwrites,
     ReplaceOrNot,
+    action_recorded,
+    action_struck,
     agreed,
     confirmed,
     facts_added,
@@ -48,11 +52,13 @@ from skindx.ui.page.casebook_words import (
     case_names,
     changes,
     consent_words,
+    deletion_words,
     differing_facts,
     earlier_words,
     finding_words,
     is_advice_past,
     kept_apart,
+    lesion_state,
     names_apart,
     note_state,
     note_words,
@@ -208,6 +214,10 @@ def act_on(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str,
             done = agreed(casebook, owner, sent)
         elif sent.get("action") == "facts":
             done = facts_added(casebook, owner, sent)
+        elif sent.get("action") == "record":
+            done = action_recorded(casebook, owner, sent)
+        elif sent.get("action") == "strike":
+            done = action_struck(casebook, owner, sent)
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = text("book_deleted")
@@ -258,6 +268,14 @@ def _html(
         lesions=lesions,
         patients=by_patient(lesions),
         findings={(one.patient, one.lesion): finding_words(one, taxonomy) for one in lesions},
+        states={(one.patient, one.lesion): lesion_state(one, taxonomy) for one in lesions},
+        deletions=[deletion_words(one) for one in casebook.deletions(owner)],
+        entries={case.id: entries_by_day(case.actions) for case in cases},
+        standing=standing,
+        action_kinds=list(ActionKind),
+        longest_detail=LONGEST_DETAIL,
+        today=date.today().isoformat(),
+        acting=sent.get("action") == "record",
         times_words=times_words,
         is_advice_past=is_advice_past,
         filings=filings,
@@ -330,7 +348,7 @@ def _html(
         done=done,
         problem=problem,
         unsaved=_unsaved(edited, sent) if problem and not is_open else "",
-        refused=edited.id if edited and is_open and action in CONFIRMS else "",
+        refused=edited.id if edited and is_open and action in (*CONFIRMS, "record") else "",
         facts_refused=sent if is_open and action == "facts" else {},
         saved=edited.id if edited and done and action in CONFIRMS else "",
         **scans,
@@ -341,7 +359,7 @@ def _unsaved(edited: KeptCase | None, sent: Mapping[str, str]) -> str:
     """Return what was typed of a case and differs from what is kept, separated by commas."""
     other = edited.outside if edited else None
     kept = {"note": edited.note if edited else "", "other": other.name if other else "",
-            "icd10": other.icd10 if other else ""}  # fmt: skip
+            "icd10": other.icd10 if other else "", "detail": ""}  # fmt: skip
     return ", ".join(typed for name, was in kept.items() if (typed := sent.get(name, "")) != was)
 
 

@@ -2,33 +2,120 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import date
 
 from skindx.casebook.case_names import is_elsewhere, side_named
+from skindx.casebook.deletions import Deletion
+from skindx.casebook.findings import ConfirmedFinding
 from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
     LesionHistory,
     Purpose,
+    Told,
     consent_changes,
 )
 from skindx.diagnosis.case import Patient, facts_list, patient_facts
+from skindx.diagnosis.case_actions import awaited_since, is_acted_on, standing
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
 from skindx.taxonomy import Taxonomy, Urgency
+from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text, word
 
 
 def finding_words(lesion: LesionHistory, taxonomy: Taxonomy) -> str:
-    """Return the recorded diagnoses of a lesion and what each rests on; "" where there is none."""
+    """Return the recorded diagnoses of a lesion and what each rests on; "" where there is none.
+
+    Behind them stands what was confirmed last in each case, where it no longer stands.
+    """
     known = {skin_class.key: skin_class.name for skin_class in taxonomy.classes}
+
+    def named(one: ConfirmedFinding) -> str:
+        return one.outside.name if one.outside else known.get(one.confirmed, one.confirmed)
+
     said = []
     for one in lesion.findings:
-        name = one.outside.name if one.outside else known.get(one.confirmed, one.confirmed)
         how = one.confirmed_by or text("recorded_no_basis")
-        said.append(text("book_finding", name=name, how=how))
-    return ", ".join(said)
+        said.append(text("book_finding", name=named(one), how=how))
+    for told in lesion.lapsed:
+        if told.lapsed:
+            gone, when = told.lapsed.finding, told.lapsed.replaced.astimezone()
+            key = "book_finding_replaced" if told.was_replaced else "book_finding_taken_back"
+            said.append(text(key, name=named(gone), how=gone.confirmed_by, when=when))
+    return ", ".join(dict.fromkeys(said))
+
+
+@dataclass(frozen=True)
+class LesionState:
+    """What a list says of what was done about a lesion."""
+
+    words: str = ""
+    without_action: bool = False
+    """Its answer, or a confirmed diagnosis, must not wait, and nothing was done since."""
+    awaited: bool = False
+    """A result of one of its cases is awaited."""
+
+
+def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
+    """Return what was done about a lesion.
+
+    An entry counts for its own case, and for the others of its lesion where it is not older than
+    they are. So an earlier referral answers for no later photo that must not wait.
+    """
+    done = standing(action for _, told in lesion.told for action in told.actions)
+    since = [day for _, told in lesion.told if (day := awaited_since(told.actions))]
+    awaited = text("done_awaited_since", day=min(since)) if since else ""
+    for kept, told in lesion.told:
+        day = kept.astimezone().date()
+        counts = [one for one in done if one in told.actions or one.day >= day]
+        if must_not_wait(told, taxonomy) and not is_acted_on(counts):
+            last = counts[-1].words if counts else ""
+            if not last:
+                none = text("done_none_since", day=done[-1].day) if done else text("done_none")
+            return LesionState(joined(last or none, awaited), True, bool(since))
+    return LesionState(awaited or (done[-1].words if done else ""), False, bool(since))
+
+
+def must_not_wait(told: Told, taxonomy: Taxonomy) -> bool:
+    """Tell whether a case is to be seen urgently or soon.
+
+    The urgency of a confirmed diagnosis takes the place of the answer's, where it is known. One
+    that no longer stands counts beside the answer: nothing confirmed what took its place.
+    """
+    if told.lapsed and _urgency(told.lapsed.finding, taxonomy) in _PRESSING:
+        return True
+    found = _urgency(told.finding, taxonomy) if told.finding.is_confirmed else None
+    return (found or told.urgency) in _PRESSING
+
+
+_PRESSING = ("urgent", "soon")
+
+
+def _urgency(finding: ConfirmedFinding, taxonomy: Taxonomy) -> Urgency | None:
+    """Return the urgency of a diagnosis; None where it is not known."""
+    if finding.confirmed:
+        known = taxonomy[finding.confirmed] if finding.confirmed in taxonomy.keys else None
+    else:
+        found = match(finding.outside.name) if finding.outside else None
+        known = found.skin_class if found else None
+    return None if known is None or known.urgency == "unknown" else known.urgency
+
+
+_GONE = {"case": "book_gone_case", "scan": "book_gone_scan"}
+
+
+def deletion_words(one: Deletion) -> str:
+    """Return in sentences what was deleted, when and by whom."""
+    values = {"n": one.photos, "when": one.when.astimezone()}
+    if one.kept is None:
+        said = text("book_gone_unread", when=values["when"])
+    else:
+        said = text(_GONE[one.kind], kept=one.kept, **values)
+    by_login = text("book_gone_by", who=one.by) if one.by else ""
+    return joined(said, text("book_gone_operator") if one.by_operator else by_login)
 
 
 def is_advice_past(urgency: Urgency | None, *, given: bool, confirmed: bool) -> bool:

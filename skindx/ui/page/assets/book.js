@@ -1,6 +1,6 @@
 // The case book: what is written and not saved is kept or asked about, and the place is in the address.
 const at = (selector) => element.querySelector(selector);
-let search = "", only = "", all = false, restoring = false, chose = false;
+let search = "", only = "", state = "", all = false, restoring = false, chose = false;
 
 function isChanged(field) {
   if (field.matches("[data-clinician]")) return false; // filled in from the last diagnosis
@@ -10,9 +10,10 @@ function isChanged(field) {
 }
 // What is written and not sent, by case: a reply writes the page anew, and takes none of it away.
 const typed = new Map();
+const nameOf = (form) => form.elements.case.value + form.dataset.written; // a case has two such forms
 function noted({ target }) {
   const form = target.closest?.("form[data-written]");
-  if (form) typed.set(form.elements.case.value, [...form.elements].filter((field) => field.name && isChanged(field)).map(({ name, value, checked }) => [name, value, checked]));
+  if (form) typed.set(nameOf(form), [...form.elements].filter((field) => field.name && isChanged(field)).map(({ name, value, checked }) => [name, value, checked]));
 }
 element.addEventListener("input", noted);
 element.addEventListener("change", noted);
@@ -30,16 +31,17 @@ function ask(go, stay = () => {}) {
 }
 function goOn() {
   const left = unsaved()[0];
-  if (left) { saving = true; left.requestSubmit(left.querySelector("[value=confirm]")); return; }
-  const { go } = next;
+  if (left) { saving = true; left.requestSubmit(left.querySelector(`[value=${left.dataset.written}]`)); return; }
+  const { go, saved } = next;
   next = null;
-  go();
+  go(saved);
 }
 element.addEventListener("click", ({ target }) => {
   const sure = target.closest(".sx-leaving"), button = sure && target.closest("button");
   if (!button) return;
   sure.close(button.matches("[data-stay]") ? "" : "go");
   if (button.matches("[data-discard]")) { typed.clear(); for (const form of unsaved()) form.reset(); }
+  if (next) next.saved = button.matches("[data-save]");
   if (!button.matches("[data-stay]")) goOn();
 });
 element.addEventListener("close", ({ target }) => { // the escape key stays too
@@ -54,14 +56,16 @@ element.addEventListener("submit", (event) => {
   chose = !!event.submitter?.matches(".sx-lesion");
   const form = event.target, others = unsaved().filter((one) => one !== form);
   if (next || !others.length) {
-    if (form.matches("[data-written]")) typed.delete(form.elements.case.value);
+    if (form.matches("[data-written]")) typed.delete(nameOf(form));
     return;
   }
   event.preventDefault();
   event.stopImmediatePropagation();
   form.closest("dialog")?.close();
   const sent = Object.fromEntries(new FormData(form, event.submitter));
-  ask(() => {
+  const counts = form.dataset.written === "record" && unsaved().includes(form); // among what is saved first
+  ask((saved) => {
+    if (saved && counts) return; // no entry twice
     const now = sent.version && [...element.querySelectorAll("form[data-written]")].find((one) => one.elements.case.value === sent.case);
     request(now ? { ...sent, version: now.elements.version.value } : sent);
   });
@@ -73,7 +77,7 @@ element.addEventListener("input", ({ target }) => {
 });
 // Another diagnosis may rest on something else: what it rests on is asked again.
 element.addEventListener("change", ({ target }) => {
-  const form = target.closest?.("form[data-written]");
+  const form = target.closest?.("form.sx-confirm");
   if (!form) return;
   const { confirmed_by: basis, basis_again: again } = form.elements;
   if (target === basis) again.value = "yes";
@@ -146,19 +150,23 @@ function find() {
   const patients = [...element.querySelectorAll("[data-of]:has(> h3)")];
   if (!patients.some((one) => one.dataset.of === only)) only = "";
   for (const lesion of element.querySelectorAll("[data-find]")) {
-    lesion.hidden = !lesion.dataset.find.includes(search) || !!(only && lesion.closest("[data-of]").dataset.of !== only);
+    lesion.hidden = !lesion.dataset.find.includes(search) || !!(only && lesion.closest("[data-of]").dataset.of !== only)
+      || !(lesion.dataset.states ?? "").includes(state);
   }
   for (const one of patients) one.querySelector("[data-patient]").setAttribute("aria-pressed", String(one.dataset.of === only));
+  for (const button of element.querySelectorAll("[data-state]")) button.setAttribute("aria-pressed", String(button.dataset.state === state));
   if (at("[data-everyone]")) at("[data-everyone]").hidden = !only;
   for (const patient of element.querySelectorAll(".sx-patients > li")) patient.hidden = !patient.querySelector("[data-find]:not([hidden])");
   const left = element.querySelectorAll("[data-find]:not([hidden])").length;
-  at(".sx-book")?.classList.toggle("sx-all-shown", all || !!search || !!only);
-  if (at(".sx-search-found")) at(".sx-search-found").textContent = search || only ? say("js_found", { n: left }) : "";
+  at(".sx-book")?.classList.toggle("sx-all-shown", all || !!search || !!only || !!state);
+  if (at(".sx-search-found")) at(".sx-search-found").textContent = search || only || state ? say("js_found", { n: left }) : "";
 }
 element.addEventListener("click", ({ target }) => {
   if (target.closest("[data-all]")) { all = true; find(); }
   const patient = target.closest("[data-patient]");
   if (patient) { const of = patient.closest("[data-of]").dataset.of; only = only === of ? "" : of; find(); }
+  const chosen = target.closest("[data-state]")?.dataset.state;
+  if (chosen) { state = state === chosen ? "" : chosen; find(); }
   if (!target.closest("[data-everyone]")) return;
   const was = at("[data-patient][aria-pressed=true]");
   only = "";
@@ -170,6 +178,7 @@ element.addEventListener("input", ({ target }) => { if (target.matches(".sx-sear
 watch("value", () => {
   const place = at("[data-place]")?.dataset.place, replaces = restoring;
   restoring = false;
+  if (!at(`[data-state="${state}"]`)) state = ""; // the last of them was seen to
   if (at(".sx-search") && search) at(".sx-search").value = search;
   find();
   for (const field of element.querySelectorAll("form[data-written] [data-session]")) field.defaultValue = signing();
@@ -179,7 +188,7 @@ watch("value", () => {
   }
   at("form[data-refused] :is([name=same_lesion], [aria-invalid])")?.focus();
   for (const form of element.querySelectorAll("form[data-written]")) {
-    for (const [name, value, checked] of typed.get(form.elements.case.value) ?? []) Object.assign(form.elements[name], { value, checked });
+    for (const [name, value, checked] of typed.get(nameOf(form)) ?? []) Object.assign(form.elements[name] ?? {}, { value, checked });
   }
   if (next && !saving) ask(next.go, next.stay); // the reply wrote the open question anew too
   for (const form of element.querySelectorAll("form.sx-compare")) offerCompare(form);

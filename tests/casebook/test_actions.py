@@ -1,0 +1,274 @@
+"""What was done about a case stays, a mistake with its trace; a deletion leaves one line."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from kept_cases import answer
+from sqlalchemy import select, update
+
+from skindx.casebook import casebook_database
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.deletions import Deletion, DeletionRow
+from skindx.casebook.findings import ConfirmedFinding, EarlierFinding, Outside
+from skindx.casebook.kept_case import LesionHistory, Told
+from skindx.casebook.key_file import Binding, KeyFile
+from skindx.casebook.sealed_rows import CaseRow
+from skindx.core.errors import UserError
+from skindx.diagnosis.case_actions import (
+    ActionKind,
+    CaseAction,
+    action_of,
+    awaited_since,
+    is_acted_on,
+)
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.page.casebook_words import deletion_words, finding_words, lesion_state
+
+MODEL = load_taxonomy("isic9")
+KEYS = ("Nevus", "Melanoma")
+NOW = datetime(2026, 11, 3, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Casebook:
+    return Casebook.open(tmp_path / "cases.db")
+
+
+def keep(book: Casebook, owner: str = "anna") -> str:
+    return book.keep(owner, answer(1, 2), patient="P-1", lesion="arm", consent=True)
+
+
+def done(kind: str, day: int, **given: object) -> CaseAction:
+    return CaseAction(ActionKind(kind), date(2026, 11, day), NOW, **given)  # type: ignore[arg-type]
+
+
+def test_an_entry_stays_and_a_mistake_is_struck_out_with_a_trace(book: Casebook) -> None:
+    case = keep(book)
+    sent = action_of("referred", "2026-11-03", "Dr Vogt's  clinic", "Dr A. Keller", "anna")
+    book.record_action("anna", case, sent, version=1)
+    with pytest.raises(UserError, match="changed in another window"):
+        book.record_action("anna", case, sent, version=1)
+    book.record_action("anna", case, action_of("biopsied", "2026-11-01"), version=2)
+    book.strike_action("anna", case, 0, version=3)
+    with pytest.raises(UserError, match="struck out already"):
+        book.strike_action("anna", case, 0, version=4)
+    for nowhere in (-1, 2):
+        with pytest.raises(UserError, match="struck out already"):
+            book.strike_action("anna", case, nowhere, version=4)
+    first, second = Casebook.open(book.keys.path.with_suffix("")).case("anna", case).actions
+    assert first.words == "The patient was referred to Dr Vogt's clinic on 03 Nov 2026."
+    assert first.recorded.endswith(" by Dr A. Keller (login anna).")
+    assert (first.struck_by, first.ended.startswith("Struck out on ")) == ("anna", True)
+    assert (second.struck, second.clinician, second.ended) == (None, "", "")
+    (lesion,) = book.lesions("anna")
+    assert [one.kind for one in lesion.told[0][1].actions] == ["biopsied"]
+    database = book.keys.path.with_suffix("").read_bytes()
+    assert b"Vogt" not in database
+    assert b"biopsied" not in database
+
+
+@pytest.mark.parametrize(
+    ("kind", "day", "detail", "said"),
+    [
+        ("cured", "2026-11-03", "", "Choose what was done."),
+        ("", "2026-11-03", "", "Choose what was done."),
+        ("excised", "3 Nov", "", "Give the date"),
+        ("excised", "", "", "Give the date"),
+        ("excised", "9999-12-31", "", "is in the future"),
+        ("referred", "2026-11-03", " ", "to whom the patient was referred"),
+        ("closed", "2026-11-03", "", "why the case is closed"),
+        ("known", "2026-11-03", "x" * 81, "at most 80 characters"),
+        ("known", "2026-11-03", "a\u200bb", "all of them visible"),
+    ],
+)
+def test_what_no_entry_can_be_is_refused_in_one_sentence(
+    kind: str, day: str, detail: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        action_of(kind, day, detail)
+
+
+def test_tomorrow_is_a_day_where_the_server_is_behind() -> None:
+    tomorrow = datetime.now(UTC).astimezone().date() + timedelta(days=1)
+    assert action_of("excised", tomorrow.isoformat()).day == tomorrow
+
+
+def test_a_result_is_awaited_until_one_is_known_and_absence_is_no_action() -> None:
+    awaited, known = done("awaited", 3), done("known", 5)
+    assert awaited_since([]) is None
+    assert awaited_since([done("closed", 9, detail="x"), awaited]) == date(2026, 11, 3)
+    assert awaited_since([known, awaited]) is None  # the days count, not when they were written
+    assert awaited_since([awaited, known, done("awaited", 7)]) == date(2026, 11, 7)
+    assert awaited_since([awaited, done("known", 5, struck=NOW)]) == date(2026, 11, 3)
+    assert not is_acted_on([])
+    assert not is_acted_on([done("absent", 3)])
+    assert not is_acted_on([done("referred", 1, detail="x"), done("absent", 3)])
+    assert is_acted_on([done("absent", 3), done("examined", 4)])
+    assert not is_acted_on([done("examined", 4, struck=NOW)])
+
+
+def lesion(*cases: tuple[int, Told]) -> LesionHistory:
+    kept = tuple((NOW.replace(day=day), told) for day, told in cases)
+    return LesionHistory("P-1", "arm", len(cases), kept[-1][0], told=kept)
+
+
+def test_what_must_not_wait_and_has_no_entry_is_without_action() -> None:
+    def state(*cases: tuple[int, Told]) -> tuple[str, bool, bool]:
+        told = lesion_state(lesion(*cases), MODEL)
+        return told.words, told.without_action, told.awaited
+
+    def urgent(*actions: CaseAction) -> Told:
+        return Told("urgent", actions=actions)
+
+    none = "Nothing recorded yet."
+    assert state((3, Told("urgent"))) == (none, True, False)
+    assert state((3, Told("soon"))) == (none, True, False)
+    assert state((3, Told("routine"))) == ("", False, False)
+    assert state((3, Told("unknown"))) == ("", False, False)
+    referred = done("referred", 3, detail="Dr Vogt")
+    assert state((3, urgent(referred))) == (referred.words, False, False)
+    absent = done("absent", 4)
+    assert state((3, urgent(referred, absent))) == (absent.words, True, False)
+    # An entry answers for the photos before it, and for no later one.
+    later = "Nothing recorded since 03 Nov 2026."
+    assert state((3, urgent(referred)), (9, Told("soon"))) == (
+        later,
+        True,
+        False,
+    )
+    excised = done("excised", 9)
+    assert not state((3, Told("urgent")), (9, Told("soon", actions=(excised,))))[1]
+    waits = "Result awaited since 09 Nov 2026."
+    awaited = done("awaited", 9)
+    assert state((9, urgent(awaited))) == (waits, False, True)
+    assert state((9, Told("urgent")), (3, Told("soon", actions=(awaited,)))) == (waits, False, True)
+
+
+def test_a_confirmed_diagnosis_takes_the_place_of_the_advice_where_it_is_known() -> None:
+    def waits(told: Told) -> bool:
+        return lesion_state(lesion((3, told)), MODEL).without_action
+
+    nevus = ConfirmedFinding("Nevus", confirmed_by="histopathology")
+    melanoma = ConfirmedFinding("Melanoma", confirmed_by="histopathology")
+    opinion = ConfirmedFinding("Nevus", confirmed_by="clinical opinion")
+    assert not waits(Told("urgent", nevus))
+    assert waits(Told("urgent", opinion))
+    assert waits(Told("routine", melanoma))
+    assert waits(Told("routine", opinion, lapsed=EarlierFinding(melanoma, NOW, "")))
+    assert waits(Told("urgent", opinion, lapsed=EarlierFinding(nevus, NOW, "")))
+    merkel = Outside("Merkel cell carcinoma", "C4A.9")
+    assert waits(Told("routine", ConfirmedFinding(outside=merkel, confirmed_by="follow-up")))
+    unknown = ConfirmedFinding(outside=Outside("something rare"), confirmed_by="follow-up")
+    assert waits(Told("soon", unknown))
+    assert not waits(Told("routine", unknown))
+
+
+def test_the_list_names_the_last_confirmed_diagnosis_behind_what_replaced_it(
+    book: Casebook,
+) -> None:
+    case = keep(book)
+    told = lambda: finding_words(book.lesions("anna")[0], MODEL)  # noqa: E731
+    book.confirm("anna", case, "Melanoma", "", KEYS, version=1, confirmed_by="histopathology")
+    assert told() == "Melanoma (histopathology)"
+    book.confirm("anna", case, "Nevus", "", KEYS, version=2, confirmed_by="clinical opinion")
+    replaced = book.case("anna", case).earlier[0].replaced.astimezone()
+    day = f"{replaced:%d %b %Y}"
+    last = f"Melanoma (histopathology, replaced on {day})"
+    assert told() == f"Nevus (mole) (clinical opinion), {last}"
+    book.confirm("anna", case, "Nevus", "", KEYS, version=3)
+    assert told() == f"Nevus (mole) (basis not stated), {last}"
+    book.confirm("anna", case, "", "", KEYS, version=4)
+    assert told() == last  # Nevus had replaced it, and was taken back itself
+    book.confirm("anna", case, "Nevus", "", KEYS, version=5, confirmed_by="expert consensus")
+    assert told() == "Nevus (mole) (expert consensus)"
+    book.confirm("anna", case, "", "", KEYS, version=6)
+    assert told() == f"Nevus (mole) (expert consensus, taken back on {day})"
+
+
+def test_a_card_of_an_older_version_lacks_them_and_the_record_tells(book: Casebook) -> None:
+    case = keep(book)
+    book.confirm("anna", case, "Melanoma", "", KEYS, version=1, confirmed_by="histopathology")
+    book.confirm("anna", case, "Nevus", "", KEYS, version=2)
+    book.record_action("anna", case, action_of("excised", "2026-11-03"), version=3)
+    now = book.lesions("anna")
+    keys = book.keys.read()
+    with book.session("written") as session:
+        row = session.scalars(select(CaseRow)).one()
+        binding = Binding(keys.book, case, row.owner, row.version)
+        held = json.loads(binding.unseal(keys.cases[case], row.card, "card"))
+        for later in ("lapsed", "was_replaced", "actions"):
+            del held[later]
+        card = binding.seal(keys.cases[case], json.dumps(held).encode(), "card")
+        session.execute(update(CaseRow).values(card=card))
+    assert book.lesions("anna") == now
+    assert now[0].told[0][1].was_replaced
+
+
+def test_a_deletion_says_when_who_and_what_and_nothing_of_the_person(book: Casebook) -> None:
+    first, second, other = keep(book), keep(book), keep(book, "ben")
+    kept = datetime.now(UTC).astimezone().date()
+    book.delete("anna", first)
+    book.delete(None, second)
+    book.delete("ben", other)
+    one, two = book.deletions("anna")
+    assert one == Deletion("case", one.when, "anna", False, 2, kept)
+    assert two == Deletion("case", two.when, "", True, 2, kept)
+    assert deletion_words(one).startswith("A case with 2 photos, kept on ")
+    assert deletion_words(one).endswith(" The login anna deleted it.")
+    assert deletion_words(two).endswith(" The operator of this page deleted it.")
+    assert [told.by for told in book.deletions("ben")] == ["ben"]
+    assert book.deletions("") == []
+    said = "".join(map(deletion_words, (one, two)))
+    assert "P-1" not in said
+    assert "arm" not in said
+
+
+def test_a_deletion_is_traced_once_the_key_is_gone(
+    book: Casebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = keep(book)
+
+    def fail(_: KeyFile, __: str) -> None:
+        raise UserError("the key file cannot be written.")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(KeyFile, "destroy", fail)
+        with pytest.raises(UserError, match="key file"):
+            book.delete("anna", case)
+    assert book.deletions("anna") == []  # the case is still there
+    assert book.case("anna", case).id == case
+
+    # The process ends before the rows go: the next opening finishes it.
+    class Killed(BaseException):
+        pass
+
+    def end(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(casebook_database.log, "warning", end)
+        destroy = KeyFile.destroy
+
+        def then_end(keys: KeyFile, one: str) -> None:
+            destroy(keys, one)
+            raise Killed
+
+        killing.setattr(KeyFile, "destroy", then_end)
+        with pytest.raises(Killed):
+            book.delete("anna", case)
+    again = Casebook.open(book.keys.path.with_suffix(""))
+    assert [one.by for one in again.deletions("anna")] == ["anna"]
+    assert again.lesions("anna") == []
+
+
+def test_a_copied_or_changed_trace_does_not_open(book: Casebook) -> None:
+    book.delete("anna", keep(book))
+    book.delete("ben", keep(book, "ben"))
+    with book.session("written") as session:
+        mine = session.scalars(select(DeletionRow)).first()
+        assert mine is not None
+        session.execute(update(DeletionRow).values(owner=mine.owner))
+    with pytest.raises(UserError, match="damaged"):
+        book.deletions("anna")
