@@ -96,6 +96,12 @@ def test_a_wide_photo_is_scanned_and_what_was_found_is_listed_and_deleted(
     assert "Eve from behind" not in page.inner_html(".sx-scan")
     # It is kept with consent alone.
     page.click(".sx-scan-keep summary")
+    page.click(".sx-scan-keep .sx-primary")
+    said = page.locator(".sx-scan-keep .sx-lacks").all_inner_texts()
+    assert said[:2] == [
+        "The patient is missing, so fill it in.",
+        "The view is missing, so fill it in.",
+    ]
     page.fill(".sx-scan-keep [name=patient]", "P-017")
     page.fill(".sx-scan-keep [name=view]", "back")
     page.check(".sx-scan-keep [name=consent]")

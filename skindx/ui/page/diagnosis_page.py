@@ -105,7 +105,7 @@ def build_page(
             top,
             elem_id="sx-top",
             apply_default_css=False,
-            js_on_load=script("session", "names", "places"),
+            js_on_load=script("session", "names", "lacks", "places"),
         )
         if casebook is None:
             _add_diagnosis(diagnoser, bundle, reports, None, **more)

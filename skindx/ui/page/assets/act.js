@@ -44,32 +44,7 @@ watch("value", () => {
 function show(dialog) { dialog.showModal(); dialog.querySelector("[data-keep]").focus(); }
 element.addEventListener("input", ({ target }) => { // what was wrong is being corrected
   if (target.matches("[data-clinician], [name=clinician], [data-session]")) document.dispatchEvent(new CustomEvent("skindx-clinician", { detail: target.value }));
-  for (const place of element.querySelectorAll(".sx-refusal:not(.sx-report-problem)")) place.textContent = "";
-});
-// What a form lacks is said beside its field, which takes the focus.
-let lacking = false;
-element.addEventListener("invalid", (event) => {
-  event.preventDefault();
-  const field = event.target, label = field.closest("label");
-  if (!label) return;
-  const first = field.type === "radio" ? field.form.querySelector(`[name="${field.name}"]`) : field;
-  if (field !== first) return; // of one question it is said once
-  const kind = !field.validity.valueMissing ? "" : { checkbox: "js_lacks_tick", radio: "js_lacks_choice" }[field.type] ?? "js_lacks";
-  const said = label.querySelector(".sx-lacks") ?? label.appendChild(Object.assign(document.createElement("small"), { className: "sx-lacks sx-refusal" }));
-  said.id = `sx-lacks-${field.form?.elements.case?.value ?? ""}-${field.name}`;
-  const name = [...label.querySelector("span").childNodes].find((one) => one.nodeType === 3)?.data.replace(/\(.*/, "").trim() ?? "";
-  said.textContent = kind ? say(kind, { field: name.charAt(0).toLowerCase() + name.slice(1) }) : field.validationMessage;
-  field.setAttribute("aria-invalid", "true");
-  field.setAttribute("aria-describedby", said.id);
-  for (let folded = field.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
-  if (!lacking) { field.focus(); setTimeout(() => { lacking = false; }); }
-  lacking = true;
-}, true);
-for (const kind of ["input", "change"]) element.addEventListener(kind, ({ target }) => {
-  for (const field of target.type === "radio" && target.form ? target.form.querySelectorAll(`[name="${target.name}"]`) : [target]) {
-    field.closest("label")?.querySelector(".sx-lacks")?.remove();
-    for (const one of ["aria-invalid", "aria-describedby"]) field.removeAttribute(one);
-  }
+  for (const place of element.querySelectorAll(".sx-refusal:not(.sx-report-problem, .sx-lacks)")) place.textContent = "";
 });
 element.addEventListener("cancel", (event) => { // the escape key keeps what stands
   const keeps = event.target.querySelector?.("[data-stands]");
