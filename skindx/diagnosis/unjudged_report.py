@@ -18,6 +18,7 @@ from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
 from skindx.diagnosis.record import unreviewed
 from skindx.diagnosis.record_page import FILL, NOTICE_FILL, sign_off
+from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import joined, speaking, text, word
 
@@ -58,7 +59,8 @@ def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
         try:
             decoded = open_photo(data, place, needed=LONGEST_SIDE, apart=True)
             jpeg = small_jpeg(decoded.pixels_HWC, LONGEST_SIDE, quality=VIEW_QUALITY)
-            taken = decoded.taken
+            when = day_of(decoded.taken)
+            taken = "" if when and unbelieved(when) else decoded.taken
         except UserError:  # its refusal says so
             pass
         photos.append(UnjudgedPhoto(whys.get(place, ""), jpeg, day or taken))

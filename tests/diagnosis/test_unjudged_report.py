@@ -83,3 +83,12 @@ def test_it_speaks_the_language_of_the_case(monkeypatch: pytest.MonkeyPatch) -> 
     with speaking("es"):
         for key in ("not_judged", "unjudged_no_answer", "cannot_rule_out", "notice_translation"):
             assert text(key) in words
+
+
+def test_a_file_from_the_future_has_no_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skindx.diagnosis.photo_checks.file_date", lambda *_: "2999-01-01")
+    (photo,) = refused(Patient()).photos
+    assert photo.taken == ""
+    monkeypatch.setattr("skindx.diagnosis.photo_checks.file_date", lambda *_: "2026-01-02")
+    (photo,) = refused(Patient()).photos
+    assert photo.taken == "2026-01-02"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
@@ -256,7 +256,7 @@ def _answering(
     metrics, keeps, language = bundle.metrics(), parts.kept_answer is not None, spoken()
     recording = asyncio.Semaphore(1)  # each opens photos of which nothing is known
 
-    async def answered(sent: Any, user: str) -> dict[Any, Any]:
+    async def answered(sent: Any, user: str) -> tuple[dict[Any, Any], Later | None]:
         told = partial(_form_message, question=_question(sent))
         known = await asyncio.to_thread(known_names, casebook, user) if casebook else {}
         keeping: dict[str, Any] = {"keeps": keeps, "known": known}
@@ -267,7 +267,7 @@ def _answering(
             answer = cut_as_seen(answer, _cuts(sent))
             example, is_one = examples.find(case.photos), _is_one_lesion(sent)
             if answer.diagnosis.photos_differ and not example and not is_one:
-                return {parts.form: told("differ")}
+                return {parts.form: told("differ")}, None
             tried = example_of(example, answer.diagnosis, bundle.taxonomy) if example else None
             answer_shown = await asyncio.to_thread(
                 result_html, answer, metrics, tried, is_one=is_one
@@ -280,33 +280,37 @@ def _answering(
                 after = await asyncio.to_thread(followup_html, answer, reports, user, **keeping)
             on_page = {parts.result: answer_shown, parts.follow: after, parts.offer: offered}
             kept = {parts.kept_answer: None if tried else answer} if keeps else {}
-            return parts.blank | on_page | kept | {parts.form: told("answered", shown=shown)}
+            told_form = {parts.form: told("answered", shown=shown)}
+            return parts.blank | on_page | kept | told_form, None
         except Refused as error:
             wide = seen_of_refused(error)
             if scans and not scans.looks:
                 wide = {n: one for n, one in wide.items() if n not in close_ups(error, bundle)}
-            own = scans and not examples.find(case.photos)
+            own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             also = referred(case.patient)
             whole = [Refusal(-1, "unreadable", also)] if also else []
             refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
-            if not examples.find(case.photos):
-                async with recording:
-                    record = partial(unjudged_html, case, error, reports, user, day=day)
-                    offered += await asyncio.to_thread(record)
-            return {parts.form: refused, parts.offer: offered, parts.kept_scan: ""}
+            record = partial(unjudged_html, case, error, reports, user, day=day)
+            later = partial(_recorded, recording, parts.offer, offered, record)
+            cleared: dict[Any, Any] = {parts.offer: "", parts.kept_scan: ""}
+            return cleared | {parts.form: refused}, later if own else None
         except Exception as error:
             message = _message_of(error)
             # The answer before which the form stands stays: the form says what went wrong.
             if isinstance(sent, Mapping) and sent.get("answered"):
-                return {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}
+                return {parts.form: told("refused", [Refusal(-1, "unreadable", message)])}, None
             problem = {parts.result: problem_html(message, bundle.images)}
-            return parts.blank | problem | {parts.form: told("failed")}
+            return parts.blank | problem | {parts.form: told("failed")}, None
 
     async def answers(sent: Any, user: str) -> AsyncIterator[dict[Any, Any]]:
         with speaking(language):
-            message = await answered(sent, user)
+            message, later = await answered(sent, user)
         yield message
+        if later:
+            with speaking(language):
+                message = await later()
+            yield message
         # Gradio remembers the last message of each part that a tab shows, photos included; a part
         # that a message leaves out stays in the browser alone.
         yield {parts.kept_scan: ""}
@@ -318,6 +322,22 @@ def close_ups(error: Refused, bundle: Bundle) -> set[int]:
     """Return the refused photos that look as if taken through a dermatoscope: they show no body."""
     dermoscopic = bundle.images is not None and bundle.images.modality == "dermoscopic"
     return {one.photo for one in error.refusals if (one.gate == "modality") != dermoscopic}
+
+
+Later = Callable[[], Awaitable[dict[Any, Any]]]
+"""Makes what follows the first message."""
+
+
+async def _recorded(
+    recording: asyncio.Semaphore, part: Any, offered: str, record: Callable[[], str]
+) -> dict[Any, Any]:
+    """Return what a part offers after a refusal, which did not wait for its record."""
+    try:
+        async with recording:
+            return {part: offered + await asyncio.to_thread(record)}
+    except Exception as error:
+        log_fault(log, "the record of a refusal could not be made", error)
+        return {part: offered}
 
 
 class _NewestQuestions:
