@@ -156,7 +156,9 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     page.click(".sx-ask")
     page.wait_for_selector(".sx-photo:nth-child(2).sx-refused")
     assert page.locator(".sx-refused").count() == 1
-    page.wait_for_function("!document.querySelector('.sx-unjudged-report [data-pseudonym]').value")
+    page.wait_for_function(
+        "document.querySelector('.sx-unjudged-report [data-pseudonym]')?.value === ''"
+    )
     page.click("[aria-label='Remove photo 2']")
     # A failure is one sentence without secrets.
     failures = {"busy": "Too many people ask", "broken": "Something went wrong on the server"}

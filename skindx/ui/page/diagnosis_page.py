@@ -288,8 +288,7 @@ def _answering(
                 wide = {n: one for n, one in wide.items() if n not in close_ups(error, bundle)}
             own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
-            also = referred(case.patient)
-            whole = [Refusal(-1, "unreadable", also)] if also else []
+            whole = (Refusal(-1, "unreadable", also),) if (also := referred(case.patient)) else ()
             refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
             record = partial(unjudged_html, case, error, reports, user, day=day)
             later = partial(_recorded, recording, parts.offer, offered, record)
