@@ -18,7 +18,7 @@ from skindx.core.text import printable
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
-from skindx.diagnosis.checklist_advice import is_met
+from skindx.diagnosis.checklist_advice import checklist_short, is_met
 from skindx.diagnosis.filing import (
     NOT_FILED,
     Filing,
@@ -156,7 +156,8 @@ def next_step(diagnosis: Diagnosis) -> list[str]:
     """Return what to do, that the model abstains if it does, why, and what is not ruled out."""
     step, unsure = diagnosis.next_step, answer_texts.unsure(diagnosis)
     errors = joined(*answer_texts.errors(diagnosis))
-    return [step.advice, unsure, step.because, text("cannot_rule_out"), errors]
+    because = joined(step.because, checklist_short(diagnosis))
+    return [step.advice, unsure, because, text("cannot_rule_out"), errors]
 
 
 _HAD_ADVISED = {
@@ -180,7 +181,7 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
     named = urgent_first(possible(diagnosis))
     has_set = any(one.in_set for one in named)
     names = [one.name for one in named]
-    listed, short = answer_texts.unsure(diagnosis), ""
+    listed, short = joined(answer_texts.unsure(diagnosis), answer_texts.suspected(diagnosis)), ""
     if diagnosis.abstained:
         short = text("record_no_condition")
     elif names:
@@ -305,7 +306,7 @@ def reached_name(question: Question) -> str:
 
 def _conditions(diagnosis: Diagnosis) -> list[str]:
     rows = []
-    for candidate in diagnosis.candidates:
+    for candidate in diagnosis.listed:
         tier = shown_tier(diagnosis, candidate) or "unknown"
         code = text("code", name=candidate.icd10) if candidate.icd10 else ""
         facts = ", ".join(fact for fact in (code, "" if tier == "unknown" else word(tier)) if fact)
@@ -316,5 +317,5 @@ def _conditions(diagnosis: Diagnosis) -> list[str]:
     rest = [*known, *answer_texts.unknown(diagnosis)]
     if diagnosis.abstained:
         return [*rows, *rest]
-    weak = answer_texts.weak_spots(diagnosis)
+    weak = [answer_texts.less_sure(diagnosis), *answer_texts.weak_spots(diagnosis)]
     return [*rows, answer_texts.set_sentence(diagnosis), *weak, diagnosis.agreement, *rest]

@@ -297,16 +297,22 @@ def because_soon(risk: UrgentRisk) -> str:
 def combined(diagnosis: Diagnosis) -> str:
     """Return why the risk is not that of the table, of several photos; "" where it is."""
     risk = said_risk(diagnosis)
-    if len(diagnosis.photos) == 1 or risk is None:
+    if len(diagnosis.photos) == 1 or not (risk and risk.by_photo):
         return ""
     if not diagnosis.abstained:
-        return joined(text("photos_risk"), text("photos_mean"))
+        return joined(_highest(risk), text("photos_mean"))
     reached = [n for n, one in enumerate(risk.by_photo, 1) if one >= risk.threshold]
     if not reached or diagnosis.beyond:
-        return text("photos_risk") if reached else ""
+        return _highest(risk) if reached else ""
     key = "photos_soon" if soon_decides(diagnosis) else "photos_urgent"
     alone = text(key, n=len(reached), numbers=[str(n) for n in reached])
-    return joined(alone, text("photos_risk") if len(reached) > 1 else "")
+    return joined(alone, _highest(risk) if len(reached) > 1 else "")
+
+
+def _highest(risk: UrgentRisk) -> str:
+    """Return which photo has the risk, as the caption of the photo says it."""
+    shown, _ = told_apart(risk.risk, risk.threshold)
+    return text("photos_risk", risk=shown, number=1 + risk.by_photo.index(max(risk.by_photo)))
 
 
 def soon_sum(diagnosis: Diagnosis) -> list[str]:

@@ -116,7 +116,7 @@ def _draw_conditions(
     figure: "Figure", axes: "Axes", diagnosis: Diagnosis, right: Share | None
 ) -> None:
     """Draw a bar a condition, a dot a network's first choice, and how often the first was right."""
-    shown = diagnosis.candidates[:_MOST_SHOWN]
+    shown = diagnosis.listed[:_MOST_SHOWN]
     for inside, colour, name in ((True, _INSIDE, "named"), (False, _OUTSIDE, "others")):
         bars = {
             row: one.probability
@@ -156,7 +156,7 @@ def _draw_conditions(
 def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
     """Return the same as HTML for a notebook: no script, no reference, at most MOST_HTML bytes."""
     diagnosis, step = answer.diagnosis, answer.diagnosis.next_step
-    shown = diagnosis.candidates[:_MOST_SHOWN]
+    shown = diagnosis.listed[:_MOST_SHOWN]
     row = Markup(
         '<tr><td>{}</td><td style="text-align:left">{}</td><td>{}</td><td>{}</td><td>{}</td><td>'
         '<div style="width:7em"><div style="width:{}%;height:.7em;background:{}"></div></div>'

@@ -345,10 +345,10 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
         console.print(Text(sooner))
     if said.unsure:
         console.print(Text(said.unsure, style="bold"))
-    console.print(Text(joined(step.because, said.combined)))
+    console.print(Text(joined(step.because, said.checklist, said.combined)))
     console.print(Text(joined(text("cannot_rule_out"), *said.errors)))
     console.print(_candidates(diagnosis, said.tiers))
-    if held := joined(said.set_sentence, *said.weak_spots, diagnosis.agreement):
+    if held := joined(said.less_sure, said.set_sentence, *said.weak_spots, diagnosis.agreement):
         console.print(Text(held))
     for number, (photo, risk) in enumerate(zip(diagnosis.photos, said.photo_risks, strict=True), 1):
         several = len(diagnosis.photos) > 1
@@ -379,6 +379,10 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
     console.print(Text(text("details_option"), style="dim"))
 
 
+def _chip(tier: Urgency) -> str:
+    return text("tier_not_stated") if tier == "unknown" else text(f"tier_{tier}").lower()
+
+
 def _candidates(diagnosis: Diagnosis, tiers: Mapping[str, Urgency | None]) -> Table:
     """Return the candidates; without set and bars where the model abstains."""
     abstained = bool(diagnosis.abstained)
@@ -387,7 +391,7 @@ def _candidates(diagnosis: Diagnosis, tiers: Mapping[str, Urgency | None]) -> Ta
     columns = ("", heading(diagnosis), text("column_icd10"), *tier_and_share)
     for column in columns[: -1 if abstained else None]:
         table.add_column(column)
-    for candidate in diagnosis.candidates:
+    for candidate in diagnosis.listed:
         tier = tiers[candidate.key]
         bar = "█" * round(candidate.probability * _BAR)
         shown = f"{percent(candidate.probability):>6} {bar}"
@@ -395,7 +399,7 @@ def _candidates(diagnosis: Diagnosis, tiers: Mapping[str, Urgency | None]) -> Ta
             Text("●" if candidate.in_set and not abstained else " "),
             Text(candidate.name),
             Text(candidate.icd10 or "–"),
-            Text(text(f"tier_{tier}").lower(), style=_STYLE[tier]) if tier else Text("–"),
+            Text(_chip(tier), style=_STYLE[tier]) if tier else Text("–"),
             *([] if abstained else [Text(shown)]),
             style="dim" if abstained else None,
         )

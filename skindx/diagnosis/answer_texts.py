@@ -18,13 +18,13 @@ from skindx.diagnosis.advice_figures import (
     seen_whole,
     soon_sum,
 )
-from skindx.diagnosis.checklist_advice import checklist_words, is_met
+from skindx.diagnosis.checklist_advice import checklist_short, checklist_words, is_met
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
 from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
 from skindx.models.conformal import ALL
-from skindx.taxonomy import Urgency
+from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import Digits, joined, text, told_apart
 
 
@@ -51,6 +51,9 @@ class AnswerTexts:
     photo_risks: tuple[str, ...]
     combined: str
     seen_whole: str
+    checklist: str
+    less_sure: str
+    suspected: str
     tier: str
     """Name of the advice's urgency."""
 
@@ -67,12 +70,15 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
         scope=tuple(scope(diagnosis)),
         unknown=tuple(unknown(diagnosis)),
         decided={key: tuple(said) for key, said in decided_parts(diagnosis).items()},
+        checklist=checklist_short(diagnosis) if answered(diagnosis.patient) else "",
         agreement_of_networks=agreement_of_networks(diagnosis),
         doubts=tuple(doubts(diagnosis)),
         weak_spots=tuple(weak_spots(diagnosis)),
         photo_risks=photo_risks(diagnosis),
         combined=combined(diagnosis),
         seen_whole=seen_whole(diagnosis),
+        less_sure=less_sure(diagnosis),
+        suspected=suspected(diagnosis),
         tier=tier_name(diagnosis),
     )
 
@@ -87,6 +93,14 @@ def tier_name(diagnosis: Diagnosis) -> str:
         return text("tier_met")
     unassessed = diagnosis.beyond and urgency == "unknown"
     return text("tier_beyond" if unassessed else f"tier_{urgency}")
+
+
+def step_name(diagnosis: Diagnosis) -> str:
+    """Return the urgency of the advice with its time."""
+    step = diagnosis.next_step
+    untimed = step.urgency == "soon" and step.advice == advice_for("soon_without_time")
+    key = "soon_without_time" if untimed else step.urgency
+    return text(f"step_{key}")
 
 
 FEW = 5
@@ -112,19 +126,35 @@ def unsure(diagnosis: Diagnosis) -> str:
     return joined(text("does_not_know"), diagnosis.abstained) if diagnosis.abstained else ""
 
 
+def suspected(diagnosis: Diagnosis) -> str:
+    """Return which condition an abstention's reason suspects, in a sentence; "" for none.
+
+    It stands before the signs of other diseases that would hasten the advice.
+    """
+    said = text("because_suspected", name=diagnosis.deciding.name)
+    found = diagnosis.abstained and said in joined(
+        diagnosis.next_step.because, *diagnosis.next_step.more
+    )
+    return said if found else ""
+
+
 def errors(diagnosis: Diagnosis) -> list[str]:
     """Return both errors of the advice in short, and which photos it is for.
 
     Nobody measured them with the questions.
     """
     dermoscopic = diagnosis.source.modality == "dermoscopic"
-    for_such = text("assessed_dermoscopic", n=len(diagnosis.photos))
-    assessed = [for_such, text("assessed_else")] if dermoscopic else []
+    step = diagnosis.next_step
+    # An advice without urgency says it; an abstention shows no probabilities.
+    met = diagnosis.patient.model_fields_set and is_met(diagnosis)
+    examine = [] if step.urgency == "unknown" and not met else [text("assessed")]
+    shown = [] if diagnosis.abstained else [text("assessed_dermoscopic")]
+    assessed = [*examine, *shown] if dermoscopic else []
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
-    asked = diagnosis.next_step.raised_from is not None
+    asked = step.raised_from is not None
     said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained), asked=asked)
-    if diagnosis.next_step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
+    if step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
         said[1:2] = soon  # it counts what was called urgent too
     return [*(said[:2] if asked else said), *assessed]
 
@@ -188,6 +218,19 @@ def doubts(diagnosis: Diagnosis) -> list[str]:
     return [] if diagnosis.abstained or agree else [diagnosis.agreement]
 
 
+def less_sure(diagnosis: Diagnosis) -> str:
+    """Return that a lesion that is cut makes the probabilities less reliable; "" for none.
+
+    An abstention shows no probabilities.
+    """
+    cut = [str(number) for number, one in enumerate(diagnosis.photos, 1) if one.cut_by]
+    if not cut or diagnosis.abstained:
+        return ""
+    if len(diagnosis.photos) == 1:
+        return text("less_sure")
+    return text("less_sure_photos", n=len(cut), numbers=cut)
+
+
 def left_out(diagnosis: Diagnosis) -> Candidate | None:
     """Return the likeliest urgent condition, where an answer names a harmless one in its place."""
     urgent = next((one for one in diagnosis.candidates if one.urgency == "urgent"), None)
@@ -236,8 +279,8 @@ def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
     more = diagnosis.next_step.more
     parts = {
         "decided_photo": [*soon_sum(diagnosis), *more, *([photos] if photos else [])],
+        "decided_checklist": checklist_words(diagnosis) if answered(diagnosis.patient) else [],
         "decided_advice": [
-            *(checklist_words(diagnosis) if answered(diagnosis.patient) else ()),
             *(_advised(diagnosis.advice_errors) if not diagnosis.beyond else ()),
             *(errors_of(diagnosis.advice_errors)[2:] if raised else ()),
             *_thresholds(diagnosis),

@@ -129,5 +129,18 @@ def checklist_of(patient: Patient) -> list[str]:
     return [_score(patient), *low]
 
 
+def checklist_short(diagnosis: Diagnosis) -> str:
+    """Return the same in a short sentence, for where the advice stands; "" without any."""
+    patient, points = diagnosis.patient, diagnosis.patient.seven_points
+    if not patient.answers or diagnosis.next_step.raised_from:
+        return ""
+    if patient.site == NO_SKIN or not points.fits:
+        return text("checklist_short_unfit")
+    if points.is_incomplete:
+        return text("checklist_short_unscored")
+    key = "checklist_short" if points.refers else "checklist_short_low"
+    return text(key, score=points.score, least=REFER_FROM)
+
+
 def _score(patient: Patient) -> str:
     return text("checklist_score", score=patient.seven_points.score, least=REFER_FROM)

@@ -264,8 +264,12 @@ def conclude(
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
     if not abstained and _is_of_cancers(ranked, step):
         step = step.model_copy(update={"advice": advice_for(f"{step.urgency}_cancer")})
-    if beyond:  # no figure says anything of such a case
-        step = step.model_copy(update={"because": text("because_precaution"), "more": ()})
+    if abstained:  # it names no condition, but the reason of its advice does
+        suspected = _suspected(ranked, step, risk, soon_risk)
+        # No figure says anything of a case beyond what the model learned.
+        update = {"because": text("because_precaution"), "more": ()} if beyond else {}
+        step = step.model_copy(update=update)
+        step = step.model_copy(update={"because": joined(suspected, step.because)})
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
         because = text("because_unsure" if speaks else "because_unsure_no_urgent")
@@ -274,6 +278,23 @@ def conclude(
         step = step.model_copy(update=unknown | {"decided_by": ""})
     promise = _promise(predictor, skin_type)
     return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
+
+
+def _suspected(
+    ranked: Ranked, step: NextStep, risk: UrgentRisk | None, soon_risk: UrgentRisk | None
+) -> str:
+    """Return which condition's risk made it urgent or soon, in a sentence; "" where none did."""
+    by_risk = step.urgency == "urgent" and risk is not None and risk.is_reached
+    by_soon = (
+        step.urgency == "soon"
+        and soon_risk is not None
+        and soon_risk.is_reached
+        and step.because == because_soon(soon_risk)
+    )
+    if not (by_risk or by_soon):
+        return ""
+    name = next(one.name for one, _, _ in ranked if one.key == step.decided_by)
+    return text("because_suspected", name=name)
 
 
 def _nearly_out_of_distribution(ood_p_value: float | None, photos: int) -> str:

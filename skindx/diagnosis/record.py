@@ -326,6 +326,12 @@ class Diagnosis(RecordPart):
         return next(decided, self.candidates[0])
 
     @property
+    def listed(self) -> tuple[Candidate, ...]:
+        """The conditions as a list has them: likeliest first, and an abstention's urgent ones."""
+        urgent_first = sorted(self.candidates, key=lambda one: one.urgency != "urgent")
+        return tuple(urgent_first) if self.abstained else self.candidates
+
+    @property
     def heat_words(self) -> str:
         """Whose signs a heat map shows, and what it is worth, in a sentence."""
         return text("heat", name=self.deciding.name)

@@ -16,7 +16,7 @@ from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.case import Patient, facts_list
 from skindx.diagnosis.case_actions import by_login, standing
-from skindx.diagnosis.checklist_advice import checklist_words, is_met, met_by
+from skindx.diagnosis.checklist_advice import checklist_short, checklist_words, is_met, met_by
 from skindx.diagnosis.filing import (
     Filing,
     NoteChange,
@@ -130,22 +130,24 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     past = filing.is_advice_past
     heading = text("record_advised" if past else "step_heading")
     timed = step.urgency != "unknown" and not is_met(diagnosis)
-    tier = f" ({text(f'step_{step.urgency}')})" if timed else ""
+    tier = f" ({answer_texts.step_name(diagnosis)})" if timed else ""
     sheet.heading(f"{heading}{tier}")
     fill = NEUTRAL_FILL if past else FILL[step.urgency]
     sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
-    because = joined(step.because, combined(diagnosis), _unknown_cancer(diagnosis))
+    short = "" if filing.is_advice_past else checklist_short(diagnosis)
+    because = joined(step.because, short, combined(diagnosis), _unknown_cancer(diagnosis))
     errors = joined(*answer_texts.errors(diagnosis))
     if past:  # the clinician's diagnosis has taken its place
         said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
         sheet.text(joined(*said), 9, faint=True)
     else:
-        for sooner in filter(None, step.parts[1:]):
-            sheet.text(sooner)
-        if unsure:
-            sheet.text(unsure, bold=True)
-        sheet.text(because)
+        reasons = [(step.parts[1], False), (unsure, True), (because, False)]
+        if answer_texts.suspected(diagnosis):
+            reasons = [*reasons[1:], reasons[0]]
+        for words, bold in reasons:
+            if words:
+                sheet.text(words, bold=bold)
         sheet.text(text("cannot_rule_out"), bold=True)
         sheet.text(errors)
 
@@ -246,7 +248,7 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     """
     if diagnosis.abstained:
         sheet.text(text("record_no_condition"), bold=True)
-        named = diagnosis.candidates
+        named = diagnosis.listed
         sheet.text(text("resembles"), 10, bold=True)
     else:
         listed = (*possible(diagnosis), *diagnosis.outside)
@@ -270,7 +272,11 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     # Why a bundle has no sets is technical.
     has_sets = diagnosis.promise is not None or diagnosis.abstained
     promise = answer_texts.set_sentence(diagnosis) if has_sets else text("set_unknown")
-    spots = (*answer_texts.weak_spots(diagnosis), *answer_texts.doubts(diagnosis))
+    spots = (
+        answer_texts.less_sure(diagnosis),
+        *answer_texts.weak_spots(diagnosis),
+        *answer_texts.doubts(diagnosis),
+    )
     also = text("record_also_means") if diagnosis.outside else ""
     if said := joined(also, *spots, promise):
         sheet.text(said, faint=True)

@@ -135,7 +135,7 @@ def tier_of(diagnosis: Diagnosis, candidate: Candidate) -> str:
 def as_on_the_page(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
     """Return the conditions in the order of the page: named ones first, then by probability."""
     if diagnosis.abstained:
-        return diagnosis.candidates
+        return diagnosis.listed
     return tuple(sorted(diagnosis.candidates, key=lambda one: not one.in_set))
 
 

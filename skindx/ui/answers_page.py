@@ -27,6 +27,7 @@ from skindx.diagnosis.record import notice
 from skindx.diagnosis.scope import Scope
 from skindx.imaging.resize import small_jpeg
 from skindx.models.bundle.model_card import not_useful_yet
+from skindx.taxonomy import advice_for
 from skindx.texts.catalogue import joined, percent, text, told_apart, word
 from skindx.ui.page_basics import render
 
@@ -67,6 +68,10 @@ def write_page(
     for number, ((_, row), jpeg) in enumerate(zip(first, thumbnails, strict=True), 1):
         shown.append(shown_row(row, jpeg, names))
         progress("summary", number, len(first))
+    advice = _advice(shown)
+    kinds = {kind: text(f"step_{kind}") for kind in KINDS}
+    if advice["soon"] == advice_for("soon_without_time"):
+        kinds["soon"] = text("step_soon_without_time")
     style, script = (inlined("skindx.ui", name) for name in ("answers.css", "answers.js"))
     html = render(
         "answers.html.jinja",
@@ -74,8 +79,8 @@ def write_page(
         made_at=text("record_time", when=datetime.now().astimezone()),
         notice=notice(),
         counts=counts,
-        kinds={kind: text(f"step_{kind}") for kind in KINDS},
-        advice=_advice(shown),
+        kinds=kinds,
+        advice=advice,
         notes=listed.notes,
         shown=shown,
         left=counts.total - len(shown),

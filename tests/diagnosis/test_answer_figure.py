@@ -67,7 +67,7 @@ def test_no_interval_stands_where_none_was_measured() -> None:
     abstained = Answer(rich(case(), "unknown"), METRICS)
     said = words(abstained.plot())
     assert "measured, 95 %" not in said
-    assert "Nearest conditions (not an answer)" in said
+    assert "Nearest conditions, urgent first (not an answer)" in said
     assert "named" not in said
     assert "The model does not know." in abstained._repr_html_()
     found = right_at({"reliability": [{"low": "a", "high": 1}, *METRICS["reliability"]]}, 0.4)

@@ -16,11 +16,12 @@ from skindx.api.model import load
 from skindx.clinic.narrative import conclusion, next_step
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import diagnose
-from skindx.diagnosis.answer_texts import decided, errors, tier_name
+from skindx.diagnosis.answer_texts import decided, decided_parts, errors, tier_name
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.checklist_advice import (
     advice_met,
     checklist_columns,
+    checklist_short,
     checklist_words,
     is_met,
     met_by,
@@ -247,3 +248,33 @@ def test_measured_errors_are_those_without_the_questions(predictor: Predictor) -
     alone = diagnosed(predictor).model_copy(update=update)
     assert errors(alone)[0] == errors(raised)[0].replace("model alone", "advice")
     assert errors(raised)[1] == errors(alone)[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (REFERS, "The 7-point checklist scores 3 (referral from 3)."),
+        ({"itches": "yes"}, "The 7-point checklist is incomplete, so it has no score."),
+        (
+            dict.fromkeys(QUESTIONS, "no") | {"pigmented": "yes", "itches": "yes"},
+            "The 7-point checklist scores 1, and below 3 it says nothing.",
+        ),
+        (REFERS | {"site": "nail"}, "The 7-point checklist does not apply to this lesion."),
+        ({}, ""),
+    ],
+)
+def test_the_score_stands_beside_the_advice_also_where_it_is_urgent_anyway(
+    facts: dict[str, str], said: str
+) -> None:
+    patient = Patient.model_validate(facts)
+    urgent = SAID.next_step.model_copy(update={"urgency": "urgent"})
+    update = {"next_step": with_checklist(urgent, patient), "patient": patient}
+    shown = SAID.model_copy(update=update)
+    assert checklist_short(shown) == said
+    assert said in joined(*next_step(shown))
+    parts = decided_parts(shown)
+    assert bool(parts.get("decided_checklist")) == bool(said)
+    assert not set(checklist_words(shown)) & set(parts.get("decided_advice", ()))
+    raised = with_checklist(SAID.next_step, Patient.model_validate(REFERS))
+    update = {"next_step": raised, "patient": Patient.model_validate(REFERS)}
+    assert checklist_short(SAID.model_copy(update=update)) == ""  # its reason has the score

@@ -457,3 +457,28 @@ def test_fever_and_redness_are_no_reason_to_hurry_with_a_cancer() -> None:
                 shown[name, tier, p_value] = said.next_step.advice
     ill = {one for one, advice in shown.items() if "feels ill" in advice}
     assert ill == {*shown} - {("cancers", "urgent", 0.9), ("cancers", "soon", 0.9)}
+
+
+SHARES = st.lists(st.floats(0.001, 1), min_size=len(CLASSES), max_size=len(CLASSES))
+
+
+@given(SHARES, st.booleans(), st.booleans(), st.sampled_from(["", "a child"]))
+def test_an_abstention_never_reads_less_urgent_than_the_same_answer(
+    shares: list[float], urgent: bool, soon: bool, beyond: str
+) -> None:
+    """It names whose risk reached a threshold, before all else, and advises the same time."""
+    shares_C = np.array(shares) / sum(shares)
+    rules = {"urgent_risk": RISK if urgent else None, "soon_risk": SOON if soon else None}
+    known = concluded(shares_C, ood_p_value=0.9, **rules)
+    unsure = concluded(shares_C, ood_p_value=0.04, beyond=beyond, **rules)
+    before, after = known.next_step, unsure.next_step
+    assert unsure.abstained
+    assert SEVERITY.index(after.urgency) >= SEVERITY.index(before.urgency)
+    if after.urgency == before.urgency in ("urgent", "soon"):
+        assert after.advice == before.advice
+    risk = unsure.urgent_risk if after.urgency == "urgent" else None
+    if risk and risk.is_reached:
+        likeliest = next(one.name for one, *_ in unsure.ranked if one.urgency == "urgent")
+        assert after.because.startswith(f"{likeliest} is suspected. ")
+    if beyond:
+        assert "%" not in after.because

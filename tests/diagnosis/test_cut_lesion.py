@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clinical_answers import answered
 from pdf_words import words_of
 from PIL import Image
 from rich.console import Console
@@ -18,9 +19,11 @@ from skindx.clinic.fhir_observations import photo_valid
 from skindx.clinic.narrative import sections
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis.answer_texts import less_sure
 from skindx.diagnosis.network_gates import cut_text
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Photo
+from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.decode import decode
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html
@@ -125,3 +128,27 @@ def test_the_detectors_box_decides_in_its_place(model: Model, tiny_bundle: Path)
 
 def test_records_of_before_say_nothing_of_it() -> None:
     assert Photo(width=9, height=9, sha256="0" * 64).cut_by == ""
+
+
+@pytest.mark.parametrize(
+    ("cuts", "said"),
+    [
+        (("edge",), "Part of the lesion seems cut off, so"),
+        (("", "square"), "Part of the lesion seems cut off in photo 2, so"),
+        (("edge", "", "edge"), "Part of the lesion seems cut off in photos 1 and 3, so"),
+        (("", ""), ""),
+    ],
+)
+def test_probabilities_of_a_lesion_that_is_cut_are_less_reliable(
+    cuts: tuple[Cut, ...], said: str
+) -> None:
+    plain = answered(photos=len(cuts))
+    photos = zip(plain.diagnosis.photos, cuts, strict=True)
+    seen = tuple(one.model_copy(update={"cut_by": cut}) for one, cut in photos)
+    diagnosis = plain.diagnosis.model_copy(update={"photos": seen})
+    whole = f"{said} the probabilities are less reliable." if said else ""
+    assert less_sure(diagnosis) == whole
+    html = result_html(replace(plain, diagnosis=diagnosis), None)
+    assert ("less reliable" in html) == bool(said)
+    assert html.find(whole) < html.find('class="sx-percent"')
+    assert less_sure(diagnosis.model_copy(update={"abstained": "Unsure."})) == ""

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from clinical_answers import answered
+from clinical_answers import answered, diagnosed
 from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
@@ -23,6 +23,7 @@ from skindx.diagnosis.filing import (
     urgent_first,
 )
 from skindx.diagnosis.record import CaseAnswer, PhotoView
+from skindx.diagnosis.scope import as_on_the_page
 from skindx.taxonomy import advice_for
 from skindx.texts.catalogue import sentences, speaking, text
 
@@ -324,6 +325,19 @@ def test_an_advice_without_urgency_bears_no_tier() -> None:
     unknown = replace(answer, diagnosis=answer.diagnosis.model_copy(update={"next_step": step}))
     assert "Next step (soon: within the next weeks)" in pages(answer)[0]
     assert "Next step (" not in pages(unknown)[0]
+    update = {"advice": advice_for("soon_without_time")}
+    step = answer.diagnosis.next_step.model_copy(update=update)
+    soon = replace(answer, diagnosis=answer.diagnosis.model_copy(update={"next_step": step}))
+    assert "Next step (soon: at the first free appointment)" in pages(soon)[0]
+
+
+def test_an_abstention_lists_urgent_conditions_first_everywhere() -> None:
+    diagnosis = diagnosed(abstained=True)
+    ranked = [one.urgency == "urgent" for one in diagnosis.listed]
+    assert sorted(diagnosis.listed, key=diagnosis.candidates.index) == [*diagnosis.candidates]
+    assert ranked == sorted(ranked, reverse=True)
+    assert as_on_the_page(diagnosis) == diagnosis.listed
+    assert diagnosed().listed == diagnosed().candidates
 
 
 def test_names_of_files_tell_patients_lesions_and_versions_apart() -> None:

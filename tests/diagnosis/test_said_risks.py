@@ -81,8 +81,8 @@ def test_three_views_of_a_soon_answer_say_the_risk_that_decided_it() -> None:
         f"Its risk of an urgent or soon condition is {risk} %." for risk in (90, 60, 70)
     )
     assert said.combined == (
-        "The risk is that of the photo with the highest one. "
-        "Each probability is the mean over the photos."
+        "The highest risk of a single photo is 90 % (photo 1). "
+        "The probabilities of the conditions are means over all photos."
     )
     assert said.decided["decided_photo"][0] == (
         "This 90 % is the sum of all urgent and soon conditions, and the advice is at least soon "

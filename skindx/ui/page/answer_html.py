@@ -130,15 +130,12 @@ def result_html(
     diagnosis = answer.diagnosis
     said = answer_texts.written(diagnosis, metrics)
     inside = [one for one in diagnosis.candidates if one.in_set and not diagnosis.abstained]
-    listed = list(diagnosis.candidates)
-    if diagnosis.abstained:
-        listed.sort(key=lambda one: one.urgency != "urgent")
     return render(
         "result.html.jinja",
         diagnosis=diagnosis,
         said=said,
         inside=inside,
-        outside=[one for one in listed if one not in inside],
+        outside=[one for one in diagnosis.listed if one not in inside],
         more=len(diagnosis.known) - len(diagnosis.candidates),
         rest=max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates)),
         when=datetime.now().astimezone(),

@@ -19,7 +19,7 @@ from skindx.imaging.photo_date import checked_day
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import least_side, shown_frame, used_fields
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples
-from skindx.texts.catalogue import speaking, spoken, text
+from skindx.texts.catalogue import joined, speaking, spoken, text
 from skindx.ui.diagnosis_pool import Diagnoser
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
@@ -100,6 +100,8 @@ def build_page(
     with gr.Blocks(title="skindx", analytics_enabled=False) as page:
         use = bundle.spec.use
         limits = knows_only(bundle.taxonomy.classes, use.lacking if use else ())
+        if use and not use.commercial:
+            limits = joined(limits, use.purpose_text)
         top = top_html(limits, bundle.images, logged_in=logged_in)
         gr.HTML(
             top,
