@@ -54,7 +54,7 @@ def test_only_the_named_origin_leaves_the_polite_default() -> None:
         ("allow_private", ["127.0.0.1"], "host:port"),
         ("allow_private", ["127.0.0.0/8"], "host:port"),
         ("allow_private", ["http://127.0.0.1:80"], "host:port"),
-        ("contact", "me\r\nCookie: x", "pattern"),
+        ("contact", "me\r\nCookie: x", "only ASCII characters"),
         ("max_pixels", 1000, "screen.max_pixels"),
     ],
 )

@@ -97,7 +97,7 @@ def test_bad_settings_and_folders_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no PNG"):
         read_masks(tmp_path)
     save(tmp_path / "a.png", marked((20, 20)))
-    with pytest.raises(UserError, match=r"no box in .* can be used \(the mask is empty"):
+    with pytest.raises(UserError, match=r"no box in .* can be used: the mask is empty"):
         read_boxes(BoxSource(path=tmp_path))
     with pytest.raises(UserError, match="does not fit the pattern"):
         read_boxes(BoxSource(path=tmp_path, kind="masks", pattern=r"^(\d+)\.png$"))

@@ -148,7 +148,7 @@ def test_rows_without_url_and_key_are_named_by_their_place(tmp_path: Path) -> No
         ("url,label\n", {}, "has no rows"),
         ("", {}, "no column 'label'"),
         ("url,name\nx,y\n", {}, r"no column 'label'; set `columns\.label` .*: url, name\.$"),
-        ("url,label\nx,y\n", {"sha256": "0" * 64}, "a different file than the recipe expects"),
+        ("url,label\nx,y\n", {"sha256": "0" * 64}, "not the file that the recipe expects"),
         ("url,label\n\x81,y\n", {}, "cannot be read as a table"),
         ("url,label\nhttps://a.org/1.jpg,y\n", {"mirror": {"https:": "ftp:"}}, "http://host/path"),
     ],
