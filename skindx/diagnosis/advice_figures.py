@@ -284,14 +284,9 @@ def soon_decides(diagnosis: Diagnosis) -> bool:
     soon, step = diagnosis.soon_risk, diagnosis.next_step
     if soon is None:
         return False
+    shown, least = told_apart(soon.risk, soon.threshold)
     with speaking(diagnosis.language):
-        return because_soon(soon) in joined(step.because, *step.more)
-
-
-def because_soon(risk: UrgentRisk) -> str:
-    """Return that this risk of urgent and soon conditions made it soon, in a sentence."""
-    shown, least = told_apart(risk.risk, risk.threshold)
-    return text("because_soon", risk=shown, least=least)
+        return text("because_soon", risk=shown, least=least) in joined(step.because, *step.more)
 
 
 def combined(diagnosis: Diagnosis) -> str:

@@ -6,6 +6,7 @@ The notice and the next step come first.
 import io
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -34,7 +35,7 @@ from skindx.diagnosis.record_tables import (
     rest_of,
     thresholds_table,
 )
-from skindx.diagnosis.scope import as_on_the_page, knows, shown_tier, tier_of
+from skindx.diagnosis.scope import as_on_the_page, shown_tier, tier_of
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
 
@@ -362,12 +363,12 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
             console.print(
                 Text(f"  {text('box_corners', label=box.label, score=box.score, **place)}")
             )
-    known = joined(knows(diagnosis.known), answer_texts.learned_from(diagnosis))
+    known = joined(said.knows, answer_texts.learned_from(diagnosis))
     if facts := facts_list(diagnosis.patient):
         console.print(Text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts)))
     if details:
         console.print(Text(joined(known, *said.unknown)))
-        console.print(Text(joined(*answer_texts.decided(diagnosis)), style="dim"))
+        console.print(Text(joined(*chain(*said.decided.values())), style="dim"))
         if diagnosis.similar:
             nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
             console.print(Text(text("similar_names", names=nearest)))

@@ -54,6 +54,8 @@ class AnswerTexts:
     checklist: str
     less_sure: str
     suspected: str
+    knows: str
+    """How many conditions the model knows."""
     tier: str
     """Name of the advice's urgency."""
 
@@ -68,6 +70,7 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
         basis=tuple(basis(diagnosis, metrics)),
         tiers={one.key: shown_tier(diagnosis, one) for one in diagnosis.candidates},
         scope=tuple(scope(diagnosis)),
+        knows=knows(diagnosis.known),
         unknown=tuple(unknown(diagnosis)),
         decided={key: tuple(said) for key, said in decided_parts(diagnosis).items()},
         checklist=checklist_short(diagnosis) if answered(diagnosis.patient) else "",

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.advice_figures import because_soon
 from skindx.diagnosis.record import NextStep, UsedFacts
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
 from skindx.models.combination import Prevalence, mutual_information
@@ -64,7 +63,7 @@ def next_step(
         update={
             "urgency": "soon",
             "advice": advice_for("soon"),
-            "because": because_soon(soon_risk),
+            "because": _because_soon(soon_risk),
             "more": (_below(risk),) if risk else (),
             "decided_by": key,
         }
@@ -118,6 +117,11 @@ def _likeliest(ranked: Ranked, question: Question) -> tuple[str, str]:
     of_question = (one for one, _, _ in ranked if one.urgency in TIERS[question])
     likeliest = next(of_question, ranked[0][0])
     return likeliest.key, likeliest.name
+
+
+def _because_soon(risk: UrgentRisk) -> str:
+    shown, least = told_apart(risk.risk, risk.threshold)
+    return text("because_soon", risk=shown, least=least)
 
 
 def _below(risk: UrgentRisk) -> str:
@@ -289,7 +293,7 @@ def _suspected(
         step.urgency == "soon"
         and soon_risk is not None
         and soon_risk.is_reached
-        and step.because == because_soon(soon_risk)
+        and step.because == _because_soon(soon_risk)
     )
     if not (by_risk or by_soon):
         return ""

@@ -20,6 +20,7 @@ from skindx.diagnosis.network_gates import gate_case
 from skindx.diagnosis.photo_checks import CheckedCase, Refusal, Refused, check_case
 from skindx.diagnosis.record import CaseAnswer, Photo
 from skindx.diagnosis.record_assembly import assemble
+from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.ensemble import EnsembleOutput
 from skindx.texts.catalogue import speaking
 
@@ -99,6 +100,10 @@ def conclude_cases(
     """
     seen = [one for one in cases if _is_seen(one, predictor)]
     outputs, output = predictor.see(seen) if seen else ([], None)
+    use, stated = predictor.use, {}
+    for one in seen:
+        with speaking(one.case.language):
+            stated[one.case.language] = predictor.statement
     by_place = iter(outputs)
     concluded: list[ConcludedCase | UserError] = []
     for one in cases:
@@ -107,7 +112,7 @@ def conclude_cases(
         else:
             with speaking(one.case.language):
                 concluded.append(
-                    _concluded(predictor, one, next(by_place))
+                    _concluded(predictor, one, next(by_place), stated[one.case.language], use)
                     if _is_seen(one, predictor)
                     else _refused(one.refused, one.case)
                 )
@@ -127,7 +132,11 @@ def _refused(refusals: Sequence[Refusal], case: Case) -> Refused:
 
 
 def _concluded(
-    predictor: "Predictor", checked: CheckedCase, output: "CaseOutput | UserError"
+    predictor: "Predictor",
+    checked: CheckedCase,
+    output: "CaseOutput | UserError",
+    stated: BundleStatement,
+    use: UseLimits | None,
 ) -> ConcludedCase | UserError:
     """Return the conclusion on a case that the networks saw, or why it has none."""
     if isinstance(output, UserError):
@@ -135,7 +144,7 @@ def _concluded(
     gated = gate_case(predictor.gates, checked, output.predictions, output.p_values_P)
     if gated.refused:
         return _refused(gated.refused, checked.case)
-    patient, stated, use = checked.case.patient, predictor.statement, predictor.use
+    patient = checked.case.patient
     facts = patient.age, patient.site, patient.skin_type
     drawn = conclude_case(
         output.rules,

@@ -5,7 +5,6 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -110,9 +109,8 @@ def test_no_refusal_sounds_like_an_all_clear(
         assert row["reason"] == str(error)
         assert not_judged() in shown_row({FILE: "a.jpg", "sha256": "", **row}, "", {})["text"]
     assert row_of(UserError("it is odd."))["reason"].endswith(not_judged())
-    monkeypatch.setattr(
-        type(predictor.bundle), "images", SimpleNamespace(modality="dermoscopic"), raising=False
-    )
+    dermoscopic = predictor.bundle.images.model_copy(update={"modality": "dermoscopic"})
+    monkeypatch.setattr(type(predictor.bundle), "images", dermoscopic, raising=False)
     strange, predictor = replace(strange), replace(predictor)  # what a bundle says is read once
     for error in (refused(strange, SOUND), refused(predictor, noise(200, 200))):
         assert "take the photo through a dermatoscope" in str(error)

@@ -33,11 +33,11 @@ from skindx.ui.page.answer_html import result_html
 WHEEL = Path(skindx.__file__).parent
 RELEASED = WHEEL.parent / "models/ham10000/skindx_ham10000/bundle"
 ROOMS = "diagnosis/"
-MOST = {"page": (18, 20), "terminal": (15, 17)}
+MOST = {"page": (19, 20), "terminal": (16, 17)}
 """Files of the way itself (the diagnosis, its texts, the page), and of the libraries that it uses
 (imaging, models, taxonomy, settings); what stands. A photo of the released model, with its checks
 of distribution and modality, meets five more libraries."""
-MOST_RETURNS = 4
+MOST_RETURNS = 3
 LIBRARIES = ("core/", "data/", "imaging/", "models/", "taxonomy/", "workers/", "metrics/")
 
 
@@ -121,12 +121,14 @@ def test_a_photo_enters_few_files_and_turns_back_rarely(tiny_bundle: Path, name:
 
 @pytest.mark.skipif(not RELEASED.exists(), reason="the released model is not in this checkout")
 def test_a_photo_of_the_released_model_goes_no_longer_way() -> None:
-    photo = next(RELEASED.with_name("examples").glob("*.jpg")).read_bytes()
-    for name, way in ways(Predictor.load(RELEASED), photo).items():
-        mine = [file for file in way.files if file not in way.libraries]
-        assert len(mine) <= MOST[name][0], mine
-        assert len(way.libraries) <= MOST[name][1] + 5, way.libraries
-        assert len(way.returns) <= MOST_RETURNS, way.returns
+    predictor = Predictor.load(RELEASED)
+    # Which figures an answer has decides how far it goes: the twelve have every next step.
+    for photo in sorted(RELEASED.with_name("examples").glob("*.jpg")):
+        for name, way in ways(predictor, photo.read_bytes()).items():
+            mine = [file for file in way.files if file not in way.libraries]
+            assert len(mine) <= MOST[name][0], (photo.name, mine)
+            assert len(way.libraries) <= MOST[name][1] + 5, (photo.name, way.libraries)
+            assert len(way.returns) <= MOST_RETURNS, (photo.name, way.returns)
 
 
 def room(path: str) -> Callable[..., None]:
