@@ -290,8 +290,8 @@ def check(path: Path) -> None:
         what = _KINDS.get(stat.S_IFMT(mode))
         if what and os.fspath(file) != os.devnull:
             raise UserError(
-                f"{file} is {what}, but a plain file is needed; remove it, or save its contents "
-                "to a plain file and give that file."
+                f"{file} is {what}, but a plain file is needed; save its contents to a plain "
+                "file and give that, or move it out of the folder."
             )
 
 

@@ -201,7 +201,7 @@ class Family:
             try:
                 self.load(kind)
             except UserError as error:  # whose full stop the settings' own sentence brings
-                raise ValueError(str(error).removesuffix(".")) from None
+                raise _not_here(error) from None
         return raw
 
     def _refuse_all(self, raw: Any) -> Any:
@@ -212,6 +212,13 @@ class Family:
 
     def _refuse_any_but_none(self, raw: Any) -> Any:
         return None if raw is None else self._refuse_all(raw)
+
+
+def _not_here(error: UserError) -> ValueError:
+    """Return the error of settings that need another package; it says all of what to do."""
+    from pydantic_core import PydanticCustomError
+
+    return PydanticCustomError("not_here", "{said}", {"said": str(error).removesuffix(".")})
 
 
 @cache

@@ -54,9 +54,9 @@ def what_is_wrong(
         told.append(f"{'--set' if is_set else origin}: {_at(cls, where, items, listed)}")
     more = len(places) - len(told)
     said = " Also ".join(told) + (f" There are {more} more mistakes." if more else "")
-    # What is refused by a check of ours says what to do.
-    is_ours = any(item["type"] == "value_error" for item in causes)
-    return said if by_hand or is_ours else f"{said} {_COPY}"
+    # What needs another package is no fault of the file.
+    needs_more = any(item["type"] == "not_here" for item in causes)
+    return said if by_hand or needs_more else f"{said} {_COPY}"
 
 
 def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]) -> str:

@@ -129,9 +129,11 @@ def parse_json(
             f"{origin} has too many nested levels; replace it with a correct copy."
         ) from None
     except ValueError as error:
-        raise UserError(f"{origin} is not valid JSON ({error}); correct or replace it.") from None
+        raise UserError(
+            f"{origin} is not valid JSON ({error}); replace it with a correct copy."
+        ) from None
     if not isinstance(value, dict):
-        raise UserError(f"{origin} is not a JSON object ({{...}}); correct or replace it.")
+        raise UserError(f"{origin} is not a JSON object ({{...}}); replace it with a correct copy.")
     _check_depth(value, origin, deepest)
     return value
 

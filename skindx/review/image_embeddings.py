@@ -235,6 +235,11 @@ def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[
     """
     sha256s = [record.sha256 for record in read_manifest(dataset)]
     known_N, vectors_ND = embeddings.select(sha256s)
+    if len(sha256s) < FEWEST:
+        raise UserError(
+            f"{dataset} has {len(sha256s)} images, and at least {FEWEST} show which are unusual; give "
+            "a larger dataset."
+        )
     if len(known_N) < FEWEST:
         raise UserError(
             f"only {len(known_N)} of the {len(sha256s)} images of {dataset} have an embedding, "

@@ -165,7 +165,7 @@ def test_nothing_of_another_project_is_replaced(released: Path, here: Path, skin
     mine.mkdir()
     (mine / "pyproject.toml").write_text('[project]\nname = "mine"\n')
     error = refused(here, skindx, released, "--as", "mine", "--out", "mine")
-    assert "mine has another project" in error
+    assert "the pyproject.toml of another project" in error
     (mine / "pyproject.toml").unlink()
     assert skindx("publish", released, "--as", "mine", "--out", "mine")[0] == 0
     assert skindx("publish", released, "--as", "mine", "--out", "mine", "--version", "2.0")[0] == 0

@@ -61,8 +61,8 @@ def test_skin_types_count_where_the_bundle_speaks_of_skin() -> None:
     [
         ({"commercial": True}, "forbids commercial use; set use.commercial=false"),
         ({"learned_from": " ".join(["skin"] * 25)}, f"the limit is {MOST_WORDS}"),
-        ({"learned_from": "two\nlines"}, "must be one line"),
-        ({"not_for": ["\x1b[31mred"]}, "must be one line"),
+        ({"learned_from": "two\nlines"}, "must have no line breaks"),
+        ({"not_for": ["\x1b[31mred"]}, "must have no line breaks"),
         ({"licence": ""}, "licence"),
         ({"licence_url": "javascript:alert(1)"}, "licence_url"),
         ({"not-for": ["dogs"]}, "not_for"),

@@ -242,6 +242,8 @@ def _read_json(one: _Opener) -> dict[str, Any]:
     """Return the object of a JSON file. Raises UserError for what is none."""
     try:
         content = json.loads(_read(one))
+    except UserError:
+        raise
     except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(
             f"{one[0]} cannot be read as JSON ({' '.join(str(error).split())[:200]}); {AGAIN}, or "

@@ -124,7 +124,9 @@ def serve_site(folder: Path, port: int = 0) -> Iterator[str]:
     Port 0 takes a free one. Raises UserError when the folder is absent or the port is taken.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give a folder that `make_site` has written.")
+        raise UserError(
+            f"{folder} is not a folder; give one of a painted site, such as `atlas` of a demo."
+        )
     try:
         server = _SiteServer(("127.0.0.1", port), partial(_Quiet, directory=str(folder)))
     except OSError as error:

@@ -346,7 +346,7 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     if (of := raw.get("format", 1)) != 1:
         raise UserError(
             f"bundle {path} has format {str(of)[:20]}, but this version of skindx reads format 1; "
-            "install the newest skindx, or pack the bundle with this version."
+            "install the newest skindx, or ask who trained it to pack it with this version."
         )
     spec = BundleSpec.parse(raw, origin, expand=False)
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}

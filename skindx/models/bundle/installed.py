@@ -271,7 +271,10 @@ def write_distribution(
     use = _checked(bundle, name, version, measured)
     project = out / _PYPROJECT
     if project.is_file() and GROUP.encode() not in project.read_bytes():
-        raise UserError(f"{out} has another project; give --out a new or empty folder.")
+        raise UserError(
+            f"the folder {out} has the pyproject.toml of another project; give --out a new or "
+            "empty folder."
+        )
     package = f"skindx_{name.replace('-', '_')}"
     release, examples = (bundle.path.with_name(part) for part in (RELEASE, EXAMPLES))
     left_out = shutil.ignore_patterns(*([] if rows else [_ROWS]), "report.html", "*.tmp-*")

@@ -29,8 +29,10 @@ MOST_WORDS = 32
 
 def _a_line(text: str) -> str:
     """Return text that fits into a sentence: one line, no signs that a terminal would obey."""
-    if not text.isprintable() or text != text.strip():
-        raise ValueError("this text must be one line without spaces at its start and end")
+    if not text.isprintable():
+        raise ValueError("it must have no line breaks and no other invisible characters")
+    if text != text.strip():
+        raise ValueError("it must have no spaces at its start and end")
     return text
 
 
