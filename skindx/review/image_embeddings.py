@@ -237,8 +237,8 @@ def off_topic(dataset: Path, embeddings: Embeddings, threshold: float) -> tuple[
     known_N, vectors_ND = embeddings.select(sha256s)
     if len(sha256s) < FEWEST:
         raise UserError(
-            f"{dataset} has {len(sha256s)} images, and at least {FEWEST} show which are unusual; give "
-            "a larger dataset."
+            f"{dataset} has {len(sha256s)} images, and at least {FEWEST} show which are unusual; "
+            "give a larger dataset."
         )
     if len(known_N) < FEWEST:
         raise UserError(

@@ -113,5 +113,9 @@ def test_too_few_or_too_equal_images_say_so(tmp_path: Path) -> None:
     few = Embeddings(shas, np.eye(4, dtype=np.float32), "m")
     with pytest.raises(UserError, match="has 4 images"):
         off_topic(tmp_path, few, 5)
+    larger = tmp_path / "larger"
+    tiny_dataset(larger, 40)
+    with pytest.raises(UserError, match="only 4 of the 40 images"):
+        off_topic(larger, few, 5)
     with pytest.raises(UserError, match="have the same embedding"):
         unusual_scores(np.ones((100, 8), np.float32))
