@@ -101,9 +101,9 @@ def conclude_cases(
     seen = [one for one in cases if _is_seen(one, predictor)]
     outputs, output = predictor.see(seen) if seen else ([], None)
     use, stated = predictor.use, {}
-    for one in seen:
-        with speaking(one.case.language):
-            stated[one.case.language] = predictor.statement
+    for language in {one.case.language for one in seen}:
+        with speaking(language):
+            stated[language] = predictor.statement
     by_place = iter(outputs)
     concluded: list[ConcludedCase | UserError] = []
     for one in cases:
