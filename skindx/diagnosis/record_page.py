@@ -6,7 +6,7 @@ patient repeats the advice in everyday words, and holds nothing else, so that it
 alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,7 +16,13 @@ from skindx.diagnosis import answer_texts
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.case import Patient, facts_list
 from skindx.diagnosis.case_actions import by_login, standing
-from skindx.diagnosis.checklist_advice import checklist_short, checklist_words, is_met, met_by
+from skindx.diagnosis.checklist_advice import (
+    checklist_short,
+    checklist_words,
+    is_met,
+    met_by,
+    referred,
+)
 from skindx.diagnosis.filing import (
     Filing,
     NoteChange,
@@ -320,14 +326,68 @@ def patient_page(
     if filing.others and not (filing.is_confirmed and not filing.contradicts):
         changed = "patient_other" if filing.is_confirmed else "patient_other_doubt"
         sheet.text(text(changed if one else "patient_taken_back"), 12, bold=True)
-    for heading, sentences in _patient_parts(diagnosis, filing):
+    clinician = filing.clinician or (one.clinician if one else "")
+    is_open = not filing.is_advice_past and _is_unexamined(diagnosis)
+    _write_parts(sheet, _patient_parts(diagnosis, filing), clinician, is_open=is_open)
+
+
+def patient_refusal_page(
+    sheet: Sheet,
+    patient: Patient,
+    facts: Sequence[tuple[str, str]],
+    *,
+    photo: "Image.Image | None",
+    count: int,
+    clinician: str,
+) -> None:
+    """Write the same page about `count` photos that were not judged; `facts` say whose."""
+    sheet.page()
+    sheet.text(text("patient_heading"), 16, bold=True)
+    sheet.lines(facts, photo)
+    is_open = not referred(patient)
+    look = text("patient_unexamined") if is_open else ""
+    wait = (text("patient_wait"), text("patient_clinician"))
+    refused = text("patient_not_judged", n=count), text("patient_refusal_well")
+    parts = (
+        ("patient_advice_heading", (refused_advice(patient), look, *wait)),
+        ("patient_today_heading", (text("patient_come_today"),)),
+        ("patient_come_heading", (text("patient_come_spot"),)),
+        ("patient_looked_heading", (*refused, text("patient_ask"), unreviewed())),
+    )
+    _write_parts(sheet, parts, clinician, is_open=is_open)
+
+
+def refused_advice(patient: Patient) -> str:
+    """Return what the answers ask for without any model, in words for the patient."""
+    if not referred(patient):
+        return text("patient_unknown")
+    if patient.seven_points.refers:
+        return text("patient_urgent")
+    return text("patient_met", conditions=met_by(patient))
+
+
+def _write_parts(
+    sheet: Sheet,
+    parts: Iterable[tuple[str, tuple[str, ...]]],
+    clinician: str,
+    *,
+    is_open: bool,
+) -> None:
+    """Write headings with their sentences, and lines to fill in below what to do.
+
+    `is_open`: one of them is for the day by which an appointment should be booked.
+    """
+    for heading, sentences in parts:
         sheet.gap()
         sheet.text(text(heading), 13, bold=True)
         for sentence in filter(None, sentences):
             sheet.text(sentence, 12)
         if heading in ("patient_next_heading", "patient_advice_heading"):
             sheet.gap()
-            sheet.lines([(text("patient_appointment"), ""), (text("patient_practice"), "")])
+            to_fill = [(text("patient_by"), "")] if is_open else []
+            to_fill += [(text("patient_appointment"), "")]
+            to_fill += [(text("patient_your_clinician"), clinician)]
+            sheet.lines([*to_fill, (text("patient_practice"), "")])
 
 
 def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -344,7 +404,9 @@ def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, 
     else:
         several = len(diagnosis.photos)
         no_name = text("patient_no_name", n=several) if diagnosis.abstained else ""
-        yield "patient_advice_heading", (_plain_advice(diagnosis), no_name, *wait)
+        advice = patient_advice(diagnosis)
+        look = text("patient_unexamined") if _is_unexamined(diagnosis) else ""
+        yield "patient_advice_heading", (advice, look, no_name, *wait)
     yield "patient_today_heading", (text("patient_come_today"),)
     if not filing.is_advice_past:
         yield "patient_come_heading", (text("patient_come_spot"),)
@@ -368,13 +430,18 @@ _PLAIN = {
     "routine": "patient_routine",
     "unknown": "patient_unknown",
     "soon_without_time": "patient_soon_without_time",
-    "without_time": "patient_without_time",
+    "without_time": "patient_unknown",
 }
 
 
-def _plain_advice(diagnosis: Diagnosis) -> str:
+def patient_advice(diagnosis: Diagnosis) -> str:
     """Return the advice in words for the patient; one of an older version stays as it is."""
     if is_met(diagnosis):
         return text("patient_met", conditions=met_by(diagnosis.patient))
     advice = diagnosis.next_step.advice
     return next((text(plain) for key, plain in _PLAIN.items() if advice_for(key) == advice), advice)
+
+
+def _is_unexamined(diagnosis: Diagnosis) -> bool:
+    """Tell whether the advice leaves it to a clinician's examination when to come."""
+    return patient_advice(diagnosis) == text("patient_unknown")

@@ -17,7 +17,7 @@ from skindx.diagnosis.filing import NOT_FILED, Filing, dated
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
 from skindx.diagnosis.record import unreviewed
-from skindx.diagnosis.record_page import FILL, NOTICE_FILL, sign_off
+from skindx.diagnosis.record_page import FILL, NOTICE_FILL, patient_refusal_page, sign_off
 from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import joined, speaking, text, word
@@ -68,7 +68,9 @@ def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
 
 
 def unjudged_pdf(case: UnjudgedCase, when: datetime, filing: Filing = NOT_FILED) -> bytes:
-    """Return the record as PDF, on one page where it fits; `when` the photos were refused.
+    """Return the record as PDF; `when` the photos were refused.
+
+    It has one page where it fits, and another one for the patient.
 
     Raises UserError without fpdf2.
     """
@@ -113,6 +115,13 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
         height = max(24, min(_MOST_MM, sheet.room_above_signature()))
         sheet.strip(images, captions, height)
     sign_off(sheet, filing)
+    whose = [
+        (text("record_patient"), filing.patient),
+        (text("patient_spot"), patient.place),
+        (text("unjudged_when"), text("record_day", when=when)),
+    ]
+    first, who = shown[0][0] if shown else None, filing.clinician
+    patient_refusal_page(sheet, patient, whose, photo=first, count=count, clinician=who)
     return sheet
 
 

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 from clinical_answers import answered, diagnosed
+from hypothesis import given
+from hypothesis import strategies as st
 from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
+from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_report, pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.checklist_advice import referred, with_checklist
 from skindx.diagnosis.filing import (
     FactsAdded,
     Filing,
@@ -22,9 +26,10 @@ from skindx.diagnosis.filing import (
     record_lines,
     urgent_first,
 )
-from skindx.diagnosis.record import CaseAnswer, PhotoView
+from skindx.diagnosis.record import CaseAnswer, NextStep, PhotoView
+from skindx.diagnosis.record_page import patient_advice, refused_advice
 from skindx.diagnosis.scope import as_on_the_page
-from skindx.taxonomy import advice_for
+from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import sentences, speaking, text
 
 DEJAVU = pdf_sheet.dejavu
@@ -230,8 +235,56 @@ def test_the_patient_reads_the_advice_in_plain_words_about_the_spot() -> None:
         step = answer.diagnosis.next_step.model_copy(update={"advice": advice_for(key)})
         diagnosis = answer.diagnosis.model_copy(update={"next_step": step})
         second = pages(replace(answer, diagnosis=diagnosis))[1]
-        assert text(f"patient_{key}") in second
+        plain = "unknown" if key == "without_time" else key
+        assert text(f"patient_{plain}") in second
         assert "lesion" not in second
+        is_open = plain == "unknown"
+        assert ("If nobody has examined it yet, book an" in second) == is_open
+        assert ("Book it by" in second) == is_open
+        assert "Your clinician Practice, with the number to call" in second
+
+
+BARE = diagnosed()
+ASKED = st.fixed_dictionaries(
+    {}, optional={one: st.sampled_from(["yes", "no"]) for one in QUESTIONS}
+)
+STEPS: dict[str, Urgency] = {
+    "urgent": "urgent", "urgent_cancer": "urgent", "soon": "soon", "soon_cancer": "soon",
+    "routine": "routine", "unknown": "unknown", "soon_without_time": "soon",
+    "without_time": "unknown",
+}  # fmt: skip
+WHO_AND_WHEN = {
+    "en": ("dermatologist", "clinician", "within days", "next weeks", "next visit", "first free"),
+    "es": ("dermatólogo", "profesional", "próximos días", "próximas semanas", "próxima visita",
+           "primera cita libre"),
+}  # fmt: skip
+
+
+def _asked_for(advice: str, language: str) -> set[str]:
+    """Return who should see it and by when, as a page says it; nobody named: a clinician."""
+    doctor, clinician, *times = WHO_AND_WHEN[language]
+    who = doctor if doctor in advice else clinician
+    return {who, *(one for one in times if one in advice)}
+
+
+@given(ASKED, st.sampled_from(sorted(STEPS)), st.sampled_from(["en", "es"]), st.booleans())
+def test_who_should_see_it_and_by_when_is_the_same_on_both_pages(
+    said: dict[str, Any], key: str, language: str, abstained: bool
+) -> None:
+    patient = Patient(**said)
+    with speaking(language):
+        step = NextStep(
+            urgency=STEPS[key], advice=advice_for(key), because="It is so.", classes=1,
+            decided_by="",
+        )  # fmt: skip
+        step = with_checklist(step, patient)
+        update = {"patient": patient, "next_step": step, "language": language}
+        update |= {"abstained": "It is unlike most images."} if abstained else {}
+        diagnosis = BARE.model_copy(update=update)
+        asked = _asked_for(step.parts[0], language)
+        assert asked == _asked_for(patient_advice(diagnosis), language)
+        refused = referred(patient)  # nothing was judged
+        assert _asked_for(refused, language) == _asked_for(refused_advice(patient), language)
 
 
 def test_a_note_older_than_the_diagnosis_says_so() -> None:
@@ -360,7 +413,8 @@ def test_the_patient_reads_which_spot_who_recorded_and_what_it_is() -> None:
     for said in ("Which spot back (forearm)", "Recorded on 29 November 2026",
                  "Recorded by Dr A. Keller", "A clinician has recorded Nevus (mole)",
                  "Your clinician explains the diagnosis to you, and what comes next.",
-                 "What comes next", "Your next appointment", "Whom to call"):  # fmt: skip
+                 "What comes next", "Your next appointment", "Your clinician Dr A. Keller",
+                 "Practice, with the number to call"):  # fmt: skip
         assert said in second
     assert "by Dr A. Keller" in first
     assert "Clinician Signed on Signature" in first

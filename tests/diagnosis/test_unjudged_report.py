@@ -26,10 +26,18 @@ def refused(patient: Patient, *photos: bytes, language: str = "en") -> UnjudgedC
 
 
 def page(case: UnjudgedCase, monkeypatch: pytest.MonkeyPatch, filing: Filing | None = None) -> str:
+    return pages(case, monkeypatch, filing)[0]
+
+
+def pages(
+    case: UnjudgedCase, monkeypatch: pytest.MonkeyPatch, filing: Filing | None = None
+) -> tuple[str, str]:
+    """Return what the clinician's page says, and what the patient's does."""
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     words = words_of(unjudged_pdf(case, WHEN, filing or Filing()))
-    assert len(re.findall(r"p(?:age|ágina) \d+ (?:of|de)", words)) == 1
-    return words.replace("\\(", "(").replace("\\)", ")").replace("\xa0", " ")
+    words = words.replace("\\(", "(").replace("\\)", ")").replace("\xa0", " ")
+    first, second, _ = re.split(r"p(?:age|ágina) \d+ (?:of|de)", words)
+    return first, second
 
 
 @pytest.mark.parametrize(
@@ -92,3 +100,30 @@ def test_a_file_from_the_future_has_no_date(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("skindx.diagnosis.photo_checks.file_date", lambda *_: "2026-01-02")
     (photo,) = refused(Patient()).photos
     assert photo.taken == "2026-01-02"
+
+
+@pytest.mark.parametrize(
+    ("patient", "advice"),
+    [
+        (Patient(), "Your clinician examines this spot and tells you what comes next. If nobody "
+         "has examined it yet, book an appointment."),
+        (Patient(bleeds="yes"), "A dermatologist should see this spot within days, because it "
+         "bleeds."),
+        (Patient(grew="yes", irregular_shape="yes"), "A dermatologist should see this spot within "
+         "days. Do not"),
+    ],
+)  # fmt: skip
+def test_the_patient_gets_a_page_that_does_not_reassure(
+    patient: Patient, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filing = Filing("P-017", clinician="Dr A. Keller")
+    second = pages(refused(patient, jpeg(120, 160, 1)), monkeypatch, filing)[1]
+    order = ["For the patient", "P-017", "What to do", advice, "Your next appointment",
+             "Your clinician Dr A. Keller Practice", "When to get help at once",
+             "if bleeding does not stop", "could not judge your photos",
+             "This does not say that your skin is healthy."]  # fmt: skip
+    places = [second.find(one) for one in order]
+    assert -1 not in places, list(zip(order, places, strict=True))
+    assert places == sorted(places)
+    assert ("Book it by" in second) == (not patient.answers)
+    assert not re.search(r"lesion|routine|harmless|model\b", second, re.IGNORECASE)
