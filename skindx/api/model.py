@@ -34,6 +34,7 @@ from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.answer_figure import answer_figure, answer_html
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, PersonFacts
+from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.predictor import Predictor
@@ -80,7 +81,7 @@ class Answer:
     @property
     def urgency(self) -> str:
         """Urgency of the next step: urgent, soon, routine or unknown."""
-        return self.diagnosis.next_step.urgency
+        return urgency_given(self.diagnosis)
 
     @property
     def advice(self) -> str:

@@ -51,7 +51,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
 from skindx.data.loader.load import work_ahead
 from skindx.diagnosis.case import Case, Patient, with_facts
-from skindx.diagnosis.checklist_advice import checklist_columns, with_checklist
+from skindx.diagnosis.checklist_advice import advice_met, checklist_columns, with_checklist
 from skindx.diagnosis.diagnose import (
     ConcludedCase,
     conclude_cases,
@@ -347,7 +347,7 @@ def _row(
     rules = (("urgent", conclusion.urgent_risk), ("soon", conclusion.soon_risk))
     return row | {
         "model_urgency": alone.urgency if patient.answers else None,
-        "urgency": step.urgency,
+        "urgency": "urgent" if step.advice == advice_met(patient) else step.urgency,
         "advice": step.advice,
         "decided_by": step.decided_by,
         "abstained": conclusion.abstained,

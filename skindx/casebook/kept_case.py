@@ -21,10 +21,11 @@ from skindx.casebook.findings import (
 )
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import CaseAction
+from skindx.diagnosis.checklist_advice import Tier
 from skindx.diagnosis.filing import FactsAdded, Filing, NoteChange, RecordedDiagnosis, person_with
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
-from skindx.taxonomy import Taxonomy, Urgency
+from skindx.taxonomy import Taxonomy
 from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 Purpose = Literal["keep", "compare", "train"]
@@ -308,8 +309,8 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
 class Told:
     """What a list says of a case."""
 
-    urgency: Urgency | None = None
-    """What its answer advises."""
+    urgency: Tier | None = None
+    """What its answer advises, with what was answered to questions."""
     finding: ConfirmedFinding = NO_FINDING
     """Without note and earlier entries."""
     photographed: date | None = None
@@ -320,6 +321,8 @@ class Told:
     """Whether another one took its place, else it was taken back."""
     actions: tuple[CaseAction, ...] = ()
     """What was done about it, in the order of the days; without what was struck out."""
+    had_entries: bool = False
+    """Whether anything was written down, struck out or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +336,7 @@ class LesionHistory:
     """When its latest case was kept: that of the latest photo, see `seen_on`."""
     photographed: date | None = None
     """The day of the photos of that case; None where nothing says it."""
-    urgency: Urgency | None = None
+    urgency: Tier | None = None
     """What the answer of that case advises; None: it cannot be read."""
     findings: tuple[ConfirmedFinding, ...] = ()
     """What clinicians recorded in its cases, each once, that of the latest case first."""

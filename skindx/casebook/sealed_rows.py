@@ -36,6 +36,7 @@ from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import CaseAction, action_from_json, action_to_json, standing
+from skindx.diagnosis.checklist_advice import tier_of_advice
 from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
@@ -225,6 +226,7 @@ def sealed_parts(
         "lapsed": earlier_to_json(told.lapsed) if told.lapsed else [],
         "was_replaced": told.was_replaced,
         "actions": [action_to_json(one) for one in told.actions],
+        "had_entries": told.had_entries,  # a card without it holds what the model alone advised
     }
     held_record = asdict(replace(record, added=(), actions=())) | {
         "consented": _text(record.consented)
@@ -248,14 +250,19 @@ def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
     """Return what a list says of a case."""
     held = json.loads(record.diagnosis)
     day = first_day(photo.get("taken", "") for photo in held.get("photos", ()))
+    try:
+        tier = tier_of_advice(Diagnosis.model_validate_json(record.diagnosis))
+    except ValidationError:  # the case itself says so when it is opened
+        tier = held.get("next_step", {}).get("urgency")
     lapsed, was_replaced = finding.lapsed
     return Told(
-        held.get("next_step", {}).get("urgency"),
+        tier,
         finding.alone,
         day,
         lapsed,
         was_replaced,
         tuple(standing(record.actions)),
+        bool(record.actions),
     )
 
 
@@ -275,7 +282,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
     told = None
-    if "actions" in held:  # else an older version wrote the card
+    if "had_entries" in held:  # else an older version wrote the card
         urgency, finding = held["told"]
         told = Told(
             urgency,
@@ -284,6 +291,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
             earlier_from_json(held["lapsed"]) if held["lapsed"] else None,
             held["was_replaced"],
             tuple(map(action_from_json, held["actions"])),
+            held["had_entries"],
         )
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 

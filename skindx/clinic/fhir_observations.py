@@ -21,7 +21,7 @@ from skindx.clinic.narrative import (
 from skindx.core.text import printable
 from skindx.diagnosis import answer_texts
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.checklist_advice import checklist_words
+from skindx.diagnosis.checklist_advice import checklist_words, urgency_given
 from skindx.diagnosis.filing import (
     RecordedDiagnosis,
     urgent_first,
@@ -66,7 +66,8 @@ def _observation(code: str, display: str, **more: Any) -> Plain:
 
 def _next_step(diagnosis: Diagnosis) -> Plain:
     step = diagnosis.next_step
-    urgency = coded(_URGENCY, step.urgency, step.urgency, step.advice)
+    given = urgency_given(diagnosis)
+    urgency = coded(_URGENCY, given, given, step.advice)
     remarks = notes(step.because, *step.more, text("cannot_rule_out"))
     return _observation("next-step", text("next_step"), valueCodeableConcept=urgency, note=remarks)
 

@@ -26,6 +26,7 @@ from skindx.clinic.narrative import (
 )
 from skindx.clinic.source_photos import dicom_file, set_identity, uid_of
 from skindx.core.text import printable
+from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.record import Candidate, Diagnosis, in_its_language
 from skindx.diagnosis.record_figures import UrgentRisk
@@ -230,11 +231,11 @@ def _groups(
         return QualitativeEvaluation(name, value)
 
     every = range(len(photos))
-    step = diagnosis.next_step
+    given = urgency_given(diagnosis)
     answers = [
         evaluation(
             _local("urgency", text("sr_urgency")),
-            _local(step.urgency, word(step.urgency).capitalize()),
+            _local(given, word(given).capitalize()),
         ),
         evaluation(
             _local("abstained", text("sr_abstained")),

@@ -18,7 +18,12 @@ from skindx.diagnosis.advice_figures import (
     seen_whole,
     soon_sum,
 )
-from skindx.diagnosis.checklist_advice import checklist_short, checklist_words, is_met
+from skindx.diagnosis.checklist_advice import (
+    checklist_short,
+    checklist_words,
+    is_met,
+    tier_of_advice,
+)
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
@@ -91,11 +96,7 @@ def tier_name(diagnosis: Diagnosis) -> str:
 
     The model assessed no urgency of what it did not learn.
     """
-    urgency = diagnosis.next_step.urgency
-    if diagnosis.patient.model_fields_set and is_met(diagnosis):
-        return text("tier_met")
-    unassessed = diagnosis.beyond and urgency == "unknown"
-    return text("tier_beyond" if unassessed else f"tier_{urgency}")
+    return text(f"tier_{tier_of_advice(diagnosis)}")
 
 
 def step_name(diagnosis: Diagnosis) -> str:

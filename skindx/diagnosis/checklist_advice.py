@@ -6,7 +6,7 @@ What a person answered counts beside the model, whatever the model says, also wh
 refuses the photo. The errors of the advice were measured without these answers.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from skindx.core.seven_points import ITEMS, NO_SKIN, REFER_FROM, Question, answered
 from skindx.diagnosis.case import Patient, nouns
@@ -14,6 +14,9 @@ from skindx.diagnosis.intake import YES
 from skindx.diagnosis.record import Diagnosis, NextStep
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, speaking, text
+
+Tier = Urgency | Literal["met", "beyond"]
+"""The urgency of an advice as a reader is given it, a key of `tier_…`."""
 
 _ALONE: dict[Urgency, str] = {
     "soon": "model_alone_soon",
@@ -78,6 +81,20 @@ def is_met(diagnosis: Diagnosis) -> bool:
         return diagnosis.next_step.advice == advice_met(diagnosis.patient)
 
 
+def tier_of_advice(diagnosis: Diagnosis) -> Tier:
+    """Return the urgency of the advice as it was given; `met`: an answer left days at most."""
+    urgency = diagnosis.next_step.urgency
+    if diagnosis.patient.model_fields_set and is_met(diagnosis):
+        return "met"
+    return "beyond" if diagnosis.beyond and urgency == "unknown" else urgency
+
+
+def urgency_given(diagnosis: Diagnosis) -> Urgency:
+    """Return an urgency that is never less than the advice: one that leaves days is urgent."""
+    met = tier_of_advice(diagnosis) == "met"
+    return "urgent" if met else diagnosis.next_step.urgency
+
+
 def _sooner(step: NextStep, patient: Patient) -> NextStep:
     asked = next((asked for key, asked in _ASKED.items() if advice_for(key) == step.advice), ())
     if not any(patient.answers.get(one) == "yes" for one in asked):
@@ -97,10 +114,8 @@ def checklist_columns(patient: Patient) -> dict[str, Any]:
     points = patient.seven_points
     score = None if points.is_incomplete else points.score
     columns = {"checklist_score": score, "checklist_items": points.known}
-    sooner = {"advice": said} if (said := advice_met(patient)) else {}
-    urgent = (
-        {"urgency": "urgent", "advice": advice_for("urgent_cancer")} if points.refers else sooner
-    )
+    said = advice_for("urgent_cancer") if points.refers else advice_met(patient)
+    urgent = {"urgency": "urgent", "advice": said} if said else {}
     return columns | urgent if patient.answers else {}
 
 

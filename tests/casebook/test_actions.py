@@ -1,10 +1,13 @@
 """What was done about a case stays, a mistake with its trace; a deletion leaves one line."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from kept_cases import answer
 from sqlalchemy import select, update
 
@@ -15,7 +18,11 @@ from skindx.casebook.findings import ConfirmedFinding, EarlierFinding, Outside
 from skindx.casebook.kept_case import LesionHistory, Told
 from skindx.casebook.key_file import Binding, KeyFile
 from skindx.casebook.sealed_rows import CaseRow
+from skindx.clinic.fhir_observations import _next_step
 from skindx.core.errors import UserError
+from skindx.core.seven_points import QUESTIONS
+from skindx.diagnosis.answer_texts import tier_name
+from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import (
     ActionKind,
     CaseAction,
@@ -23,8 +30,11 @@ from skindx.diagnosis.case_actions import (
     awaited_since,
     is_acted_on,
 )
-from skindx.taxonomy import load_taxonomy
-from skindx.ui.page.casebook_words import deletion_words, finding_words, lesion_state
+from skindx.diagnosis.checklist_advice import urgency_given, with_checklist
+from skindx.diagnosis.record import CaseAnswer, NextStep
+from skindx.taxonomy import Urgency, advice_for, load_taxonomy
+from skindx.texts.catalogue import speaking, text
+from skindx.ui.page.casebook_words import changes, deletion_words, finding_words, lesion_state
 
 MODEL = load_taxonomy("isic9")
 KEYS = ("Nevus", "Melanoma")
@@ -126,7 +136,6 @@ def test_what_must_not_wait_and_has_no_entry_is_without_action() -> None:
     assert state((3, Told("urgent"))) == (none, True, False)
     assert state((3, Told("soon"))) == (none, True, False)
     assert state((3, Told("routine"))) == ("", False, False)
-    assert state((3, Told("unknown"))) == ("", False, False)
     referred = done("referred", 3, detail="Dr Vogt")
     assert state((3, urgent(referred))) == (referred.words, False, False)
     absent = done("absent", 4)
@@ -187,8 +196,12 @@ def test_the_list_names_the_last_confirmed_diagnosis_behind_what_replaced_it(
     assert told() == f"Nevus (mole) (expert consensus, taken back on {day})"
 
 
-def test_a_card_of_an_older_version_lacks_them_and_the_record_tells(book: Casebook) -> None:
-    case = keep(book)
+@pytest.mark.parametrize("oldest", [True, False])
+def test_a_card_of_an_older_version_lacks_them_and_the_record_tells(
+    book: Casebook, *, oldest: bool
+) -> None:
+    patient = Patient(changed="yes")
+    case = book.keep("anna", advised("routine", patient), patient="P-1", lesion="arm", consent=True)
     book.confirm("anna", case, "Melanoma", "", KEYS, version=1, confirmed_by="histopathology")
     book.confirm("anna", case, "Nevus", "", KEYS, version=2)
     book.record_action("anna", case, action_of("excised", "2026-11-03"), version=3)
@@ -198,12 +211,88 @@ def test_a_card_of_an_older_version_lacks_them_and_the_record_tells(book: Casebo
         row = session.scalars(select(CaseRow)).one()
         binding = Binding(keys.book, case, row.owner, row.version)
         held = json.loads(binding.unseal(keys.cases[case], row.card, "card"))
-        for later in ("lapsed", "was_replaced", "actions"):
+        held["told"][0] = "soon"  # the model's part alone
+        del held["had_entries"]
+        for later in ("lapsed", "was_replaced", "actions") if oldest else ():
             del held[later]
         card = binding.seal(keys.cases[case], json.dumps(held).encode(), "card")
         session.execute(update(CaseRow).values(card=card))
     assert book.lesions("anna") == now
     assert now[0].told[0][1].was_replaced
+    assert now[0].urgency == "met"
+
+
+ORDER = ("routine", "beyond", "unknown", "soon", "met", "urgent")
+STEPS: dict[str, Urgency] = {
+    **{"routine": "routine", "soon": "soon", "soon_cancer": "soon", "urgent": "urgent"},
+    **{"unknown": "unknown", "without_time": "unknown", "soon_without_time": "soon"},
+}
+"""Key of an advice -> the urgency of the model alone."""
+
+
+def advised(key: str, patient: Patient, language: str = "en") -> CaseAnswer:
+    """Return an answer as it is given: what was answered to questions is in its advice."""
+    with speaking(language):
+        step = NextStep(urgency=STEPS[key], advice=advice_for(key), because="It may grow.")
+        step = with_checklist(step, patient)
+    own = answer(1, patient=patient)
+    changed = {"next_step": step, "language": language}
+    return replace(own, diagnosis=own.diagnosis.model_copy(update=changed))
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(
+    key=st.sampled_from(list(STEPS)),
+    answers=st.dictionaries(st.sampled_from(QUESTIONS), st.sampled_from(["yes", "no"])),
+    language=st.sampled_from(["en", "es"]),
+)
+def test_a_kept_case_never_shows_a_lesser_urgency_than_its_answer_did(
+    book: Casebook, key: str, answers: dict[str, str], language: str
+) -> None:
+    told = advised(key, Patient.model_validate(answers), language)
+    case = book.keep("anna", told, patient="P-1", lesion="arm", consent=True)
+    (one,) = book.lesions("anna")
+    kept = book.case("anna", case)
+    shown = text(f"tier_{one.urgency}")
+    assert shown == tier_name(told.diagnosis)
+    assert text("book_advice_same", tier=shown.lower()) == changes(kept, kept)
+    presses = "within days" in told.diagnosis.next_step.parts[0] or STEPS[key] == "soon"
+    presses = presses or "próximos días" in told.diagnosis.next_step.parts[0]
+    state = lesion_state(one, MODEL)
+    assert state.without_action == presses
+    assert state.unexamined == (not presses and STEPS[key] == "unknown")
+    assert (state.words == "Nothing recorded yet.") == (presses or state.unexamined)
+    given = urgency_given(told.diagnosis)
+    assert ORDER.index(given) >= ORDER.index(str(one.urgency))
+    assert _next_step(told.diagnosis)["valueCodeableConcept"]["coding"][0]["code"] == given
+    book.delete("anna", case)
+
+
+def test_an_answer_that_asks_for_an_examination_is_counted_until_one_is_recorded() -> None:
+    def state(*cases: tuple[int, Told]) -> tuple[str, bool, bool]:
+        told = lesion_state(lesion(*cases), MODEL)
+        return told.words, told.unexamined, told.without_action
+
+    none = ("Nothing recorded yet.", True, False)
+    assert state((3, Told("unknown"))) == none
+    assert state((3, Told("beyond"))) == none
+    examined = done("examined", 4)
+    assert state((3, Told("unknown", actions=(examined,)))) == (examined.words, False, False)
+    opinion = ConfirmedFinding("Nevus", confirmed_by="clinical opinion")
+    assert state((3, Told("unknown", opinion))) == ("", False, False)
+    suspects = ConfirmedFinding("Melanoma", confirmed_by="clinical opinion")
+    assert state((3, Told("unknown", suspects)))[2]  # an opinion that must not wait does not
+    assert state((3, Told("unknown")), (9, Told("urgent"))) == (none[0], False, True)
+    absent = done("absent", 4)
+    assert state((3, Told("unknown", actions=(absent,)))) == (absent.words, True, False)
+
+
+def test_where_every_entry_is_struck_out_none_stands(book: Casebook) -> None:
+    case = keep(book)
+    assert lesion_state(book.lesions("anna")[0], MODEL).words == "Nothing recorded yet."
+    book.record_action("anna", case, action_of("examined", "2026-11-03"), version=1)
+    book.strike_action("anna", case, 0, version=2)
+    assert lesion_state(book.lesions("anna")[0], MODEL).words == "No entry stands."
 
 
 def test_a_deletion_says_when_who_and_what_and_nothing_of_the_person(book: Casebook) -> None:

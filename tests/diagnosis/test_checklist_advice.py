@@ -177,7 +177,7 @@ def test_a_low_score_reassures_nobody(predictor: Predictor) -> None:
     )
     assert unscored in decided(few)
     columns = {"checklist_score": None, "checklist_items": 2}
-    assert checklist_columns(few.patient) == columns | sooner
+    assert checklist_columns(few.patient) == columns | sooner | {"urgency": "urgent"}
     all_but_one = dict.fromkeys([one for one in QUESTIONS if one != "large"], "no")
     one = diagnosed(predictor, **all_but_one | {"pigmented": "yes"})
     assert checklist_words(one)[0].endswith("because nothing was answered about 7 mm or more.")

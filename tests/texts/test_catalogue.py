@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from skindx.core.seven_points import ITEMS, QUESTIONS, Answer
+from skindx.diagnosis.checklist_advice import Tier
 from skindx.models.conformal import Share
 from skindx.scan.compare.scan_comparison import COMPARISON, REASONS
 from skindx.taxonomy import Urgency
@@ -207,6 +208,7 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
     named |= {f"{key}_alone" for key in ("errors_missed", "errors_missed_few")}
     steps = {*get_args(Urgency), "soon_without_time", "without_time", "soon_cancer"}
     named |= {f"advice_{step}{end}" for step in steps for end in ("", "_sooner")}
+    named |= {f"tier_{tier}" for part in get_args(Tier) for tier in get_args(part)}
     called -= {"tier_"}  # the tiers, by their name
     assert called - known == set()
     assert known - named == set()

@@ -824,7 +824,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     assert "Struck out on" in done.locator("li:has(s)").inner_text()
     done.locator("[value=strike]").click()
     page.wait_for_selector("[data-state=without]:text('Without action: 2')")
-    assert "Nothing recorded yet." in done.inner_text()
+    assert "No entry stands." in done.inner_text()
     # The last confirmed diagnosis stays in the list, and a deletion leaves its line.
     for label, basis in (("Melanoma", "histopathology"), ("Nevus", "clinical opinion")):
         page.locator("[name=label]").select_option(label)

@@ -776,7 +776,7 @@ def test_what_was_done_is_recorded_in_a_form_of_its_own(book: Casebook) -> None:
     html = send(book, case, version=2, action="strike", place="0")
     assert re.search(rf"<s>{entry}[^<]*</s> Struck out on [^<]*\.</li>", html)
     assert "Without action: 1" in html
-    assert 'class="sx-open">Nothing recorded yet.</small>' in html
+    assert 'class="sx-open">No entry stands.</small>' in html
     html = send(book, case, version=3, action="delete")
     assert "Deletions (1)" in html
     assert "A case with 1 photo, kept on " in html

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from skindx.api.answer_file import Row, csv_cells
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer
@@ -105,7 +106,7 @@ def row_of(answer: CaseAnswer | UserError) -> Row:
     return row | {
         "width": photo.width,
         "height": photo.height,
-        "urgency": diagnosis.next_step.urgency,
+        "urgency": urgency_given(diagnosis),
         "advice": diagnosis.next_step.advice,
         "decided_by": diagnosis.next_step.decided_by,
         "abstained": diagnosis.abstained,

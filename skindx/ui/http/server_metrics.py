@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
 from skindx.models.bundle.bundle import Bundle
@@ -211,7 +212,7 @@ class Metrics:
     def answered(self, diagnosis: Diagnosis) -> None:
         """Count what an answer says."""
         first = diagnosis.candidates[0]
-        self._tiers.labels(diagnosis.next_step.urgency).inc()
+        self._tiers.labels(urgency_given(diagnosis)).inc()
         self._first.labels(first.key).inc()
         self._drift["class"].see(first.key)
         self._drift["score"].see_number(first.probability)

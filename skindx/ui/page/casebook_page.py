@@ -24,6 +24,7 @@ from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.answer_texts import errors, scope, weak_spots
 from skindx.diagnosis.case import limits_of, values_of
 from skindx.diagnosis.case_actions import LONGEST_DETAIL, ActionKind, entries_by_day, standing
+from skindx.diagnosis.checklist_advice import tier_of_advice
 from skindx.diagnosis.filing import agreement_with
 from skindx.diagnosis.intake import INTAKE
 from skindx.scan.outputs.scan_pages import PAGE
@@ -278,6 +279,7 @@ def _html(
         acting=sent.get("action") == "record",
         times_words=times_words,
         is_advice_past=is_advice_past,
+        tiers={case.id: tier_of_advice(case.diagnosis) for case in cases},
         filings=filings,
         chosen=chosen,
         cases=cases,

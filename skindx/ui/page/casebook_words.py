@@ -18,6 +18,7 @@ from skindx.casebook.kept_case import (
 )
 from skindx.diagnosis.case import Patient, facts_list, patient_facts
 from skindx.diagnosis.case_actions import awaited_since, is_acted_on, standing
+from skindx.diagnosis.checklist_advice import Tier, tier_of_advice
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
@@ -54,7 +55,9 @@ class LesionState:
 
     words: str = ""
     without_action: bool = False
-    """Its answer, or a confirmed diagnosis, must not wait, and nothing was done since."""
+    """Its answer, or a recorded diagnosis, must not wait, and nothing was done since."""
+    unexamined: bool = False
+    """Its answer names no urgency but an examination, of which nothing tells."""
     awaited: bool = False
     """A result of one of its cases is awaited."""
 
@@ -68,30 +71,53 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
     done = standing(action for _, told in lesion.told for action in told.actions)
     since = [day for _, told in lesion.told if (day := awaited_since(told.actions))]
     awaited = text("done_awaited_since", day=min(since)) if since else ""
+    unseen = ""
     for kept, told in lesion.told:
         day = kept.astimezone().date()
         counts = [one for one in done if one in told.actions or one.day >= day]
-        if must_not_wait(told, taxonomy) and not is_acted_on(counts):
+        waits_not = must_not_wait(told, taxonomy)
+        if (waits_not or must_be_examined(told)) and not is_acted_on(counts):
             last = counts[-1].words if counts else ""
             if not last:
-                none = text("done_none_since", day=done[-1].day) if done else text("done_none")
-            return LesionState(joined(last or none, awaited), True, bool(since))
-    return LesionState(awaited or (done[-1].words if done else ""), False, bool(since))
+                none = text("done_none_since", day=done[-1].day) if done else no_entry(lesion)
+            said = joined(last or none, awaited)
+            if waits_not:
+                return LesionState(said, without_action=True, awaited=bool(since))
+            unseen = unseen or said
+    return LesionState(
+        unseen or awaited or (done[-1].words if done else ""),
+        unexamined=bool(unseen),
+        awaited=bool(since),
+    )
+
+
+def no_entry(lesion: LesionHistory) -> str:
+    """Return that nothing was recorded of a lesion, or that all of it was struck out."""
+    return text(
+        "done_all_struck" if any(one.had_entries for _, one in lesion.told) else "done_none"
+    )
+
+
+def must_be_examined(told: Told) -> bool:
+    """Tell whether an answer asked to examine the lesion, and no clinician recorded a diagnosis."""
+    return told.urgency in ("unknown", "beyond") and not told.finding.is_given
 
 
 def must_not_wait(told: Told, taxonomy: Taxonomy) -> bool:
     """Tell whether a case is to be seen urgently or soon.
 
     The urgency of a confirmed diagnosis takes the place of the answer's, where it is known. One
-    that no longer stands counts beside the answer: nothing confirmed what took its place.
+    that nothing confirms, or that no longer stands, counts beside the answer.
     """
     if told.lapsed and _urgency(told.lapsed.finding, taxonomy) in _PRESSING:
         return True
-    found = _urgency(told.finding, taxonomy) if told.finding.is_confirmed else None
-    return (found or told.urgency) in _PRESSING
+    found = _urgency(told.finding, taxonomy)
+    if told.finding.is_confirmed and found:
+        return found in _PRESSING
+    return found in _PRESSING or told.urgency in _PRESSING
 
 
-_PRESSING = ("urgent", "soon")
+_PRESSING = ("urgent", "met", "soon")
 
 
 def _urgency(finding: ConfirmedFinding, taxonomy: Taxonomy) -> Urgency | None:
@@ -118,12 +144,12 @@ def deletion_words(one: Deletion) -> str:
     return joined(said, text("book_gone_operator") if one.by_operator else by_login)
 
 
-def is_advice_past(urgency: Urgency | None, *, given: bool, confirmed: bool) -> bool:
+def is_advice_past(urgency: Tier | None, *, given: bool, confirmed: bool) -> bool:
     """Tell whether an answer's urgency is shown as past: of a case with a confirmed diagnosis.
 
     Beside one that nothing confirmed an urgent advice stands, and no other one.
     """
-    return confirmed or (given and urgency not in ("urgent", "soon"))
+    return confirmed or (given and urgency not in _PRESSING)
 
 
 def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]:
@@ -356,9 +382,7 @@ def changes(before: KeptCase | None, after: KeptCase | None) -> str:
     """Return in a sentence whether two answers of one lesion advise the same; "" for one answer."""
     if before is None or after is None:
         return ""
-    first, last = (
-        text(f"tier_{one.diagnosis.next_step.urgency}").lower() for one in (before, after)
-    )
+    first, last = (text(f"tier_{tier_of_advice(one.diagnosis)}").lower() for one in (before, after))
     if first == last:
         return text("book_advice_same", tier=first)
     return text("book_advice_changed", first=first, last=last)
