@@ -2,11 +2,13 @@
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import selectinload
 
@@ -25,6 +27,7 @@ from skindx.casebook.kept_case import (
     PURPOSES,
     KeptCase,
     LesionHistory,
+    PersonSeen,
     Told,
     consent_text,
     seen_on,
@@ -38,6 +41,7 @@ from skindx.casebook.sealed_rows import (
     PhotoRow,
     ScanRow,
     insert_case,
+    person_seen,
     read_card,
     read_finding,
     read_record,
@@ -204,6 +208,26 @@ class Casebook(SealedBook):
         }
         cases = self._read(self._owned_by(owner), CaseRow.id.in_(cards)) if cards else []
         return [case.renamed(cards[case.id].patient, cards[case.id].lesion) for case in cases]
+
+    def persons(self, owner: str, patient: str, *, but: str = "") -> list[PersonSeen]:
+        """Return what each case of a pseudonym tells of the person, oldest first, without `but`.
+
+        A case that cannot be read tells nothing.
+        """
+        wanted = name_key(patient)
+        cards = {
+            case: card
+            for case, card in self._cards(owner).items()
+            if name_key(card.patient) == wanted and case != but
+        }
+        query = select(CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.record)
+        with self.session("read") as session:
+            rows: Sequence[Any] = session.execute(query.where(CaseRow.id.in_(cards))).all()
+        keys, seen = self.keys.read(), {}
+        for row in rows:
+            with suppress(UserError, KeyError, ValidationError):
+                seen[row.id] = person_seen(read_record(keys, row), cards[row.id].taken)
+        return sorted((seen[case] for case in cards if case in seen), key=lambda one: one.day)
 
     def case(self, owner: str, case: str) -> KeptCase:
         """Return a case of the owner. Raises UserError for one that is not there."""

@@ -306,6 +306,15 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
 
 
 @dataclass(frozen=True, slots=True)
+class PersonSeen:
+    """What one case tells of the person, and of which day."""
+
+    facts: Patient
+    day: date
+    """The day of its photos, else that of keeping."""
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What a list says of a case."""
 

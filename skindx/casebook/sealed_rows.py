@@ -28,6 +28,7 @@ from skindx.casebook.kept_case import (
     ConsentEntry,
     KeptCase,
     KeptScan,
+    PersonSeen,
     Told,
     first_day,
     purposes_of,
@@ -37,7 +38,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import CaseAction, action_from_json, action_to_json, standing
 from skindx.diagnosis.checklist_advice import tier_of_advice
-from skindx.diagnosis.filing import FactsAdded
+from skindx.diagnosis.filing import FactsAdded, person_with
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 
@@ -264,6 +265,13 @@ def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
         tuple(standing(record.actions)),
         bool(record.actions),
     )
+
+
+def person_seen(record: CaseRecord, taken: datetime) -> PersonSeen:
+    """Return what a case that was kept at `taken` tells of the person. Raises ValidationError."""
+    diagnosis = Diagnosis.model_validate_json(record.diagnosis)
+    day = first_day(photo.taken for photo in diagnosis.photos) or taken.astimezone().date()
+    return PersonSeen(person_with(diagnosis.patient, record.added), day)
 
 
 def insert_case(link: Connection | Session, sealed: SealedCase) -> None:

@@ -3,19 +3,21 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kept_cases import answer
 
 from skindx.casebook import casebook
 from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.kept_case import CASE_CONSENTS, filing_of, one_lesion_question
+from skindx.casebook.kept_case import CASE_CONSENTS, PersonSeen, filing_of, one_lesion_question
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import ActionKind
 from skindx.diagnosis.record import LesionBox
@@ -24,10 +26,10 @@ from skindx.taxonomy.lexicon import Site
 from skindx.texts.catalogue import speaking, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html, result_html
-from skindx.ui.page.casebook_confirming import AnotherLesion
+from skindx.ui.page.casebook_confirming import AnotherLesion, AnotherPerson, require_same_person
 from skindx.ui.page.casebook_keeping import KeptAlready, require_same_lesion
 from skindx.ui.page.casebook_page import act_on
-from skindx.ui.page.casebook_words import names_apart
+from skindx.ui.page.casebook_words import another_person, names_apart
 from skindx.ui.uploads import cut_as_seen, taken_on
 
 MODEL = load_taxonomy("isic9")
@@ -222,6 +224,74 @@ def test_facts_that_contradict_earlier_photos_or_the_name_are_asked_about(book: 
         require_same_lesion(book, "", form | {"lesion": "mole right calf"}, Patient(site="back"))
     html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", differs=True)
     assert 'name="same_lesion" value="yes"' in html
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "days", "said"),
+    [
+        ({"age": 30}, {"age": 20}, 548, "The age is 30 in a case of 03 May 2025 and 20 in"),
+        ({"age": 30}, {"age": 31}, 548, ""),
+        ({"age": 30}, {"age": 32}, 548, ""),
+        ({"age": 30}, {"age": 33}, 548, "The age is 30"),
+        ({"age": 30}, {"age": 30}, 365, ""),  # both just before a birthday, or after it
+        ({"age": 30}, {"age": 30}, 548, "The age is 30"),
+        ({"age": 30}, {"age": 31}, 0, ""),
+        ({"age": 30}, {"age": 32}, 0, "The age is 30"),
+        ({"age": 30}, {}, 548, ""),
+        ({"sex": "female"}, {"sex": "female"}, 9, ""),
+        ({"sex": "female"}, {"sex": "male"}, 9, "The sex is female in a case of 03 May 2025"),
+    ],
+)
+def test_sex_and_age_of_one_pseudonym_fit_the_dates_of_the_photos(
+    first: dict[str, Any], last: dict[str, Any], days: int, said: str
+) -> None:
+    may = date(2025, 5, 3)
+    one = PersonSeen(Patient(**first), may)
+    other = PersonSeen(Patient(**last), may + timedelta(days=days))
+    found = another_person(one, other)
+    if days:
+        assert found == another_person(other, one)  # whichever was kept first
+    assert "".join(found).startswith(said)
+    assert bool(found) == bool(said)
+
+
+@given(st.integers(0, 36500), st.integers(0, 9000), st.integers(0, 9000))
+def test_no_person_who_grows_older_is_asked_about(born: int, first: int, later: int) -> None:
+    birth = date(1890, 1, 1) + timedelta(days=born)
+    days = [birth + timedelta(days=first + more) for more in (0, later)]
+
+    def seen(day: date) -> PersonSeen:
+        return PersonSeen(Patient(age=(day - birth).days * 100 // 36525), day)
+
+    assert another_person(*map(seen, days)) == []
+
+
+def test_one_pseudonym_is_one_person_at_every_lesion(book: Casebook) -> None:
+    told = answer(1, patient=Patient(sex="female", age=60))
+    case = book.keep("", told, patient="P-1", lesion="arm", consent=True, compare=True)
+    form, today = {"patient": "p-1", "lesion": "leg"}, date.today()
+    man = PersonSeen(Patient(sex="male"), today)
+    require_same_person(book, "", form, PersonSeen(Patient(sex="female", age=61), today))
+    require_same_person(book, "", form | {"patient": "P-2"}, man)
+    require_same_person(book, "anna", form, man)
+    with pytest.raises(AnotherPerson, match=r"female in a case of .* and male in a case of"):
+        require_same_person(book, "", form, man)
+    require_same_person(book, "", form | {"same_person": "yes"}, man)
+    html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", other_person=True)
+    assert 'name="same_person" value="yes" data-asks' in html
+    # Facts that are added later are asked about too, and a comparison says it again.
+    other = book.keep("", answer(2), patient="P-1", lesion="arm", consent=True, compare=True)
+    sent = {"action": "facts", "case": other, "patient": "P-1", "lesion": "arm", "version": "1"}
+    html = act_on(book, MODEL, "", sent | {"age": "20", "sex": "female"})
+    assert html.count("The age is 60 in a case of ") == 1
+    assert "I checked this, and it is the same person." in html
+    assert book.case("", other).person.age is None
+    html = act_on(book, MODEL, "", sent | {"age": "20", "same_person": "yes"})
+    assert "The facts are saved." in html
+    assert "Check that both cases are of the same person. The age is 60 in a case of" in html
+    assert book.case("", case).person.age == 60
+    with pytest.raises(AnotherPerson, match="The age is 20"):  # the latest case that speaks
+        require_same_person(book, "", form, PersonSeen(Patient(age=60), today))
 
 
 def test_several_lesions_in_one_case_are_asked_about(book: Casebook) -> None:

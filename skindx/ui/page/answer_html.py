@@ -185,8 +185,8 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
 
 
 _KEEP_FIELDS = (
-    "patient", "lesion", "one_lesion", "same_lesion", "again", "consent", "compare", "train",
-    "side_left", "side_right",
+    "patient", "lesion", "one_lesion", "same_lesion", "same_person", "again", "consent", "compare",
+    "train", "side_left", "side_right",
 )  # fmt: skip
 
 
@@ -203,6 +203,7 @@ def followup_html(
     doubt: bool = False,
     differs: bool = False,
     already: bool = False,
+    other_person: bool = False,
     known: Mapping[str, Sequence[str]] | None = None,
     sent: Mapping[str, str] | None = None,
 ) -> str:
@@ -210,8 +211,9 @@ def followup_html(
 
     `keeps`: there is a case book; `kept` says that this answer is in it, `place` is its address
     there, `problem` why it is not, `doubt` that its names may say who the patient is, `differs`
-    that facts differ from earlier ones of the lesion, `already` that the lesion has the photo.
-    `known` are the names of the user's patients and lesions, `sent` is what the form held.
+    that facts differ from earlier ones of the lesion, `other_person` from those of the person,
+    `already` that the lesion has the photo. `known` are the names of the user's
+    patients and lesions, `sent` is what the form held.
     """
     sealed, no_pdf, now = "", "", datetime.fromisoformat(answer.given).astimezone()
     try:
@@ -230,6 +232,7 @@ def followup_html(
         problem=sentence(problem),
         doubt=doubt,
         differs=differs or bool(sent and sent.get("same_lesion")),
+        other_person=other_person or bool(sent and sent.get("same_person")),
         already=already or bool(sent and sent.get("again")),
         known={name: list(lesions) for name, lesions in (known or {}).items()},
         sent={name: (sent or {}).get(name, "") for name in _KEEP_FIELDS},

@@ -1,11 +1,12 @@
 """What the forms of a kept case save: a diagnosis, a note, consents, after what must be asked."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from skindx.casebook.case_names import note_dated, note_doubt
 from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
-from skindx.casebook.kept_case import KeptCase, filing_of
+from skindx.casebook.kept_case import KeptCase, PersonSeen, filing_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import action_of, by_login
@@ -14,7 +15,7 @@ from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text
-from skindx.ui.page.casebook_words import another_lesion, consent_words
+from skindx.ui.page.casebook_words import another_lesion, another_person, consent_words, seen_in
 from skindx.ui.page.form_html import patient_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,28 @@ class ReplaceOrNot(UserError):  # noqa: N818
 
 class AnotherLesion(UserError):  # noqa: N818
     """Facts speak against one lesion; they are kept where a person says that it is one."""
+
+
+class AnotherPerson(UserError):  # noqa: N818
+    """Facts speak against one person; they are kept where a person says that it is one."""
+
+
+def require_same_person(
+    casebook: "Casebook", owner: str, form: Mapping[str, str], seen: PersonSeen, *, but: str = ""
+) -> None:
+    """Raise AnotherPerson for a sex or age that no other case of the pseudonym allows.
+
+    `but` is the case whose facts they are.
+    """
+    if form.get("same_person") == "yes":
+        return
+    try:
+        others = casebook.persons(owner, form.get("patient", ""), but=but)
+    except UserError:  # a damaged row of another case keeps no new one out
+        return
+    said = next(filter(None, (another_person(one, seen) for one in reversed(others))), [])
+    if said:
+        raise AnotherPerson(joined(*said, text("person_ask")))
 
 
 class NoteDoubt(UserError):  # noqa: N818
@@ -206,6 +229,13 @@ LATER_FACTS = ("age", "sex", "site", "laterality")
 """Facts about the person that can be recorded after the answer, where it did not know them."""
 
 
+FACT_TICKS: dict[str, tuple[type[UserError], str]] = {
+    "same_person": (AnotherPerson, "person_same"),
+    "same_lesion": (AnotherLesion, "keep_same_lesion"),
+}
+"""What a form of facts asks about: the tick, the question that it answers, and its text."""
+
+
 def facts_added(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> str:
     """Save facts about the person that an answer did not know; return what to say."""
     before = casebook.case(owner, sent.get("case", ""))
@@ -219,6 +249,9 @@ def facts_added(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> st
     }
     if not new:
         return text("book_nothing_saved")
+    if {"age", "sex"} & new.keys():
+        seen = replace(seen_in(before), facts=before.person.model_copy(update=new))
+        require_same_person(casebook, owner, sent, seen, but=before.id)
     if {"site", "laterality"} & new.keys() and sent.get("same_lesion") != "yes":
         lesion = other_cases(casebook, owner, sent.get("patient", ""), sent.get("lesion", ""))
         others = [case for case in lesion if case.id != before.id]

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from skindx.casebook.case_names import IdentifyingName, side_named, spelled
-from skindx.casebook.kept_case import one_lesion_question
+from skindx.casebook.kept_case import PersonSeen, first_day, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import CaseAnswer, Photo
@@ -14,7 +15,12 @@ from skindx.texts.catalogue import joined, speaking, spoken, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.answer_html import followup_html, problem_html
-from skindx.ui.page.casebook_confirming import AnotherLesion, other_cases
+from skindx.ui.page.casebook_confirming import (
+    AnotherLesion,
+    AnotherPerson,
+    other_cases,
+    require_same_person,
+)
 from skindx.ui.page.casebook_page import answered, casebook_error, form_of
 from skindx.ui.page.casebook_words import another_lesion, case_names, same_photos
 from skindx.ui.page_basics import FAILED, log_fault, render, sentence
@@ -51,6 +57,8 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
             if side and form.get(f"side_{side}") == "yes" and person.laterality is None:
                 new = Patient(laterality=side)
                 person = person.model_copy(update=new.given)
+            day = first_day(photo.taken for photo in told.photos) or date.today()
+            require_same_person(casebook, owner, form, PersonSeen(person, day))
             require_same_lesion(casebook, owner, form, person, told.photos)
             no_person = form.get("no_person") == "yes"
             case = casebook.keep(owner, answer, **given, no_person=no_person, facts=new)
@@ -152,20 +160,22 @@ def in_spoken_language(keep: _Keep) -> _Keep:
     return cast("_Keep", kept)
 
 
+_TICKS = {AnotherLesion: "differs", AnotherPerson: "other_person", KeptAlready: "already"}
+
+
 def _keep(what: str, keep: Callable[[], tuple[str, str] | None]) -> dict[str, Any]:
     """Keep something, which returns its names; return them as `names`, or `problem`: why not.
 
-    A tick denies `doubt`, that the names say who the patient is, and `differs`, that facts do;
-    after `already`, one keeps a photo again.
+    A tick denies `doubt`, that the names say who the patient is, `differs`, that facts speak
+    against one lesion, and `other_person`, against one person; after `already`, one keeps a photo
+    again.
     """
     try:
         names = keep()
     except IdentifyingName as error:
         return {"problem": joined(sentence(str(error)), text("keep_no_person_do")), "doubt": True}
-    except AnotherLesion as error:
-        return {"problem": str(error), "differs": True}
-    except KeptAlready as error:
-        return {"problem": str(error), "already": True}
+    except (AnotherLesion, AnotherPerson, KeptAlready) as error:
+        return {"problem": str(error), _TICKS[type(error)]: True}
     except UserError as error:
         return {"problem": casebook_error(error)}
     except Exception as error:

@@ -34,8 +34,8 @@ from skindx.texts.catalogue import joined, percent, speaking, spoken, text
 from skindx.ui.http.asgi import login_name
 from skindx.ui.page.casebook_confirming import (
     CONFIRMS,
+    FACT_TICKS,
     LATER_FACTS,
-    AnotherLesion,
     AsksField,
     NoteDoubt,
     Overwrites,
@@ -50,6 +50,7 @@ from skindx.ui.page.casebook_confirming import (
 from skindx.ui.page.casebook_words import (
     added_words,
     alone_words,
+    another_person,
     case_names,
     changes,
     consent_words,
@@ -67,6 +68,7 @@ from skindx.ui.page.casebook_words import (
     purpose_names,
     recorded_words,
     same_offered,
+    seen_in,
     time_apart,
     times_words,
 )
@@ -297,7 +299,12 @@ def _html(
         same_named={same[one].id for one in ids if one in same},
         side_named=side_named,
         asks_field=refusal.field if isinstance(refusal, AsksField) else "",
-        asks_lesion=isinstance(refusal, AnotherLesion),
+        ticks={
+            tick: text(key)
+            for tick, (kind, key) in FACT_TICKS.items()
+            if isinstance(refusal, kind) or sent.get(tick)
+        },
+        persons=another_person(seen_in(before), seen_in(after)) if before and after else [],
         fact_nouns=lambda names: [INTAKE[one].noun or one for one in names],
         noted={key: note_words(one) for key, one in filings.items()},
         note_states={key: note_state(one) for key, one in filings.items()},

@@ -12,6 +12,7 @@ from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
     LesionHistory,
+    PersonSeen,
     Purpose,
     Told,
     consent_changes,
@@ -160,6 +161,30 @@ def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]
         for name, one, other in pairs
         if one is not None and other is not None and one != other
     ]
+
+
+def another_person(one: PersonSeen, other: PersonSeen) -> list[str]:
+    """Return in sentences what two cases of one pseudonym tell that no one person can have.
+
+    The form asks for whole years, so that ages differ by the time between, give or take a year.
+    """
+    first, last = sorted((one, other), key=lambda seen: seen.day)
+    said, sexes = [], [word(str(seen.facts.sex)) for seen in (first, last) if seen.facts.sex]
+    if len(set(sexes)) > 1:
+        sex = {"first": sexes[0], "last": sexes[1]}
+        said.append(text("person_sex", before=first.day, after=last.day, **sex))
+    young, old = first.facts.age, last.facts.age
+    if young is None or old is None:
+        return said
+    years = (last.day - first.day).days / 365.25
+    if abs(old - young - years) > 1:
+        said.append(text("person_age", first=young, before=first.day, last=old, after=last.day))
+    return said
+
+
+def seen_in(case: KeptCase) -> PersonSeen:
+    """Return what a case tells of the person."""
+    return PersonSeen(case.person, case.photographed or case.taken.astimezone().date())
 
 
 def another_lesion(lesion: str, patient: Patient, others: Sequence[KeptCase]) -> list[str]:
@@ -315,7 +340,7 @@ def alone_words(cases: Sequence[KeptCase]) -> list[str]:
     return said
 
 
-_LASTING = ("sex", "site", "laterality", "skin_type")
+_LASTING = ("site", "laterality", "skin_type")
 
 
 def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:

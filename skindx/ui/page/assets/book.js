@@ -186,7 +186,7 @@ watch("value", () => {
     const { clinician: signs } = field.form.elements; // asked for where another person may write
     field.closest("label").hidden = !!signs.defaultValue && signs.defaultValue === signing();
   }
-  at("form[data-refused] :is([name=same_lesion], [aria-invalid])")?.focus();
+  at("form[data-refused] :is([name=same_person]:not(:checked), [name=same_lesion]:not(:checked), [aria-invalid])")?.focus();
   for (const form of element.querySelectorAll("form[data-written]")) {
     for (const [name, value, checked] of typed.get(nameOf(form)) ?? []) Object.assign(form.elements[name] ?? {}, { value, checked });
   }

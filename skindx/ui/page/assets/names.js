@@ -49,7 +49,7 @@ for (const kind of ["input", "change"]) document.addEventListener(kind, ({ targe
 let carried = "";
 document.addEventListener("input", ({ target }) => {
   if (["patient", "lesion", "view"].includes(target.name) && target.form?.dataset.names) {
-    for (const tick of target.form.querySelectorAll("[name=no_person], [name=same_lesion]")) tick.checked = false;
+    for (const tick of target.form.querySelectorAll("[name=no_person], [name=same_lesion], [name=same_person]")) tick.checked = false;
   }
   const patient = target.matches("[data-pseudonym]") && target.closest("section").querySelector(".sx-keep-form [name=patient]");
   if (!patient || (patient.value && patient.value !== carried)) return;
