@@ -4,7 +4,7 @@ The notice and the next step come first.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -56,6 +56,8 @@ _NOTED_ALONE = {
     "removed": "record_alone_removed",
     "fits": "record_note_fits",
 }
+_OF_ERRORS = ("decided_advice", "decided_list")
+"""Parts of `decided_parts` whose figures the table of errors holds."""
 _RECORD_SIZES = (1, 0.9, 0.8, 0.75)
 """Sizes of letters that are tried on page 1, which a full record fills."""
 _BASIS_SIZES = (0.92, 0.85)
@@ -117,7 +119,8 @@ def _report(
     of_photo = (*parts.pop("decided_photo", ()), *seen, diagnosis.use_of_facts)
     sheet.heading(text("decided_heading"))
     sheet.bullets(of_photo, text("decided_photo", n=len(diagnosis.photos)))
-    _tables(sheet, diagnosis, metrics)
+    about_errors = [one for key in _OF_ERRORS for one in parts.pop(key, ())]
+    _tables(sheet, diagnosis, metrics, rest_of(diagnosis, about_errors))
     for key, sentences in parts.items():
         sheet.bullets(rest_of(diagnosis, sentences), text(key))
     _similar(sheet, answer, kept=filing.kept)
@@ -125,14 +128,19 @@ def _report(
     in_tables = advice_figures.measured(metrics)
     said = [[one] for one in answer_texts.basis(diagnosis, metrics)]
     rest = advice_figures.measured_risks(metrics)
-    sheet.bullets([one for part in said for one in (rest if part == [in_tables] else part)])
+    listed = [one for part in said for one in (rest if part == [in_tables] else part)]
+    networks = [] if diagnosis.abstained else [diagnosis.agreement]
+    sheet.bullets([*listed, *networks])
     if sheet.lacking:
         sheet.bullets([text("paper_letters")])
     return sheet
 
 
-def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
-    """Write the thresholds of the advice, and what the evaluation measured."""
+def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics, beside: Sequence[str]) -> None:
+    """Write the thresholds of the advice, and what the evaluation measured.
+
+    What no table holds of the errors stands `beside` their table.
+    """
     tables = (
         ("rules_heading", thresholds_table(diagnosis), (40, 16, 20, 22, 24)),
         ("rates_heading", errors_table(diagnosis, metrics), (62, 22, 14, 26)),
@@ -142,6 +150,8 @@ def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics) -> None:
         if rows:
             sheet.subheading(text(key), sheet.table_mm(rows, widths))
             sheet.table(rows, widths)
+        if key == "rates_heading":
+            sheet.bullets(beside, "" if rows else text(key))
 
 
 def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
@@ -185,10 +195,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
 
 
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
-    """Write the candidates; without guarantee and agreement where the model abstains.
-
-    Without the column of the set where there is none.
-    """
+    """Write the candidates, without the column of the set where there is none."""
     abstained = bool(diagnosis.abstained)
     ordered = as_on_the_page(diagnosis)
     ranked = "all_conditions" if ordered == diagnosis.candidates else "others"
@@ -214,7 +221,6 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     if (more := len(diagnosis.known) - len(diagnosis.candidates)) > 0 and not abstained:
         rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
         said.append(text("rest_together", n=more, share=rest))
-    said += [] if abstained else [diagnosis.agreement]
     sheet.bullets([*said, *answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
 
 

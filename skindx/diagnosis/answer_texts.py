@@ -312,8 +312,8 @@ def tabled(diagnosis: Diagnosis) -> set[str]:
     if promise and promise.measured:
         sets = _sets(promise, diagnosis)
         fitted = _sets(promise.model_copy(update={"measured": None}), diagnosis)
-        every = text("set_share_all", split=promise.measured.split)
-        said += [one for one in sets if one not in fitted and one != every]
+        uncounted = text("set_not_counted")
+        said += [one for one in sets if one not in fitted and one != uncounted]
     return set(said)
 
 
@@ -325,7 +325,13 @@ def _advised(measured: AdviceErrors | None) -> list[str]:
     said = [
         text("advised_missed", share=measured.missed, split=split),
         text("advised_refused", refused=measured.refused, missed=missed),
-        text("advised_abstained", abstained=measured.abstained, images=images, split=split),
+        text(
+            "advised_abstained",
+            named=measured.named,
+            images=images,
+            split=split,
+            abstained=measured.abstained,
+        ),
         text("advised_raised", share=measured.raised, split=split),
     ]
     if measured.soon_missed and measured.soon_raised:
@@ -398,7 +404,7 @@ def _sets(promise: Promise, diagnosis: Diagnosis) -> list[str]:
         said += [text("set_share_urgent", share=measured.urgent)] if measured.urgent else []
         if measured.least:
             said += [text("set_share_least", name=measured.least_name, share=measured.least)]
-        said += [text("set_share_all", split=measured.split)]
+        said += [text("set_not_counted")]
         if measured.refused is not None and measured.abstained is not None:
             counts = {"refused": measured.refused, "abstained": measured.abstained}
             said += [text("set_served", images=measured.coverage.pictures, **counts)]
@@ -460,12 +466,12 @@ def basis(diagnosis: Diagnosis, metrics: Metrics) -> list[str]:
     calibrated = "calibrated_by_class" if source.by_class else "calibrated"
     sentences = (
         text("bundle", **values),
-        joined(digest, evaluated),
         text("taxonomy", taxonomy=source.taxonomy, review=source.review),
         source.use.licensed if source.use else "",
         text(calibrated if source.calibrated else "not_calibrated"),
         measured(metrics) or text("measured_elsewhere" if source.evaluation else "not_measured"),
         ood_sentence(diagnosis),
+        joined(digest, evaluated),
         text("photo_hashes", hashes=[photo.sha256[:16] for photo in diagnosis.photos]),
     )
     return [sentence for sentence in sentences if sentence]

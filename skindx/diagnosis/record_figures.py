@@ -138,6 +138,11 @@ class AdviceErrors(RecordPart):
     values: tuple[PredictiveValue, ...] = ()
     """At the prevalence that the operator gave, or else at 1 %, and at that of the images."""
 
+    @property
+    def named(self) -> int:
+        """Images of urgent conditions for which conditions were named, rightly or not."""
+        return max(0, self.missed.pictures - self.refused - self.abstained)
+
 
 class Confused(RecordPart):
     """How often an evaluation's images of urgent conditions got the answer's first condition."""

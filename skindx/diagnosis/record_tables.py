@@ -45,6 +45,7 @@ def errors_table(diagnosis: Diagnosis, metrics: Metrics) -> Rows:
             _row(text("rate_missed"), measured.missed),
             _counts(text("rate_missed_refused"), measured.refused, images),
             _counts(text("rate_abstained"), measured.abstained, images),
+            _counts(text("rate_answered_urgent"), measured.named, images),
             _row(text("rate_raised"), measured.raised),
         ]
         if measured.soon_missed and measured.soon_raised:
@@ -52,14 +53,16 @@ def errors_table(diagnosis: Diagnosis, metrics: Metrics) -> Rows:
             rows.append(_row(text("rate_soon_raised"), measured.soon_raised))
     sets = diagnosis.promise.measured if diagnosis.promise else None
     if sets and not diagnosis.abstained:
+        every = sets.coverage.pictures
+        if sets.refused is not None and sets.abstained is not None:
+            named = max(0, every - sets.refused - sets.abstained)
+            rows.append(_counts(text("rate_refused"), sets.refused, every))
+            rows.append(_counts(text("rate_no_name"), sets.abstained, every))
+            rows.append(_counts(text("rate_answered"), named, every))
         rows.append(_row(text("rate_named"), sets.coverage))
         rows += [_row(text("rate_named_urgent"), sets.urgent)] if sets.urgent else []
         if sets.least and not _classes(metrics):
             rows.append(_row(text("rate_named_least", name=sets.least_name), sets.least))
-        every = sets.coverage.pictures
-        if sets.refused is not None and sets.abstained is not None:
-            rows.append(_counts(text("rate_refused"), sets.refused, every))
-            rows.append(_counts(text("rate_no_name"), sets.abstained, every))
     top1, balanced = top1_shares(metrics)
     rows += [_row(text("rate_top1"), top1)] if top1 else []
     if balanced:

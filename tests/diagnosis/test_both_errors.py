@@ -282,7 +282,7 @@ def test_an_evaluated_bundle_says_what_was_measured_of_its_sets() -> None:
     text = " ".join(answer_texts.decided(diagnosis))
     assert "80.6 % (95 % interval 71.0 to 88.0 %, 100 images)" in text
     assert "Melanoma least often, in 50.0 %" in text
-    assert "urgent conditions in 60.0 %" in text
+    assert "the true urgent condition in 60.0 %" in text
     assert "48.2" not in text  # the sets' errors are not those of the advice
     assert held in result_html(answered(promise=found), evaluation())
 

@@ -44,12 +44,14 @@ def test_each_rate_has_its_count_and_interval() -> None:
         ("20 of 200", "10.0 %", "5.0 % to 17.5 %"),
         ("8 of 200", "–", "–"),
         ("30 of 200", "–", "–"),
+        ("162 of 200", "–", "–"),
         ("100 of 400", "25.0 %", "20.0 % to 30.0 %"),
         ("12 of 300", "4.0 %", "2.0 % to 6.0 %"),
         ("90 of 300", "30.0 %", "25.0 % to 35.0 %"),
-        ("540 of 600", "90.0 %", "88.0 % to 92.0 %"),
         ("12 of 600", "–", "–"),
         ("60 of 600", "–", "–"),
+        ("528 of 600", "–", "–"),
+        ("540 of 600", "90.0 %", "88.0 % to 92.0 %"),
     ]
     assert thresholds_table(measured().diagnosis)[1:] == [
         ("urgent conditions", "5 %", "212", "5 of 100", "7.1 %")
@@ -58,7 +60,7 @@ def test_each_rate_has_its_count_and_interval() -> None:
 
 def test_an_abstention_has_no_rates_of_names_and_no_thresholds() -> None:
     diagnosis = measured(abstained=True).diagnosis
-    assert len(errors_table(diagnosis, None)) == 7
+    assert len(errors_table(diagnosis, None)) == 8
     assert thresholds_table(diagnosis) == classes_table(diagnosis, figures(0.5)) == []
     bare = diagnosis.model_copy(update={"advice_errors": None, "promise": None})
     assert errors_table(bare, None) == []
@@ -100,7 +102,7 @@ def test_a_condition_is_possible_at_both_places_or_at_none(
     shown = [one.name for one in said.diagnosis.outside]
     assert second.name in shown
     assert page.count(text("record_also")) - 1 == len(shown) == technical.count(text("record_also"))
-    assert "but the model does not name them" in page
+    assert "have at least 5 % or decide the advice" in page
 
 
 @pytest.mark.parametrize(("urgency", "stands"), [("soon", True), ("urgent", False)])
