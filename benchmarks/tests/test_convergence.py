@@ -168,7 +168,7 @@ def test_an_arm_is_one_member_a_seed() -> None:
     ("study", "said"),
     [
         ({"arms": {"a": {}}}, "'arms' = .*at least 2"),
-        ({"arms": {"a": {}, "B C": {}}}, "match pattern"),
+        ({"arms": {"a": {}, "B C": {}}}, "must have lower-case letters"),
         ({"arms": {"a": {}, "b": {"recipe": {"bach": 3}}}},
          "study.yaml, arm b: .*'recipe.bach'; did you mean 'batch'"),
         ({"arms": {"a": {}, "b": {"members": []}}}, "study.yaml, arm b"),

@@ -237,6 +237,7 @@ _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$": f"{_NAME}, at most 100 in all",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$": f"{_NAME}, at most 200 in all",
     r"^[a-z0-9][a-z0-9-]{0,39}$": "it must have lower-case letters, digits and '-', at most 40",
+    r"^[a-z0-9][a-z0-9.-]*$": "it must have lower-case letters, digits, '.' and '-'",
     r"^[a-z]?$": "it must be one lower-case letter",
     r"^[\w-]+$": "it must have only letters, digits, '_' and '-'",
     r"^[a-z0-9+]+://": "write the URL of a database, such as sqlite:///leases.db",
@@ -247,9 +248,9 @@ _PATTERNS = {
 
 
 def pattern_words(pattern: str) -> str:
-    """Return what a text must be that has to match one of our patterns. Raises KeyError."""
+    """Return what a text must be that has to match a pattern; settings of others may have any."""
     if pattern.startswith(("^https?:", "^(https?:")):
         return _URL
     if pattern.startswith((r"^[A-Za-z0-9_]+(\.", r"^(?:[A-Za-z0-9_]+(\.")):
         return "it must be the name of a network, such as resnet18 or resnet18.a1_in1k"
-    return _PATTERNS[pattern]
+    return _PATTERNS.get(pattern, f"it must match the pattern {pattern!r}")
