@@ -201,24 +201,17 @@ class Family:
             try:
                 self.load(kind)
             except UserError as error:  # whose full stop the settings' own sentence brings
-                raise _not_here(error) from None
+                raise UserError(str(error).removesuffix(".")) from None
         return raw
 
     def _refuse_all(self, raw: Any) -> Any:
         kind = raw.get("kind") if isinstance(raw, dict) else raw
         # Settings need not say their kind where a family has one alone.
         kind = kind or next(iter(self._elsewhere), "")
-        raise ValueError(self._unknown(str(kind)).removesuffix("."))
+        raise UserError(self._unknown(str(kind)).removesuffix("."))
 
     def _refuse_any_but_none(self, raw: Any) -> Any:
         return None if raw is None else self._refuse_all(raw)
-
-
-def _not_here(error: UserError) -> ValueError:
-    """Return the error of settings that need another package; it says all of what to do."""
-    from pydantic_core import PydanticCustomError
-
-    return PydanticCustomError("not_here", "{said}", {"said": str(error).removesuffix(".")})
 
 
 @cache

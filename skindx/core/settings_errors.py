@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
+from skindx.core.errors import UserError
 from skindx.core.text import without_password
 
 _MOST_ERRORS, _MOST_SHOWN = 100, 6
@@ -54,9 +55,9 @@ def what_is_wrong(
         told.append(f"{'--set' if is_set else origin}: {_at(cls, where, items, listed)}")
     more = len(places) - len(told)
     said = " Also ".join(told) + (f" There are {more} more mistakes." if more else "")
-    # What needs another package is no fault of the file.
-    needs_more = any(item["type"] == "not_here" for item in causes)
-    return said if by_hand or needs_more else f"{said} {_COPY}"
+    # A UserError says what to do, such as to install what is missing here.
+    says_all = any(isinstance(item.get("ctx", {}).get("error"), UserError) for item in causes)
+    return said if by_hand or says_all else f"{said} {_COPY}"
 
 
 def _at(cls: type[BaseModel], where: str, items: Sequence[Any], listed: set[str]) -> str:

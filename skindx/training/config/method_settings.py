@@ -69,7 +69,7 @@ def settings_of(family: Family, kind: str) -> Any:
             if raw is not None:
                 family.load(kind)
         except UserError as error:  # whose full stop the settings' own sentence brings
-            raise ValueError(str(error).removesuffix(".")) from None
+            raise UserError(str(error).removesuffix(".")) from None
         return raw
 
     settings: Any = family.loaded().get(kind, Any)
@@ -84,7 +84,7 @@ def name_in(family: Family) -> Any:
             if isinstance(name, str) and (name in family or name in family.missing):
                 family.load(name)
         except UserError as error:  # whose full stop the settings' own sentence brings
-            raise ValueError(str(error).removesuffix(".")) from None
+            raise UserError(str(error).removesuffix(".")) from None
         return name
 
     names: Any = Literal[tuple(family.names)]
