@@ -66,7 +66,7 @@ def list_cases(
             cell(case.owner),
             cell(case.patient),
             cell(case.lesion),
-            f"{case.taken:%Y-%m-%d %H:%M}",
+            f"{case.taken:%Y-%m-%d %H:%M %Z}",
             f"{case.photographed:%Y-%m-%d}" if case.photographed else "",
             str(len(case.photos)),
             cell("; ".join(filter(None, found))),
@@ -168,7 +168,7 @@ def list_scans(
             cell(scan.owner),
             cell(scan.patient),
             cell(scan.view),
-            f"{scan.taken:%Y-%m-%d %H:%M}",
+            f"{scan.taken:%Y-%m-%d %H:%M %Z}",
             str(scan.photos),
             str(scan.lesions),
         )

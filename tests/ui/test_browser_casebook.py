@@ -95,6 +95,12 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[name=label]").select_option("Melanoma")
     last.locator("[name=note]").fill("histology <b>done</b>")
     last.locator("button[value=confirm]").click()
+    page.wait_for_selector("text=Give the name of the clinician")
+    assert page.evaluate("document.activeElement.name") == "clinician"
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.locator(".sx-seen").nth(1).locator("[name=clinician]").fill("Dr A. Keller")
+    page.locator(".sx-seen").nth(1).locator("button[value=confirm]").click()
     page.wait_for_selector("text=The note is saved")
     kept = Casebook.open(painted.book).all_cases("ann")
     assert [kept_case.confirmed for kept_case in kept] == ["", "Melanoma"]
@@ -123,12 +129,6 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last = page.locator(".sx-seen").nth(1)
     last.locator("[name=confirmed_by]").select_option("histopathology")
     last.locator("button[value=confirm]").click()
-    page.wait_for_selector("text=Give the name of the clinician")
-    assert page.evaluate("document.activeElement.name") == "clinician"
-    findings = axe(page)
-    assert findings == [], reported(findings)
-    page.locator(".sx-seen").nth(1).locator("[name=clinician]").fill("Dr A. Keller")
-    page.locator(".sx-seen").nth(1).locator("button[value=confirm]").click()
     page.wait_for_selector("text=It is confirmed by histopathology.")
     last = page.locator(".sx-seen").nth(1)
     last.locator("[name=label]").select_option("Nevus")
@@ -597,6 +597,15 @@ def test_nothing_typed_or_ticked_stays_for_another_case(
     open_book(page)
     page.click(".sx-lesion:has-text('left arm')")
     page.wait_for_selector(".sx-pair:has-text('left arm')")
+    assert page.locator(".sx-search").is_visible()  # from the first lesion on
+    # A save that saves nothing says so where it is seen, above a button at the window's edge too.
+    save = page.locator("button[value=confirm]")
+    save.evaluate("one => { one.scrollIntoView(); one.focus(); }")
+    page.keyboard.press("Enter")
+    said = page.locator("text=Nothing was changed, so nothing was saved.")
+    said.wait_for()
+    page.wait_for_timeout(100)
+    assert (said.bounding_box() or {"y": -9})["y"] > -1
     page.locator("[name=label]").select_option("Melanoma")
     page.fill("[name=note]", "about the left arm")
     page.click(".sx-confirm summary")
@@ -606,6 +615,7 @@ def test_nothing_typed_or_ticked_stays_for_another_case(
     written = [page.input_value(f"[name={name}]") for name in ("label", "note", "icd10")]
     assert written == ["Melanoma", "about the left arm", "C4"]  # it is not typed twice
     page.fill("[name=icd10]", "")
+    page.fill("[name=clinician]", "Dr A. Keller")
     page.click("button[value=confirm]")
     page.wait_for_selector("text=Melanoma is saved.")
     page.click(".sx-lesion:has-text('right arm')")

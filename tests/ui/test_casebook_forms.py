@@ -18,8 +18,10 @@ from skindx.casebook import casebook
 from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, PersonSeen, filing_of, one_lesion_question
+from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import ActionKind
+from skindx.diagnosis.checklist_advice import checklist_short
 from skindx.diagnosis.record import LesionBox
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.lexicon import Site
@@ -117,14 +119,14 @@ def test_dates_and_photos_of_a_lesion_are_named_apart(book: Casebook) -> None:
     times = (noon, noon + timedelta(seconds=7), noon + timedelta(minutes=1))
     minutes = [replace(case, taken=time) for case, time in zip(kept, times, strict=True)]
     assert list(names_apart(minutes).values()) == [
-        "02 Jan 2026, 12:30:05",
-        "02 Jan 2026, 12:30:12",
-        "02 Jan 2026, 12:31",
+        "02 Jan 2026, 12:30:05 UTC",
+        "02 Jan 2026, 12:30:12 UTC",
+        "02 Jan 2026, 12:31 UTC",
     ]
     alike = [replace(case, taken=noon) for case in kept[:2]]
     assert list(names_apart(alike).values()) == [
-        "02 Jan 2026, 12:30:05 (1)",
-        "02 Jan 2026, 12:30:05 (2)",
+        "02 Jan 2026, 12:30:05 UTC (1)",
+        "02 Jan 2026, 12:30:05 UTC (2)",
     ]
     html = act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
     for kind in ('<article [^>]*aria-label="([^"]*)', '<button [^>]*aria-label="(Enlarge [^"]*)'):
@@ -549,23 +551,29 @@ def test_a_note_is_asked_about_when_its_diagnosis_is_replaced(book: Casebook) ->
 def test_a_confirmed_diagnosis_names_its_clinician(book: Casebook) -> None:
     case = keep(book, 1)
     form = {"label": "Melanoma", "clinician": " "}
-    asked = "because a confirmed diagnosis, and one that replaces it, says who made it."
+    asked = "Give the name of the clinician, because the report says who made the diagnosis."
     html = send(book, case, confirmed_by="histopathology", **form)
     assert asked in html
-    hint = "for diagnosis and note, required if confirmed"
+    hint = "for diagnosis and note, required with a diagnosis"
     assert f'Clinician&#39;s name <small class="sx-hint">{hint}</small>' in html
     assert book.all_cases("")[0].confirmed == ""
-    assert asked not in send(book, case, confirmed_by="clinical opinion", **form)
+    assert asked in send(book, case, confirmed_by="clinical opinion", **form)
+    assert asked in send(book, case, other="Merkel cell carcinoma", clinician="")
+    # An old case without a name still opens, and its note is written.
+    book.confirm("", case, "Melanoma", "", ("Melanoma",), version=1)
+    assert "The note is saved." in send(book, case, version=2, note="Flat.", **form)
+    assert book.all_cases("")[0].clinician == ""
     form = {"label": "Melanoma", "clinician": "Dr A. Keller", "action": "overwrite"}
-    send(book, case, version=2, confirmed_by="histopathology", **form)
+    send(book, case, version=3, confirmed_by="histopathology", note="Flat.", **form)
     assert book.all_cases("")[0].confirmed_by == "histopathology"
     # What takes its place names somebody too, and asks for a look into the report.
     other = {"label": "Nevus", "confirmed_by": "", "reason": "second look", "basis_again": "yes"}
-    assert asked in send(book, case, version=3, action="overwrite", clinician=" ", **other)
-    html = send(book, case, version=3, action="confirm", clinician="Dr B. Lang", **other)
+    other |= {"note": "Flat.", "note_fits": "keep"}
+    assert asked in send(book, case, version=4, action="overwrite", clinician=" ", **other)
+    html = send(book, case, version=4, action="confirm", clinician="Dr B. Lang", **other)
     assert "Check the pathology report first." in html
     assert book.all_cases("")[0].confirmed == "Melanoma"
-    send(book, case, version=3, action="overwrite", clinician="Dr B. Lang", **other)
+    send(book, case, version=4, action="overwrite", clinician="Dr B. Lang", **other)
     assert (book.all_cases("")[0].confirmed, book.all_cases("")[0].clinician) == (
         "Nevus", "Dr B. Lang"
     )  # fmt: skip
@@ -618,6 +626,32 @@ def test_who_sees_the_cases_stands_above_them_where_nobody_logs_in(book: Caseboo
     everyone = "Everyone who can open this page sees these cases."
     assert everyone in act_on(book, MODEL, "", {})
     assert everyone not in act_on(book, MODEL, "anna", {})
+    commands = "The operator sets up logins with"
+    seen, _, end = act_on(book, MODEL, "", {}).partition("<summary>For the operator</summary>")
+    assert commands not in seen
+    assert commands in end
+    assert commands not in act_on(book, MODEL, "anna", {})
+
+
+def test_a_result_that_histopathology_gave_already_is_questioned(book: Casebook) -> None:
+    case, asked = keep(book, 1), "so check whether another result is awaited."
+    form = {"action": "record", "kind": "awaited", "day": "2026-11-03"}
+    assert asked not in send(book, case, **form)
+    form = {"label": "Melanoma", "confirmed_by": "histopathology"}
+    assert asked in send(book, case, version=2, **form)
+    known = {"action": "record", "kind": "known", "day": "2026-11-05"}
+    assert asked not in send(book, case, version=3, **known)
+    assert asked in send(book, case, version=4, **known | {"kind": "awaited", "day": "2026-11-06"})
+
+
+def test_the_score_of_the_checklist_stands_with_the_case_as_on_the_answer(book: Casebook) -> None:
+    given = dict.fromkeys([one for one in QUESTIONS if one != "large"], "no") | {"large": "yes"}
+    told = answer(1, patient=Patient.model_validate(given | {"pigmented": "yes"}))
+    book.keep("", told, patient="P-1", lesion="arm", consent=True)
+    score = checklist_short(told.diagnosis)
+    assert "The 7-point checklist scores 1" in score
+    assert score in result_html(told, None)
+    assert score in act_on(book, MODEL, "", {"patient": "P-1", "lesion": "arm"})
 
 
 def test_what_a_withdrawn_consent_does_not_undo_is_said(book: Casebook) -> None:
@@ -815,6 +849,7 @@ def test_a_disease_of_a_wider_class_says_why_it_has_another_code(book: Casebook)
     wide = load_taxonomy("ham10000")
     case = keep(book, 1)
     sent = {"case": case, "patient": "P-1", "lesion": "arm", "action": "confirm"}
+    sent["clinician"] = "Dr A. Keller"
     within = "Bowen's disease in the class Actinic keratosis or Bowen's disease, whose nearest code"
     form = sent | {"version": "1", "other": "Bowen's disease", "icd10": "D04.9"}
     html = unescape(act_on(book, wide, "", form))

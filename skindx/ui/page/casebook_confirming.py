@@ -120,9 +120,7 @@ def confirmed(
     stays = same and how == before.confirmed_by
     clinician = " ".join(sent.get("clinician", before.clinician if same else "").split())
     stands = filing_of(before, taxonomy).recorded
-    signs = bool(name and how) and how != OPINION
-    unseats = bool(name and stands and stands.confirmed_by) and not same
-    if (signs or unseats) and not clinician and (not stays or before.clinician):
+    if name and not clinician and (not stays or before.clinician):
         raise AsksField(text("book_clinician_ask"), "clinician")
     doubt = note_doubt(note) if note != before.note else ""
     if doubt and sent.get("no_person") != "yes":

@@ -23,10 +23,17 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.answer_texts import errors, scope, weak_spots
 from skindx.diagnosis.case import limits_of, values_of
-from skindx.diagnosis.case_actions import LONGEST_DETAIL, ActionKind, entries_by_day, standing
-from skindx.diagnosis.checklist_advice import tier_of_advice
-from skindx.diagnosis.filing import agreement_with
+from skindx.diagnosis.case_actions import (
+    LONGEST_DETAIL,
+    ActionKind,
+    awaited_since,
+    entries_by_day,
+    standing,
+)
+from skindx.diagnosis.checklist_advice import checklist_short, tier_of_advice
+from skindx.diagnosis.filing import BY_PATHOLOGY, agreement_with
 from skindx.diagnosis.intake import INTAKE
+from skindx.diagnosis.record import Diagnosis
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import known_conditions
@@ -275,6 +282,9 @@ def _html(
         deletions=[deletion_words(one) for one in casebook.deletions(owner)],
         entries={case.id: entries_by_day(case.actions) for case in cases},
         standing=standing,
+        awaited_since=awaited_since,
+        by_pathology=BY_PATHOLOGY,
+        scores={case.id: _score(case.diagnosis) for case in cases},
         action_kinds=list(ActionKind),
         longest_detail=LONGEST_DETAIL,
         today=date.today().isoformat(),
@@ -362,6 +372,12 @@ def _html(
         saved=edited.id if edited and done and action in CONFIRMS else "",
         **scans,
     )
+
+
+def _score(diagnosis: Diagnosis) -> str:
+    """Return what the 7-point checklist says, in the language of the answer beside it."""
+    with speaking(diagnosis.language):
+        return checklist_short(diagnosis)
 
 
 def _unsaved(edited: KeptCase | None, sent: Mapping[str, str]) -> str:

@@ -420,10 +420,12 @@ def names_apart(kept: Sequence[KeptCase | KeptScan]) -> dict[str, str]:
     """
     times = {one.id: one.taken.astimezone() for one in kept}
     days = {key: _short(time) for key, time in times.items()}
-    names = {key: f"{days[key]}, {time:%H:%M}" for key, time in times.items()}
+    names = {key: f"{days[key]}, {time:%H:%M %Z}" for key, time in times.items()}
     alike = Counter(names.values())
     names |= {
-        key: f"{days[key]}, {time:%H:%M:%S}" for key, time in times.items() if alike[names[key]] > 1
+        key: f"{days[key]}, {time:%H:%M:%S %Z}"
+        for key, time in times.items()
+        if alike[names[key]] > 1
     }
     alike, seen = Counter(names.values()), Counter[str]()
     for key, name in names.items():

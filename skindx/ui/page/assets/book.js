@@ -195,6 +195,7 @@ watch("value", () => {
   const said = at(".sx-over-time > :is(.sx-kept, .sx-refusal):not(:empty)");
   said?.scrollIntoView({ block: "nearest" });
   said?.focus({ preventScroll: true });
+  at(".sx-confirm > .sx-kept:not(:empty)")?.scrollIntoView({ block: "nearest" }); // above its button
   // On a phone the chosen lesion stands below the list.
   if (chose && matchMedia("(max-width: 740px)").matches) at(".sx-over-time").scrollIntoView();
   chose = false;
