@@ -120,8 +120,9 @@ class Casebook(SealedBook):
         wording = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
         given = datetime.fromisoformat(answer.given)
         record = CaseRecord(
-            wording, now, answer.diagnosis.model_dump_json(), len(photos), given, owner
-        )
+            wording, now, answer.diagnosis.model_dump_json(), len(photos), given, owner,
+            features=answer.features,
+        )  # fmt: skip
         if facts and facts.given:
             record = replace(record, added=(FactsAdded(facts, now, owner),))
         with self.keys.new_case(case) as keys:

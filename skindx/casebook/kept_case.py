@@ -7,7 +7,7 @@ A text that is changed here goes to the older ones, so that no case is read wide
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cache
 from typing import Literal, Self
@@ -175,6 +175,8 @@ class KeptCase:
     """Facts about the person that were recorded after the answer, oldest first."""
     actions: tuple[CaseAction, ...] = ()
     """What was done about the case, in the order in which it was written down."""
+    features: tuple[bytes, ...] = field(default=(), repr=False)
+    """Embedding of each photo as float16; empty in a case of an older version."""
 
     @property
     def person(self) -> Patient:
@@ -332,6 +334,8 @@ class Told:
     """What was done about it, in the order of the days; without what was struck out."""
     had_entries: bool = False
     """Whether anything was written down, struck out or not."""
+    compares: bool = True
+    """Whether the patient agrees to comparing it, as far as it can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +359,11 @@ class LesionHistory:
     """Whether something confirmed it."""
     told: tuple[tuple[datetime, Told], ...] = ()
     """When each of its cases was kept and what is told of it, in the order of the photos."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the patient agrees that two of its cases are compared."""
+        return self.cases - sum(not one.compares for _, one in self.told) > 1
 
     @property
     def lapsed(self) -> list[Told]:

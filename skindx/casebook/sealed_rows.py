@@ -5,8 +5,9 @@ version gets the tables of scans when it is opened.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -155,6 +156,8 @@ class CaseRecord:
     """Facts about the person that were recorded after the answer, oldest first."""
     actions: tuple[CaseAction, ...] = ()
     """What was done about the case, in the order in which it was written down."""
+    features: tuple[bytes, ...] = field(default=(), repr=False)
+    """Embedding of each photo as float16; empty in a case of an older version."""
 
     @property
     def consent_entries(self) -> tuple[ConsentEntry, ...]:
@@ -228,9 +231,11 @@ def sealed_parts(
         "was_replaced": told.was_replaced,
         "actions": [action_to_json(one) for one in told.actions],
         "had_entries": told.had_entries,  # a card without it holds what the model alone advised
+        "compares": told.compares,
     }
     held_record = asdict(replace(record, added=(), actions=())) | {
-        "consented": _text(record.consented)
+        "consented": _text(record.consented),
+        "features": [b64encode(one).decode() for one in record.features],
     }
     held_record["answered"] = _text(record.answered) if record.answered else ""
     held_record["added"] = [[one.given, _text(one.when), one.by] for one in record.added]
@@ -264,6 +269,7 @@ def told_of(record: CaseRecord, finding: ConfirmedFinding) -> Told:
         was_replaced,
         tuple(standing(record.actions)),
         bool(record.actions),
+        "compare" in purposes_of(record.consent),
     )
 
 
@@ -290,7 +296,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
     told = None
-    if "had_entries" in held:  # else an older version wrote the card
+    if held.keys() >= {"had_entries", "compares"}:  # else an older version wrote the card
         urgency, finding = held["told"]
         told = Told(
             urgency,
@@ -300,6 +306,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
             held["was_replaced"],
             tuple(map(action_from_json, held["actions"])),
             held["had_entries"],
+            held["compares"],
         )
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken, told)
 
@@ -326,6 +333,7 @@ def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
             for facts, when, by in held.get("added", ())
         ),
         tuple(map(action_from_json, held.get("actions", ()))),
+        tuple(map(b64decode, held.get("features", ()))),
     )
 
 
@@ -372,6 +380,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         unrecorded=record.unrecorded,
         added=record.added,
         actions=record.actions,
+        features=record.features,
         answered=record.answered,
         note=finding.note,
         version=row.version,

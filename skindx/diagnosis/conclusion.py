@@ -309,9 +309,12 @@ def _nearly_out_of_distribution(ood_p_value: float | None, photos: int) -> str:
 
 def _differing(probabilities_PC: NDArray[np.float64]) -> str:
     """Return why photos that are each sure of another class give no answer; "" for others."""
-    if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
-        return ""
-    return text("abstain_photos_differ")
+    return text("abstain_photos_differ") if are_sure_of_others(probabilities_PC) else ""
+
+
+def are_sure_of_others(probabilities_PC: NDArray[np.float64]) -> bool:
+    """Tell whether photos are each sure of another class."""
+    return float(mutual_information(probabilities_PC[:, None])[0]) > MOST_DISAGREEMENT
 
 
 def _too_many(possible: int, classes: int) -> str:

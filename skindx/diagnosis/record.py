@@ -418,6 +418,8 @@ class CaseAnswer:
     """JPEG, one for each of `diagnosis.similar`; empty where its licence does not allow showing."""
     given: str = field(default_factory=_now, compare=False)
     """When the answer was given: ISO 8601 in UTC."""
+    features: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """Embedding of each photo as float16, for the case book alone: no page or file has them."""
 
 
 def shown_heat(answer: CaseAnswer) -> list[bool]:

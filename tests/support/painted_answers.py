@@ -29,9 +29,11 @@ from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
-WIDE, FAR, SLOW, DIFFER = 800, 801, 802, 803
+WIDE, FAR, SLOW, DIFFER, OTHER = 800, 801, 802, 803, 804
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
+_FEATURES = {101: [1, 0], OTHER: [0, 1]}
+"""Features of two lesions that look different; no other painted answer has any."""
 _REFUSED: dict[int, tuple[Gate, str]] = {
     BLURRED: (
         "blur",
@@ -77,7 +79,9 @@ class Painter:
             one.model_copy(update={"sha256": hashlib.sha256(file).hexdigest()})
             for one, file in files
         )
-        return replace(painted, diagnosis=painted.diagnosis.model_copy(update={"photos": photos}))
+        update = {"photos": photos}
+        painted = replace(painted, diagnosis=painted.diagnosis.model_copy(update=update))
+        return painted if widths[0] not in _FEATURES else _with_features(painted, widths[0])
 
 
 def rich(case: Case, urgency: Urgency = "soon") -> CaseAnswer:
@@ -143,6 +147,13 @@ def rich(case: Case, urgency: Urgency = "soon") -> CaseAnswer:
         views,
         (thumbnail, thumbnail, thumbnail, b""),
     )
+
+
+def _with_features(answer: CaseAnswer, width: int) -> CaseAnswer:
+    source = answer.diagnosis.source.model_copy(update={"digest": "cd" * 32})
+    diagnosis = answer.diagnosis.model_copy(update={"source": source})
+    packed = np.array(_FEATURES[width], "<f2").tobytes()
+    return replace(answer, diagnosis=diagnosis, features=(packed,) * len(answer.views))
 
 
 def wide(case: Case) -> CaseAnswer:

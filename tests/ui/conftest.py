@@ -12,7 +12,18 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from network_guard import calls_in, guarded_environment
-from painted_answers import BLURRED, BROKEN, BUSY, DARK, DIFFER, PLAIN, SLOW, URGENCIES, jpeg
+from painted_answers import (
+    BLURRED,
+    BROKEN,
+    BUSY,
+    DARK,
+    DIFFER,
+    OTHER,
+    PLAIN,
+    SLOW,
+    URGENCIES,
+    jpeg,
+)
 from served import free_port
 from windows import ARGUMENTS, CHROMIUM, STORED, Painted, Seen, Windows
 
@@ -122,7 +133,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return photos by what the painter makes of them."""
     folder = tmp_path_factory.mktemp("photos")
     widths = {"good": 1600, "blurred": BLURRED, "plain": PLAIN, "busy": BUSY, "broken": BROKEN}
-    widths |= {"dark": DARK, "slow": SLOW, "differ": DIFFER}
+    widths |= {"dark": DARK, "slow": SLOW, "differ": DIFFER, "other": OTHER}
     widths |= {urgency: width for width, urgency in URGENCIES.items()}
     files = {name: folder / f"{name}.jpg" for name in widths}
     for name, width in widths.items():

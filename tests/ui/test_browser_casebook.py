@@ -771,6 +771,44 @@ def test_another_side_is_asked_about_and_the_pseudonym_is_carried(
     assert [(case.person.laterality, case.version) for case in cases] == [("left", 1), ("right", 1)]
 
 
+def test_another_lesion_is_asked_about_and_two_dates_never_reassure(
+    opened: Opened, photos: dict[str, Path], axe: "Callable[[Page], list[dict[str, Any]]]"
+) -> None:
+    page = opened("ida").page
+    keep(page, photos["soon"])
+    page.wait_for_selector("text=Kept in the case book")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    keep(page, photos["other"])
+    page.wait_for_selector("text=This photo looks like another lesion than that of the case")
+    assert page.evaluate("document.activeElement.name") == "same_lesion"
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.keyboard.press("Space")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen >> nth=1")
+    said = page.locator(".sx-pair p:visible").all_inner_texts()
+    assert said[0].startswith("If you see a change in size, shape, colour or structure, ")
+    assert page.locator(".sx-pair p:visible b").first.inner_text() == said[0]
+    assert said[1].startswith("These photos look like different lesions, so check")
+    # The date and the advice stand above each photo, the earlier one first.
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        tops = page.locator(".sx-seen-top").all()
+        for top in tops:
+            heading, photo = top.locator("h3").bounding_box(), top.locator("img").bounding_box()
+            assert heading
+            assert photo
+            assert 0 <= photo["y"] - heading["y"] - heading["height"] < 12
+            assert top.locator("h3 .sx-chip").count() == 1
+    findings = axe(page)
+    assert findings == [], reported(findings)
+
+
 def test_what_was_done_is_recorded_struck_out_and_listed(
     opened: Opened,
     painted: Painted,

@@ -1,6 +1,8 @@
 """What the case book's forms record, without a browser."""
 
+import base64
 import json
+import math
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +25,7 @@ from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import ActionKind
 from skindx.diagnosis.checklist_advice import checklist_short
-from skindx.diagnosis.record import LesionBox
+from skindx.diagnosis.record import CaseAnswer, LesionBox
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.lexicon import Site
 from skindx.texts.catalogue import speaking, text
@@ -101,7 +104,7 @@ def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> Non
     chosen = {"patient": "P-1", "lesion": "arm"}
     html = act_on(book, MODEL, "", chosen)
     assert html.count('class="sx-card sx-seen"') == 2
-    assert "so a change of a probability says nothing about the lesion." in html
+    assert text("book_risk_apart") in html
     assert "so their magnification may differ." in html
     assert "beside another, because the patient gave no consent to compare it." in html
     html = act_on(book, MODEL, "", chosen | {"before": first, "after": alone})
@@ -513,6 +516,92 @@ def test_a_withdrawal_is_told_with_its_time_and_ends_the_comparison(book: Casebo
     assert act_on(book, MODEL, "", asked).count('class="sx-card sx-seen"') == 1
 
 
+def test_the_list_says_which_lesions_cannot_be_compared(book: Casebook) -> None:
+    said = text("book_uncompared")
+    first = keep(book, 1, compare=True)
+    assert said not in act_on(book, MODEL, "", {})  # of one case
+    keep(book, 2, compare=True)
+    assert said not in act_on(book, MODEL, "", {})
+    book.agree("", first, compare=False, train=False, version=1)
+    listed, _, _ = act_on(book, MODEL, "", {}).partition("sx-over-time")
+    assert re.search(rf"<small>2 cases, .*? {said}</small>", listed)
+    keep(book, 3, compare=True)
+    assert said not in act_on(book, MODEL, "", {})
+    book.agree("", book.all_cases("")[1].id, compare=False, train=False, version=1)
+    assert said in act_on(book, MODEL, "", {})
+
+
+def seen(seed: int, *features: tuple[float, float], digest: str = "d", **of: float) -> CaseAnswer:
+    """Return an answer with features; `of` are the probabilities of its candidates."""
+    plain = answer(seed)
+    (first,) = plain.diagnosis.candidates
+    listed = tuple(
+        first.model_copy(update={"key": key, "probability": value})
+        for key, value in (of or {"Nevus": 0.8}).items()
+    )
+    source = plain.diagnosis.source.model_copy(update={"digest": digest})
+    told = plain.diagnosis.model_copy(update={"candidates": listed, "source": source})
+    packed = tuple(np.array(one, "<f2").tobytes() for one in features)
+    return replace(plain, diagnosis=told, features=packed)
+
+
+def test_a_photo_that_looks_like_another_lesion_is_asked_about(book: Casebook) -> None:
+    names = {"patient": "P-1", "lesion": "arm"}
+    given = names | {"consent": True, "compare": True}
+    form, nobody = names | {"compare": "yes"}, Patient()
+
+    def ask(new: CaseAnswer, **more: str) -> None:
+        require_same_lesion(book, "", form | more, nobody, new)
+
+    ask(seen(1, (1, 0)))  # nothing is kept yet
+    first = book.keep("", seen(1, (3, 0), Nevus=0.9), **given)
+    (kept,) = book.all_cases()
+    assert np.frombuffer(kept.features[0], "<f2").tolist() == [3, 0]
+    assert "features" not in repr(kept)
+    # Cosines of 0.45 and 0.35, around the least of 0.4.
+    ask(seen(2, (0.45, math.sqrt(1 - 0.45**2))))
+    far = (0.35, math.sqrt(1 - 0.35**2))
+    with pytest.raises(AnotherLesion) as asked:
+        ask(seen(2, far))
+    assert str(asked.value).startswith("This photo looks like another lesion than that of the case")
+    assert text("book_looks_changed") in str(asked.value)
+    # Of several photos each has one that is like it; one without is asked about.
+    ask(seen(2, (1, 0.1), (1, 0)))
+    with pytest.raises(AnotherLesion):
+        ask(seen(2, (1, 0), far))
+    with pytest.raises(AnotherLesion):  # alike, and each answer is sure of another class
+        ask(seen(2, (1, 0), Melanoma=0.9))
+    ask(seen(2, (1, 0), Melanoma=0.5, Nevus=0.4))
+    ask(seen(2, far), same_lesion="yes")
+    ask(seen(2, far), compare="")  # nothing is compared without consent
+    ask(seen(2, far, digest="another"))
+    ask(seen(2))
+    book.keep("", seen(2, far), **given)
+    html = act_on(book, MODEL, "", names)
+    assert text("book_looks") in html
+    assert "".join(base64.b64encode(one).decode() for one in kept.features) not in html
+    book.agree("", first, compare=False, train=False, version=1)
+    ask(seen(3, far))
+
+
+def test_cases_without_features_are_kept_and_compared(book: Casebook) -> None:
+    for seed in (1, 2):  # as older versions kept them
+        keep(book, seed, compare=True)
+    form = {"patient": "P-1", "lesion": "arm", "compare": "yes"}
+    require_same_lesion(book, "", form, Patient(), seen(3, (1, 0), digest=""))
+    html = act_on(book, MODEL, "", form)
+    assert text("book_looks") not in html
+    notice = html.index(text("book_change_seen"))
+    assert notice < html.index(text("book_light")) < html.index('class="sx-card sx-seen"')
+    assert f"<b>{text('book_change_seen')}</b>" in html
+
+
+def test_no_sealed_answer_of_the_page_holds_features() -> None:
+    one = seen(1, (1, 0.5))
+    sealed = base64.b64decode(Reports(None).sealed(one, datetime.now(UTC), ""))
+    assert one.features[0] not in sealed
+
+
 def test_the_list_names_every_diagnosis_of_a_lesion(book: Casebook) -> None:
     send(book, keep(book, 1), label="Nevus", confirmed_by="histopathology")
     html = send(book, keep(book, 2), other="Squamous cell carcinoma")
@@ -671,11 +760,11 @@ def test_what_a_withdrawn_consent_does_not_undo_is_said(book: Casebook) -> None:
 def test_a_photo_that_is_kept_already_is_asked_about(book: Casebook) -> None:
     keep(book, 1, compare=True)
     (kept,) = book.all_cases("")
-    form, told = {"patient": "P-1", "lesion": "arm"}, kept.diagnosis
+    form, person = {"patient": "P-1", "lesion": "arm"}, kept.diagnosis.patient
     with pytest.raises(KeptAlready, match=r"already kept in the case “Kept on .*”\."):
-        require_same_lesion(book, "", form, told.patient, told.photos)
-    require_same_lesion(book, "", form | {"again": "yes"}, told.patient, told.photos)
-    require_same_lesion(book, "", form | {"lesion": "leg"}, told.patient, told.photos)
+        require_same_lesion(book, "", form, person, answer(1))
+    require_same_lesion(book, "", form | {"again": "yes"}, person, answer(1))
+    require_same_lesion(book, "", form | {"lesion": "leg"}, person, answer(1))
     html = followup_html(answer(1), Reports(None), "", keeps=True, problem="x", already=True)
     assert 'name="again" value="yes"' in html
     keep(book, 1, compare=True)

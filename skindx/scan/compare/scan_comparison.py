@@ -183,7 +183,8 @@ def summary(comparison: ScanComparison, folder: Path) -> str:
     """Return what a terminal shows of a comparison in a folder."""
     counts = text("compared_counts", **_counts(comparison))
     page = text("compared_page", file=str(folder / PAGE))
-    return "\n".join((counts, *_not_compared(comparison), page))
+    seen = text("compared_change_seen")
+    return "\n".join((seen, counts, *_not_compared(comparison), page))
 
 
 def _counts(comparison: ScanComparison) -> dict[str, int]:

@@ -16,6 +16,7 @@ import itertools
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,9 @@ class Reports:
 
         A case without an answer has a record of its refusal.
         """
-        kind = "answer" if isinstance(answer, CaseAnswer) else "unjudged"
+        kind = "unjudged"
+        if isinstance(answer, CaseAnswer):
+            kind, answer = "answer", replace(answer, features=())
         plain = worker_process.plain(answer)
         packed = worker_process.pack({"user": user, "when": when.isoformat(), kind: plain})
         return base64.b64encode(self._tag(packed) + packed).decode()

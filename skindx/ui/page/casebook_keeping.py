@@ -1,7 +1,7 @@
 """The forms that keep an answer or a scan in the case book."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -10,7 +10,7 @@ from skindx.casebook.case_names import IdentifyingName, side_named, spelled
 from skindx.casebook.kept_case import PersonSeen, first_day, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.record import CaseAnswer, Photo
+from skindx.diagnosis.record import CaseAnswer
 from skindx.texts.catalogue import joined, speaking, spoken, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.http.asgi import login_name
@@ -22,7 +22,7 @@ from skindx.ui.page.casebook_confirming import (
     require_same_person,
 )
 from skindx.ui.page.casebook_page import answered, casebook_error, form_of
-from skindx.ui.page.casebook_words import another_lesion, case_names, same_photos
+from skindx.ui.page.casebook_words import another_lesion, case_names, same_photos, unlike_words
 from skindx.ui.page_basics import FAILED, log_fault, render, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
@@ -59,7 +59,7 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
                 person = person.model_copy(update=new.given)
             day = first_day(photo.taken for photo in told.photos) or date.today()
             require_same_person(casebook, owner, form, PersonSeen(person, day))
-            require_same_lesion(casebook, owner, form, person, told.photos)
+            require_same_lesion(casebook, owner, form, person, answer)
             no_person = form.get("no_person") == "yes"
             case = casebook.keep(owner, answer, **given, no_person=no_person, facts=new)
             ids.append(case)
@@ -122,19 +122,27 @@ def require_same_lesion(
     owner: str,
     form: Mapping[str, str],
     patient: Patient,
-    photos: Sequence[Photo] = (),
+    answer: CaseAnswer | None = None,
 ) -> None:
     """Raise AnotherLesion for facts that earlier cases of the lesion, or its name, contradict.
 
-    Raise KeptAlready where one of them has one of the `photos`.
+    Also where the photos look like another lesion than theirs, if the patient agrees to comparing.
+    Raise KeptAlready where one of them has one of the photos.
     """
     lesion = form.get("lesion", "")
     earlier = other_cases(casebook, owner, form.get("patient", ""), lesion)
-    said = another_lesion(lesion, patient, earlier)
+    said, told = another_lesion(lesion, patient, earlier), answer and answer.diagnosis
+    if answer and form.get("compare") == "yes":
+        said.append(unlike_words(answer.diagnosis, answer.features, earlier))
+    said = [one for one in said if one]
     if said and form.get("same_lesion") != "yes":
         raise AnotherLesion(joined(*said, text("keep_differs_do")))
     names = case_names(earlier)
-    same = [names[case.id] for case in earlier if same_photos(case.diagnosis.photos, photos)]
+    same = [
+        names[case.id]
+        for case in earlier
+        if told and same_photos(case.diagnosis.photos, told.photos)
+    ]
     if same and form.get("again") != "yes":
         raise KeptAlready(joined(text("keep_already", case=same[-1]), text("keep_already_do")))
 

@@ -58,6 +58,7 @@ from skindx.ui.page.casebook_words import (
     added_words,
     alone_words,
     another_person,
+    are_unlike,
     case_names,
     changes,
     consent_words,
@@ -78,6 +79,7 @@ from skindx.ui.page.casebook_words import (
     seen_in,
     time_apart,
     times_words,
+    uncompared_words,
 )
 from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
 
@@ -290,6 +292,7 @@ def _html(
         today=date.today().isoformat(),
         acting=sent.get("action") == "record",
         times_words=times_words,
+        uncompared_words=uncompared_words,
         is_advice_past=is_advice_past,
         tiers={case.id: tier_of_advice(case.diagnosis) for case in cases},
         filings=filings,
@@ -356,6 +359,7 @@ def _html(
         after=after,
         apart=time_apart(before, after) if before and after else "",
         changes=changes(before, after),
+        unlike=are_unlike(before, after),
         person={case.id: person_words(case) for case in cases},
         added={case.id: added_words(case) for case in cases},
         later_facts={one: INTAKE[one] for one in LATER_FACTS},

@@ -22,7 +22,8 @@ from skindx.diagnosis.case_actions import awaited_since, is_acted_on, standing
 from skindx.diagnosis.checklist_advice import Tier, tier_of_advice
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.record import Photo
+from skindx.diagnosis.record import Diagnosis, Photo
+from skindx.diagnosis.record_assembly import look_apart
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text, word
@@ -200,6 +201,26 @@ def another_lesion(lesion: str, patient: Patient, others: Sequence[KeptCase]) ->
     if site and is_elsewhere(lesion, site):
         said.append(text("keep_place", lesion=lesion, place=word(site)))
     return said
+
+
+def unlike_words(told: Diagnosis, features: Sequence[bytes], others: Sequence[KeptCase]) -> str:
+    """Return in sentences that a photo looks like another lesion than one of the `others`.
+
+    They are oldest first; only those are compared that the patient agrees to comparing.
+    """
+    names = case_names(others)
+    for case in reversed(others):
+        agreed = "compare" in case.purposes
+        if agreed and look_apart(case.diagnosis, case.features, told, features):
+            return joined(text("keep_looks", case=names[case.id]), text("book_looks_changed"))
+    return ""
+
+
+def are_unlike(before: KeptCase | None, after: KeptCase | None) -> bool:
+    """Tell whether the photos of two cases look like different lesions; False for one case."""
+    if before is None or after is None:
+        return False
+    return look_apart(before.diagnosis, before.features, after.diagnosis, after.features)
 
 
 def same_photos(one: Sequence[Photo], other: Sequence[Photo]) -> bool:
@@ -397,6 +418,11 @@ def times_words(lesion: LesionHistory) -> str:
     if lesion.photographed:
         return text("book_dated_times", n=lesion.cases, last=lesion.photographed)
     return text("book_kept_times", n=lesion.cases, last=lesion.last.astimezone())
+
+
+def uncompared_words(lesion: LesionHistory) -> str:
+    """Return in a sentence that the cases of a lesion cannot be compared; "" where they can."""
+    return text("book_uncompared") if lesion.cases > 1 and not lesion.is_comparable else ""
 
 
 def _short(day: date) -> str:
