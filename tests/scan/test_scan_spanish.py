@@ -222,7 +222,7 @@ def test_a_comparison_speaks_spanish_in_the_terminal(
     command = ["compare", *map(str, visits), "--out", str(out), "--language", "es"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("Los escaneos tienen")
+    assert done.output.startswith("Si ve que una lesión cambió")
     assert ET.fromstring((out / COMPARISON).read_text(encoding="utf-8")).get("lang") == "es"
     wrong = CliRunner().invoke(app, [*command[:-1], "tlh"])
     assert "no language 'tlh'" in str(wrong.exception)

@@ -790,9 +790,9 @@ def test_another_lesion_is_asked_about_and_two_dates_never_reassure(
     open_book(page)
     page.click(".sx-lesion")
     page.wait_for_selector(".sx-seen >> nth=1")
-    said = page.locator(".sx-pair p:visible").all_inner_texts()
+    said = page.locator(".sx-compare ~ p").all_inner_texts()
     assert said[0].startswith("If you see a change in size, shape, colour or structure, ")
-    assert page.locator(".sx-pair p:visible b").first.inner_text() == said[0]
+    assert page.locator(".sx-compare ~ p b").first.inner_text() == said[0]
     assert said[1].startswith("These photos look like different lesions, so check")
     # The date and the advice stand above each photo, the earlier one first.
     for width in (390, 1280):
