@@ -66,6 +66,8 @@ _ROWS, _ROWS_AMENDED = 7, 4
 _PHOTO_MM, _LEAST_PHOTO_MM, _SMALLEST_PHOTO_MM = 125, 40, 24
 """Height of the photos on page 1, which fill the room that the words leave: the most, that for
 which letters become smaller, and the least."""
+_DONE = 3
+"""Entries of what was done that stand on page 1, the last ones; the technical basis has all."""
 SHORT_NOTE = 300
 """Characters of a note that stand on page 1; a longer one stands in the technical basis."""
 
@@ -139,7 +141,8 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     tier = f" ({answer_texts.step_name(diagnosis)})" if timed else ""
     sheet.heading(f"{heading}{tier}")
     fill = NEUTRAL_FILL if past else FILL[step.urgency]
-    sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
+    over = text("record_advice_past") if past and filing.is_confirmed else ""
+    sheet.text(joined(over, step.parts[0]), 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
     short = "" if filing.is_advice_past else checklist_short(diagnosis)
     because = joined(step.because, short, combined(diagnosis), _unknown_cancer(diagnosis))
@@ -218,7 +221,9 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
     if fits := filing.note_fits:
         lines.append((text("record_note_fits"), _when_and_who(fits)))
     if done := standing(filing.actions):
-        lines.append((text("record_done"), done[-1].words))
+        shown, more = done[-_DONE:], len(done) - _DONE
+        rest = text("record_done_more", n=more) if more > 0 else ""
+        lines.append((text("record_done"), joined(*(one.words for one in shown), rest)))
     absent = [label for label, value in lines if not value]
     given = [one for one in lines if one[1]]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
@@ -231,7 +236,7 @@ def _when_and_who(change: NoteChange) -> str:
 
 
 def _recorded(filing: Filing) -> list[tuple[str, str]]:
-    """Return what was confirmed last, if another stands, and what stood before.
+    """Return what was confirmed last, if another stands, what stood before, and why it changed.
 
     What stands has a box below.
     """
@@ -244,6 +249,8 @@ def _recorded(filing: Filing) -> list[tuple[str, str]]:
         lines.append((text("record_on"), text("record_unknown")))
     if before and before is not last:
         lines.append((text("record_before"), before.history))
+    if before and before.reason:
+        lines.append((text("record_why"), before.reason))
     return lines
 
 

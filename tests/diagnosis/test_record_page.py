@@ -16,6 +16,7 @@ from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_report, pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.case_actions import ActionKind, CaseAction
 from skindx.diagnosis.checklist_advice import referred, with_checklist
 from skindx.diagnosis.filing import (
     FactsAdded,
@@ -308,6 +309,9 @@ def test_a_reason_and_facts_that_were_added_are_printed() -> None:
     assert re.search(
         r"The reason given for changing Melanoma \(C43\.9\) was .{1,6}wrong vial", " ".join(rest)
     )
+    assert "Reason for the change wrong vial" in first
+    assert "This advice is no longer current, because a confirmed diagnosis stands." in first
+    assert "no longer current" not in pages(answered())[0]
     assert "age 71 years" in first
     assert "Facts added after the answer 29 November 2026, 18:05:00 CET, by login ann" in first
 
@@ -553,3 +557,18 @@ def test_the_patient_reads_everyday_words_in_short_sentences() -> None:
             for form in (sentence.one, sentence.other):
                 assert not jargon.search(form), key
                 assert len(form.split()) <= 23, key
+
+
+def test_page_1_has_all_that_was_done_or_the_last_three_entries() -> None:
+    days = [WHEN.date() + timedelta(days=n) for n in range(5)]
+    actions = tuple(CaseAction(ActionKind.EXAMINED, day, WHEN) for day in days)
+    struck = replace(actions[2], struck=WHEN)
+    filing = Filing("P-017", kept=True, actions=(*actions[:2], struck))
+    first, *_ = pages(answered(), filing)
+    assert all(one.words in first for one in actions[:2])
+    assert actions[2].words not in first
+    assert "earlier entr" not in first
+    first, _, third, *_ = pages(answered(), replace(filing, actions=actions))
+    assert [one.words in first for one in actions] == [False, False, True, True, True]
+    assert "2 earlier entries are in the technical basis." in first
+    assert all(one.words in third for one in actions)

@@ -142,7 +142,7 @@ def test_the_pdf_lists_what_was_done_and_what_was_struck_out(kept: tuple[Caseboo
     for version, (kind, day) in enumerate((("known", "2026-02-09"), ("excised", "2026-02-03")), 1):
         book.record_action("ann", case, action_of(kind, day, by="ann"), version=version)
     words = plain_words(got(*kept, "report.pdf"))
-    assert "Last entry of what was done" in words
+    assert "What was done" in words
     listed = words.rpartition("What was done")[2]
     first, second = "The lesion was excised on 03 Feb 2026.", "The result was known on 09 Feb 2026."
     assert 0 < listed.index(first) < listed.index(second)
@@ -150,7 +150,7 @@ def test_the_pdf_lists_what_was_done_and_what_was_struck_out(kept: tuple[Caseboo
     book.strike_action("ann", case, 0, version=3)
     words = plain_words(got(*kept, "report.pdf"))
     assert re.search(rf"Struck out on .{{10,60}} by login ann\. {second}", words)
-    assert f"Last entry of what was done {first}" in words
+    assert f"What was done {first}" in words
     assert report(got(*kept, "report.json"))["status"] == "preliminary"  # no diagnosis is new
 
 
