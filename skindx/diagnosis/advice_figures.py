@@ -68,6 +68,18 @@ def advice_errors(
     )
 
 
+def refused_urgent(metrics: Metrics) -> str:
+    """Return how many urgent images the model refused, in a sentence; "" where nobody counted."""
+    rows = {str(row.get("name")): row for row in rows_of(metrics or {}, "served")}
+    urgent = rows.get("urgent classes", {})
+    share = share_of(part_of(urgent, "rates").get("none"), urgent.get("n"))
+    if share is None:
+        return ""
+    counts = {"refused": _counted(part_of(urgent, "steps").get("none")), "images": share.pictures}
+    ends = {"low": Digits(share.low, 1), "high": Digits(share.high, 1)}
+    return text("refused_urgent", split=split_of(metrics), **counts, **ends)
+
+
 def _is_measured(question: dict[str, Any], miss_rate: float | None) -> bool:
     """Whether an evaluation measured the threshold in use; None: it and the bundle have none."""
     chosen = question.get("chosen")

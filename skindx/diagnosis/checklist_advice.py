@@ -6,6 +6,7 @@ What a person answered counts beside the model, whatever the model says, also wh
 refuses the photo. The errors of the advice were measured without these answers.
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from skindx.core.seven_points import ITEMS, NO_SKIN, REFER_FROM, Question, answered
@@ -102,11 +103,42 @@ def _sooner(step: NextStep, patient: Patient) -> NextStep:
     return step.model_copy(update={"advice": advice_met(patient)})
 
 
+@dataclass(frozen=True)
+class UnansweredStep:
+    """The next step where the model gives no answer."""
+
+    advice: str
+    sooner: str
+    because: str = ""
+    """The reason, in sentences; "" where the advice has it."""
+    asks: bool = True
+    """Whether the answers ask for it."""
+
+    @property
+    def urgency(self) -> Urgency:
+        return "urgent" if self.asks else "unknown"
+
+    @property
+    def tier(self) -> str:
+        return text("tier_urgent" if self.asks else "tier_beyond")
+
+
+def unanswered_step(patient: Patient) -> UnansweredStep:
+    """Return the next step of a case whose photos were refused."""
+    if patient.seven_points.refers:
+        return UnansweredStep(
+            advice_for("urgent_cancer"), "", joined(_yes(patient), _score(patient))
+        )
+    if met := advice_met(patient):
+        return UnansweredStep(met, text("advice_urgent_sooner"))
+    weaker = text("advice_without_time"), text("advice_without_time_sooner")
+    return UnansweredStep(*weaker, asks=False)
+
+
 def referred(patient: Patient) -> str:
     """Return what the answers ask for without any model, in sentences; "": nothing."""
-    if not patient.seven_points.refers:
-        return advice_met(patient)
-    return joined(_yes(patient), _score(patient), advice_for("urgent_cancer"))
+    step = unanswered_step(patient)
+    return joined(step.advice, step.because) if step.asks else ""
 
 
 def checklist_columns(patient: Patient) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _OTHER_MODALITY = {
     "dermoscopic": (
         "refused_not_dermoscopic",
         "refused_not_dermoscopic_do",
-        "refused_lesion_unlike",
+        "refused_though_dermoscopic",
     ),
     "clinical": ("refused_not_clinical", "refused_not_clinical_do"),
 }
@@ -80,6 +80,8 @@ class NetworkGates:
     """The frame of the member that sees most of a photo."""
     no_boxes: str
     """Why there are no boxes, in a sentence; empty where a detector looks for them."""
+    refused_urgent: str = ""
+    """How many urgent images these gates and others refused, in a sentence; "" if unknown."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,14 @@ def _refused_by(
     if gates.ood and p_values_P is not None:
         unlike = [text("refused_unlike"), text("refused_unlike_do")]
         if gates.dermoscopic:
-            unlike += [text("refused_take_dermoscopic"), text("refused_lesion_unlike")]
+            unlike = [text("refused_unlike"), text("refused_unlike_dermoscopic")]
+        unlike += [gates.refused_urgent] if gates.refused_urgent else []
         for n, p_value in zip(photos, p_values_P, strict=True):
             if gates.ood.is_out(float(p_value)):
                 why[n] = ("unfamiliar", unlike)
     if gates.modality:
         other = [text(key) for key in _OTHER_MODALITY[gates.modality.kind]]
+        other += [gates.refused_urgent] if gates.refused_urgent else []
         for n, photo in photos.items():
             if gates.modality.refuses(photo.decoded.pixels_HWC):
                 why[n] = ("modality", other)

@@ -95,17 +95,29 @@ class Refused(UserError):  # noqa: N818
         """
         ordered = tuple(sorted(refusals, key=lambda refusal: refusal.photo))
         first = ordered[0]
-        if photos == 1:
-            return cls(first.gate, joined(also, first.message), first.photo, ordered)
-        named = " ".join(
-            joined(text("refused_photo", number=refusal.photo + 1), refusal.message)
-            for refusal in ordered
-        )
-        return cls(first.gate, joined(also, named), first.photo, ordered)
+        named = first.message
+        if shared := shared_reason(ordered, photos):
+            named = shared
+        elif photos > 1:
+            named = " ".join(
+                joined(text("refused_photo", number=refusal.photo + 1), refusal.message)
+                for refusal in ordered
+            )
+        # The weaker advice of other refusals is not said beside the one that the answers ask for.
+        message = joined(also, named, text("not_judged")) if also else named
+        return cls(first.gate, message, first.photo, ordered)
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
         return type(self), (self.gate, str(self), self.photo, self.refusals)
+
+
+def shared_reason(refusals: Sequence[Refusal], photos: int) -> str:
+    """Return the one reason of all of several photos, once; "" where they have several or one."""
+    reasons = {refusal.message for refusal in refusals}
+    if photos < 2 or len(refusals) < photos or len(reasons) > 1:
+        return ""
+    return joined(text("refused_photos", last=photos), *reasons)
 
 
 SMALL_SIDE = 240
@@ -407,7 +419,7 @@ def check_photos(
                 apart=apart,
             )
         except Refused as refused:
-            refusals.extend(refused.refusals)
+            refusals += [_with_kind(one, needs) for one in refused.refusals]
             continue
         checked = _check_photo(decoded, data, photo, needs)
         if isinstance(checked, Refusal):
@@ -415,6 +427,13 @@ def check_photos(
         else:
             passed[photo] = checked
     return passed, refusals
+
+
+def _with_kind(refused: Refusal, needs: PhotoNeeds) -> Refusal:
+    """Return the refusal of a size, which also says that another kind of photo would be refused."""
+    if refused.gate != "size" or not needs.dermoscopic:
+        return refused
+    return replace(refused, message=joined(refused.message, text("refused_dermoscopic_alone")))
 
 
 def _check_photo(

@@ -33,7 +33,8 @@ def unjudged(message: str) -> str:
     """
     for language in languages():
         with speaking(language):
-            if message.endswith(not_judged()):
+            # After the stronger advice, which answers ask for, the weaker one is not said.
+            if message.endswith((not_judged(), text("not_judged"))):
                 return message
     return f"{message} {not_judged()}"
 

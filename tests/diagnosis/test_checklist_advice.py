@@ -36,7 +36,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors
 from skindx.diagnosis.record_page import _plain_advice
-from skindx.diagnosis.scope import giving_no_time
+from skindx.diagnosis.scope import giving_no_time, not_judged
 from skindx.models.conformal import Conformal, Share
 from skindx.taxonomy import advice_for, load_taxonomy
 from skindx.taxonomy.lexicon import SITES
@@ -229,8 +229,10 @@ def test_a_refused_photo_does_not_swallow_it(predictor: Predictor, tiny_bundle: 
     with pytest.raises(Refused) as asked:
         answer(predictor, Case((dark,), Patient.model_validate(REFERS)))
     first = referred(Patient.model_validate(REFERS))
-    assert str(asked.value) == f"{first} {plain.value}"
-    assert first.endswith(advice_for("urgent_cancer"))
+    # The stronger advice comes first, and the weaker one is not said beside it.
+    reason = str(plain.value).removesuffix(not_judged())
+    assert str(asked.value) == f"{first} {reason}{text('not_judged')}"
+    assert first.startswith(advice_for("urgent_cancer"))
     photos, facts = [dark, skin_photo(), skin_photo()], [REFERS, REFERS, {}]
     rows = load(tiny_bundle).predict(photos, facts=facts).to_pylist()
     assert [row["urgency"] for row in rows[:2]] == ["urgent", "urgent"]

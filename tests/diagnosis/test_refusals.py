@@ -31,6 +31,7 @@ from skindx.diagnosis.scope import not_judged
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.ood_check import OodCheck
+from skindx.texts.catalogue import text
 from skindx.ui.answers_page import shown_row
 from skindx.ui.http.answer_forms import fhir_problem
 from skindx.ui.http.answer_rows import row_of
@@ -112,9 +113,27 @@ def test_no_refusal_sounds_like_an_all_clear(
     dermoscopic = predictor.bundle.images.model_copy(update={"modality": "dermoscopic"})
     monkeypatch.setattr(type(predictor.bundle), "images", dermoscopic, raising=False)
     strange, predictor = replace(strange), replace(predictor)  # what a bundle says is read once
-    for error in (refused(strange, SOUND), refused(predictor, noise(200, 200))):
-        assert "take the photo through a dermatoscope" in str(error)
+    assert "take the photo through a dermatoscope" in str(refused(predictor, noise(200, 200)))
+    said = str(refused(strange, SOUND))
+    assert "The out-of-distribution check refused the photo" in said
+    assert text("refused_unlike_dermoscopic") in said
+    assert "modality" not in said
+    for size in (noise(60, 60), noise(900, 80)):
+        assert text("refused_dermoscopic_alone") in str(refused(predictor, size))
     assert "dermatoscope" not in str(refused(predictor, BLURRED))
+
+
+@pytest.mark.parametrize("none", [10, None])
+def test_a_refusal_by_the_networks_says_how_often_urgent_images_are_refused(
+    predictor: Predictor, none: int | None
+) -> None:
+    rates = {"none": {"value": 10 / 243, "low": 0.0169, "high": 0.0825}} if none else {}
+    row = {"name": "urgent classes", "n": 243, "steps": {"none": none}, "rates": rates}
+    measured = refusing_all(predictor)
+    vars(measured)["metrics"] = {"served": [row]}  # in the place of what a bundle has
+    figure = "The model refused 10 of 243 urgent test images (95 % interval 1.7 % to 8.3 %)."
+    assert (figure in str(refused(measured, SOUND))) == bool(none)
+    assert "243" not in str(refused(measured, BLURRED))
 
 
 def test_a_refused_photo_from_afar_is_offered_a_scan(
@@ -128,7 +147,10 @@ def test_a_refused_photo_from_afar_is_offered_a_scan(
     afar = Photo(width=240, height=180, sha256="0" * 64, boxes=boxes)
     monkeypatch.setattr("skindx.diagnosis.network_gates.photo_of", lambda *_: afar)
     error = refused(strange, SOUND, AGAIN)
-    assert str(error).count("The photo shows 4 small lesions, so scan the photo") == 2
+    shown = "The photo shows 4 small lesions, so scan the photo"
+    assert str(error).count(shown) == 1  # a reason that all photos share is said once
+    assert str(error).startswith("Photos 1 to 2: ")
+    assert all(shown in one.text for one in error.refusals)
     assert "`skindx scan run`" in error.refusals[0].text
 
 
@@ -203,7 +225,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, AGAIN)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "Take a photo of the lesion through a dermatoscope" in str(error)
+    assert "so take other photos again through a dermatoscope" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True

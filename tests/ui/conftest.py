@@ -136,6 +136,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     widths |= {"dark": DARK, "slow": SLOW, "differ": DIFFER, "other": OTHER}
     widths |= {urgency: width for width, urgency in URGENCIES.items()}
     files = {name: folder / f"{name}.jpg" for name in widths}
+    files["blurred_too"] = folder / "blurred_too.jpg"
+    files["blurred_too"].write_bytes(jpeg(BLURRED, BLURRED, seed=1))
     for name, width in widths.items():
         files[name].write_bytes(jpeg(width, 3 * width // 4, seed=width))
     return files

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from windows import PHONE, Painted, Seen, reported
+from windows import DESKTOP, PHONE, Painted, Seen, reported
 
-from skindx.taxonomy import advice_for, load_taxonomy
+from skindx.taxonomy import load_taxonomy
 from skindx.texts.catalogue import text
 
 if TYPE_CHECKING:
@@ -137,13 +137,16 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     assert "The photo is blurred; hold still" in reported[2]
     assert page.locator(".sx-refused").count() == 2
     assert page.locator(".sx-one-lesion, .sx-refused .sx-seen-part p").count() == 1
+    step = page.locator(".sx-step").inner_text()
     order = (
+        text("tier_beyond"),
+        text("advice_without_time"),
+        text("advice_without_time_sooner"),
         f"Not assessed. {text('not_judged')}",
-        "The photo is too dark",
-        advice_for("without_time"),
     )
-    places = [reported[0].index(words) for words in (*order, "Replace")]
+    places = [step.index(words) for words in order]
     assert places == sorted(places)
+    assert box(page.locator(".sx-step"))["y"] < box(page.locator(".sx-photos"))["y"]
     assert page.locator(".sx-result").count() == 0
     assert painted.uploads == []
     record = page.locator(".sx-unjudged-report")
@@ -289,7 +292,7 @@ def test_what_the_form_itself_can_tell_is_reported_before_anything_is_sent(
     big.write_bytes(bytes(21 << 20))
     page.set_input_files("#sx-file", big)
     assert "more than 20 MB" in page.locator(".sx-refused").inner_text()
-    assert text("not_judged") in page.locator(".sx-refused").inner_text()
+    assert text("not_judged") in page.locator(".sx-step").inner_text()
     page.click(".sx-refused .sx-remove")
     assert page.locator(".sx-unjudged").count() == 0
 
@@ -409,12 +412,13 @@ def test_change_back_and_reload_lose_nothing_unasked(opened: Opened, photos: Pho
     page.click(".sx-change")
     page.click("[aria-label='Remove photo 1']")
     page.set_input_files("#sx-file", photos["busy"])
+    page.click("[data-same]")  # the age was given with the other photo
     page.click(".sx-ask")
     page.wait_for_selector(".sx-refusal-form:has-text('Too many people ask')")
     page.click(".sx-back")
     assert page.locator(".sx-advice").inner_text() == answer
     page.click(".sx-again")
-    assert page.evaluate("document.activeElement.textContent") == "Keep them"
+    assert page.evaluate("document.activeElement.textContent") == "Keep it"
     page.keyboard.press("Enter")
     assert page.locator(".sx-advice").inner_text() == answer
     page.on("dialog", stay)
@@ -423,11 +427,101 @@ def test_change_back_and_reload_lose_nothing_unasked(opened: Opened, photos: Pho
     assert asked == ["beforeunload"]
     assert page.locator(".sx-advice").inner_text() == answer
     page.click(".sx-again")
-    page.click(".sx-asked .sx-danger")
+    page.click(".sx-clears .sx-danger")
     page.wait_for_selector(".sx-waiting")
     assert page.locator(".sx-photo, .sx-back:visible").count() == 0
     page.reload()  # there is nothing to lose now
     assert asked == ["beforeunload"]
+
+
+@pytest.mark.parametrize("window", [PHONE, DESKTOP])
+def test_facts_of_one_patient_do_not_pass_to_the_next_after_a_refusal(
+    opened: Opened, photos: Photos, axe: Axe, window: dict[str, Any]
+) -> None:
+    page = opened(**window).page
+    whose, ask_it, record = (
+        page.locator(one) for one in (".sx-whose", ".sx-ask", ".sx-unjudged-report")
+    )
+    page.set_input_files("#sx-file", photos["blurred"])
+    page.press(".sx-facts summary", "Enter")
+    page.fill("[name=age]", "70")
+    page.press(".sx-asks summary", "Enter")
+    page.check("[name=bleeds][value=yes]")
+    assert not page.locator(".sx-new").is_visible()
+    ask_it.press("Enter")
+    record.wait_for(state="visible")
+    assert page.locator(".sx-new").is_visible()
+    # What the answers ask for stands first, as in an answer, and nothing weaker beside it.
+    assert page.locator(".sx-step h2").inner_text().split("\n") == ["Next step", "Urgent"]
+    first, urgent = page.locator(".sx-step .sx-advice"), text("advice_met", conditions=["bleeds"])
+    assert first.inner_text() == urgent
+    size = first.evaluate("one => getComputedStyle(one).fontSize")
+    assert size == ("18.88px" if window is PHONE else "20.8px")  # as in an answer
+    assert text("advice_without_time") not in page.locator(".sx-intake").inner_text()
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    # A record is offered of what was sent alone.
+    page.fill("[name=age]", "71")
+    page.press("[name=age]", "Tab")
+    record.wait_for(state="hidden")
+    page.fill("[name=age]", "70")
+    page.press("[name=age]", "Tab")
+    record.wait_for(state="visible")
+    page.press(".sx-remove", "Enter")
+    record.wait_for(state="hidden")
+    assert "70\N{NO-BREAK SPACE}years · 1 answer" in whose.inner_text()
+    assert first.inner_text() == urgent  # it is about the patient, not about the photo
+    page.set_input_files("#sx-file", [photos["good"], photos["urgent"]])
+    ask_it.press("Enter")  # nothing is asked before that is said
+    assert page.evaluate("document.activeElement.className").endswith("sx-whose")
+    assert page.locator(".sx-ask.sx-busy, .sx-result").count() == 0
+    findings = axe(page)
+    assert findings == [], reported(findings)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert not whose.is_visible()
+    assert page.input_value("[name=age]") == ""
+    assert page.locator("[name=bleeds]:checked, .sx-step > *").count() == 0
+    page.check(".sx-one-yes")
+    ask_it.press("Enter")
+    page.wait_for_selector(".sx-follow")
+    assert page.locator(".sx-summary").inner_text() == "2 photos"
+    # The same after an answer; what is kept is sent.
+    page.press(".sx-change", "Enter")
+    page.fill("[name=age]", "50")
+    page.press("[name=age]", "Tab")
+    page.press("[aria-label='Remove photo 2']", "Enter")
+    assert not whose.is_visible()
+    page.set_input_files("#sx-file", photos["soon"])
+    page.press("[aria-label='Remove photo 1']", "Enter")
+    page.press("[data-same]", "Enter")
+    ask_it.press("Enter")
+    page.wait_for_selector(".sx-summary:has-text('1 photo · 50')")
+
+
+def test_a_reason_that_all_photos_share_is_said_once_and_a_new_case_clears_all(
+    opened: Opened, photos: Photos
+) -> None:
+    page = opened(**PHONE).page
+    page.set_input_files("#sx-file", [photos["blurred"], photos["blurred_too"]])
+    page.locator(".sx-facts summary").click()
+    page.fill("[name=age]", "70")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refused")
+    step = page.locator(".sx-step").inner_text()
+    assert f"{text('refused_photos', last=2)} The photo is blurred" in step
+    assert page.locator(".sx-intake").inner_text().count("The photo is blurred") == 1
+    page.click("[aria-label='Remove photo 1']")
+    assert "The photo is blurred" in page.locator(".sx-refused").inner_text()
+    page.click(".sx-new")
+    page.keyboard.press("Enter")  # the focus is on what changes nothing
+    assert page.input_value("[name=age]") == "70"
+    page.click(".sx-new")
+    page.click(".sx-clears .sx-danger")
+    page.wait_for_selector(".sx-photo", state="detached")
+    assert page.input_value("[name=age]") == ""
+    assert not page.locator(".sx-new, .sx-step > *, .sx-unjudged-report").first.is_visible()
 
 
 def test_one_key_tries_an_example_and_nothing_of_it_is_kept(

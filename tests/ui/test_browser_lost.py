@@ -74,7 +74,7 @@ new MutationObserver(() => {
 
 def clear(page: "Page") -> None:
     page.click(".sx-again")
-    page.click(".sx-asked .sx-danger")
+    page.click(".sx-clears .sx-danger")
     page.wait_for_selector(".sx-waiting")
 
 
@@ -117,7 +117,7 @@ def test_what_belongs_to_an_earlier_case_changes_nothing(
     page.wait_for_selector(".sx-refused")
     (blurred,) = page.evaluate("said")
     assert blurred.startswith("The photo is blurred")
-    assert text("not_judged") in page.locator(".sx-refused").inner_text()
+    assert text("not_judged") in page.locator(".sx-step").inner_text()
 
 
 def test_a_server_that_went_away_is_said_and_the_next_one_answers(
@@ -131,7 +131,7 @@ def test_a_server_that_went_away_is_said_and_the_next_one_answers(
     page.wait_for_selector(".sx-follow")
     page.route("**/gradio_api/queue/join*", failing(None))
     page.click(".sx-again")
-    page.click(".sx-asked .sx-danger")
+    page.click(".sx-clears .sx-danger")
     page.wait_for_selector(".sx-refusal-form:has-text('could not be cleared')")
     assert page.locator(".sx-photo").count() == 1
     page.unroute("**/gradio_api/queue/join*")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
-from skindx.diagnosis.checklist_advice import referred
-from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, shared_reason
 from skindx.diagnosis.scope import knows_only
 from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.photo_date import checked_day
@@ -43,6 +42,7 @@ from skindx.ui.page.form_html import (
     intake_html,
     many_html,
     measured_errors,
+    unanswered_shown,
 )
 from skindx.ui.page_basics import log_fault, script, sentence
 from skindx.ui.scans.scan_job import seen_of_refused
@@ -290,8 +290,10 @@ def _answering(
                 wide = {n: one for n, one in wide.items() if n not in close_ups(error, bundle)}
             own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
-            whole = (Refusal(-1, "unreadable", also),) if (also := referred(case.patient)) else ()
-            refused = told("refused", [*whole, *error.refusals], shown_of_refused(error))
+            step = unanswered_shown(case.patient) | {
+                "shared": shared_reason(error.refusals, len(case.photos))
+            }
+            refused = told("refused", error.refusals, shown_of_refused(error), step=step)
             record = partial(unjudged_html, case, error, reports, user, day=day)
             later = partial(_recorded, recording, parts.offer, offered, record)
             cleared: dict[Any, Any] = {parts.offer: "", parts.kept_scan: ""}
@@ -400,14 +402,17 @@ def _form_message(
     shown: Mapping[int, str] | None = None,
     *,
     question: int | None = None,
+    step: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a message to the form; a random number makes every message a change of its value.
 
-    `shown` are previews of photos that a browser may be unable to show, by their place in the case.
+    `shown` are previews of photos that a browser may be unable to show, by their place in the case,
+    `step` is what to do after a refusal.
     """
     return {
         "kind": kind,
         "question": question,
+        "step": step,
         "shown": {str(place): url for place, url in (shown or {}).items()},  # as JSON has keys
         "refusals": [
             {"photo": refusal.photo, "message": sentence(refusal.message)} for refusal in refusals

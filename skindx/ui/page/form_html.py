@@ -1,6 +1,7 @@
 """What the diagnosis page asks, as HTML, and what its forms sent, as a case."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from skindx.diagnosis.case import (
     skin_type_chooses,
     values_of,
 )
+from skindx.diagnosis.checklist_advice import unanswered_step
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO
 from skindx.diagnosis.record import notice
@@ -69,7 +71,15 @@ def intake_html(
         expects=images.expects if images else "",
         images=images,
         examples=offered_examples(examples),
+        unanswered=unanswered_shown(Patient()),
     )
+
+
+def unanswered_shown(patient: Patient) -> dict[str, Any]:
+    """Return the next step after a refusal as `intake.js` shows it."""
+    step = unanswered_step(patient)
+    shown = {"heading": text("step_heading"), "tier": step.tier, "urgency": step.urgency}
+    return shown | asdict(step)
 
 
 def question_groups() -> dict[str, dict[str, str]]:

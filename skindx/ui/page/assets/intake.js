@@ -7,6 +7,9 @@ const photos = []; // {file, url, refusal, cut}
 let retaken = null; // the photo whose place the next one takes
 let answered = false; // whether the page shows an answer
 let asked = { words: "", photos: [] }; // what the last answer or refusal is about
+let refusal = null; // the next step after the last refusal, as the server says it
+let holds = ""; // what the form held then
+let subject = []; // the photos that the facts and answers were given with
 
 // What the form is doing, and what it does after each event. An event that does not stand here
 // came twice, or too late: it changes nothing.
@@ -60,6 +63,13 @@ function make(tag, properties, ...children) {
 const cutOf = ({ cut, example }) => example ? "" : cut ?? "";
 
 function show() {
+  // What follows from the number of photos stands before any of them is looked into.
+  form.classList.toggle("sx-has", photos.length > 0);
+  form.classList.toggle("sx-several", photos.length > 1);
+  form.classList.toggle("sx-own", photos.some(isOwn));
+  form.classList.toggle("sx-full", photos.length >= most);
+  name();
+  const shared = isShared();
   at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
     const preview = make("img", { src: photo.url, alt: say("js_photo_alt", { number: index + 1, name: photo.file.name }) });
     // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
@@ -69,7 +79,7 @@ function show() {
     again.setAttribute("aria-label", say(photo.camera ? "js_photo_again_which" : "js_photo_another_which", { number: index + 1 }));
     again.onclick = () => { retaken = photo; at(photo.camera ? "#sx-camera" : "#sx-file").click(); };
     const seen = make("div", { className: "sx-seen-part" });
-    preview.onload = () => { // the part that the networks will see
+    preview.onload = () => afterPaint(() => { // the part that the networks will see
       photo.cut ??= cutBy(preview, crop || Infinity);
       if (photo.refusal) return;
       const cut = cutOf(photo), words = make("p", { className: cut ? "sx-cut" : "sx-hint" }, make("b", {}, say(crop ? "js_sees_square" : "js_sees_whole"), " "), photo.example ? "" : cutWords(cut));
@@ -81,14 +91,14 @@ function show() {
       const central = make("i", { className: "sx-central" });
       central.style.width = central.style.height = `${rem}rem`;
       frame.append(central);
-    };
+    });
     const remove = make("button", { type: "button", className: "sx-remove", textContent: say("js_photo_remove") });
     remove.setAttribute("aria-label", say("js_photo_remove_which", { number: index + 1 }));
     remove.onclick = () => {
       URL.revokeObjectURL(photo.url);
       photos.splice(index, 1);
       refuse("");
-      show();
+      changed();
       at("#sx-file").focus();
     };
     const about = make("div", { className: "sx-about" },
@@ -97,16 +107,66 @@ function show() {
     const item = make("li", { className: "sx-photo" }, frame, about, seen);
     if (photo.refusal) {
       item.classList.add("sx-refused");
-      item.append(make("div", { className: "sx-refusal-of", role: "alert" }, make("p", {}, form.dataset.notAssessed), make("p", { className: "sx-refusal" }, photo.refusal), make("b", { className: "sx-unjudged" }, form.dataset.unjudged)));
+      if (!shared) item.append(make("div", { className: "sx-refusal-of", role: "alert" }, make("p", { className: "sx-refusal" }, photo.refusal)));
     }
     item.append(make("div", { className: "sx-acts" }, ...(photo.example ? [] : [again]), remove));
     return item;
   }));
-  form.classList.toggle("sx-has", photos.length > 0);
-  name();
-  form.classList.toggle("sx-several", photos.length > 1);
-  form.classList.toggle("sx-own", photos.some(isOwn));
-  form.classList.toggle("sx-full", photos.length >= most);
+  showStep();
+  settle();
+}
+
+const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
+
+// Other photos: whether they show one lesion is to be said again.
+function changed() {
+  at(".sx-one-yes").checked = false;
+  show();
+}
+
+const isShared = () => Boolean(refusal?.shared) && asked.photos.every((photo) => photos.includes(photo) && photo.refusal);
+
+// The next step of a case that has no answer, as large as that of an answer. What answers ask for
+// stays when the photos go.
+function showStep() {
+  const place = at(".sx-step"), refused = photos.some((photo) => photo.refusal);
+  const step = refusal?.asks || (refused && refusal) ? refusal : refused ? JSON.parse(form.dataset.step) : null;
+  const shown = JSON.stringify([step, isShared()]);
+  if (place.dataset.shown === shown) return;
+  place.dataset.shown = shown;
+  if (!step) { place.replaceChildren(); return; }
+  const paragraph = (className, ...words) => words.join("") ? [make("p", { className }, ...words)] : [];
+  place.replaceChildren(make("section", { className: `sx-card sx-next sx-${step.urgency}` },
+    make("h2", {}, step.heading, " ", make("span", { className: "sx-tier" }, step.tier)),
+    ...paragraph("sx-advice", step.advice), ...paragraph("sx-sooner", step.sooner), ...paragraph("sx-small sx-because", step.because),
+    make("p", { className: "sx-small sx-unjudged" }, make("b", {}, form.dataset.notAssessed)),
+    ...(isShared() ? paragraph("sx-small sx-refusal", step.shared) : [])));
+}
+
+// Facts of one patient must not pass to the next: where none of the photos that they were given with
+// is left, it is asked whose they are before another answer.
+const stands = () => given().some(({ value }) => value) || at("[name=taken]").value;
+const passesOn = () => Boolean(stands()) && subject.length > 0 && !subject.some((photo) => photos.includes(photo));
+const held = () => JSON.stringify([given().map(({ name, value }) => [name, value]), at("[name=taken]").value]);
+function settle() {
+  subject = subject.filter(isOwn); // no fact is of an example's person
+  if (!stands() || !subject.length) subject = photos.filter(isOwn);
+  const whose = at(".sx-whose");
+  whose.hidden = !passesOn();
+  at(".sx-whose-facts").textContent = [...facts(), answers(), at("[name=taken]").value].filter(Boolean).join(" · ");
+  at(".sx-new").hidden = !holds && !answered;
+  // A record of a refusal is of the photos and facts that were sent.
+  const stale = holds !== held() || asked.photos.some((photo) => !photos.includes(photo));
+  form.classList.toggle("sx-stale", stale);
+}
+
+function forgetFacts() {
+  form.reset();
+  describeFacts();
+  countAnswers();
+  for (const note of form.querySelectorAll(".sx-private")) note.textContent = "";
+  at(".sx-facts").open = at(".sx-asks").open = false;
+  wrongNumber();
 }
 
 function replace(photo, url) {
@@ -132,7 +192,7 @@ function add(files, camera = false) {
       ? say("js_photo_large", { most: maxBytes >> 20 }) : "" };
     if (place >= 0 && file === files[0]) photos.splice(place, 0, photo); else photos.push(photo);
   }
-  show();
+  changed();
 }
 
 function drop(which) {
@@ -236,10 +296,17 @@ function wrongNumber() {
 async function ask(one = false) {
   if (!NEXT[state].send) return;
   refuse("");
+  const tried = photos.every((photo) => photo.example);
+  if (photos.length && !tried && passesOn()) {
+    at(".sx-whose").focus();
+    at(".sx-whose").scrollIntoView({ block: "center" });
+    return;
+  }
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
+  if (photos.length) refusal = null;
   show();
   if (!photos.length) { refuse(say("js_photo_none")); at("#sx-file").focus(); return; }
-  const tried = photos.every((photo) => photo.example), wrong = !tried && wrongNumber();
+  const wrong = !tried && wrongNumber();
   if (wrong) { wrong.closest("details").open = true; wrong.focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   step("send");
@@ -254,9 +321,13 @@ async function ask(one = false) {
   if (chosen.some((photo) => photo.refusal)) { show(); step("unsent"); return; }
   const paths = taken.map(({ value }) => value.path);
   asked = { words, photos: chosen };
+  if (!tried) subject = chosen;
+  const sending = held();
+  holds = "";
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value, one_lesion: one });
+  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value, one_lesion: one || at(".sx-one-yes").checked });
+  asked.holds = sending;
 }
 
 function clear() {
@@ -268,17 +339,16 @@ function clear() {
 }
 
 watch("value", () => {
-  const { kind, question: of, refusals, shown } = props.value;
+  const { kind, question: number, refusals, shown } = props.value;
   if (kind === "again") {
     if (!step("cleared")) return;
     for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
-    form.reset();
-    describeFacts();
-    countAnswers();
-    for (const note of form.querySelectorAll(".sx-private")) note.textContent = "";
-    at(".sx-facts").open = at(".sx-asks").open = answered = false;
+    forgetFacts();
+    answered = false;
     asked = { words: "", photos: [] };
-    wrongNumber();
+    refusal = null;
+    holds = "";
+    subject = [];
     refuse("");
     show();
     go("form");
@@ -286,13 +356,14 @@ watch("value", () => {
     at("#sx-file").focus({ preventScroll: true });
     return;
   }
-  if (of !== question) return; // of a case that was cleared: the server shows nothing of it either
+  if (number !== question) return; // of a case that was cleared: the server shows nothing of it either
   step("told"); // after it was given up as lost, too
   refuse("");
   for (const [index, url] of Object.entries(shown ?? {})) if (photos.includes(asked.photos[index])) replace(asked.photos[index], url);
   if (kind === "answered") {
-    show();
     answered = true;
+    holds = "";
+    show();
     describe();
     go("answer");
     window.scrollTo(0, 0);
@@ -303,8 +374,10 @@ watch("value", () => {
     for (const { photo, message } of refusals) { // of no photo of ours: it is about the whole case
       if (photos.includes(asked.photos[photo])) asked.photos[photo].refusal = message; else refuse(message);
     }
+    refusal = props.value.step;
+    if (refusal && isOwn(asked.photos[0])) holds = asked.holds;
     show();
-    form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
+    (at(".sx-step:not(:empty)") ?? at(".sx-refusal:not(:empty)"))?.scrollIntoView({ block: "center" });
   }
 });
 
@@ -315,7 +388,17 @@ form.addEventListener("change", (event) => {
   if (note) note.textContent = event.target.selectedOptions[0].dataset.note ?? "";
   describeFacts();
   countAnswers();
+  settle();
 });
+at("[data-same]").onclick = () => { subject = photos.filter(isOwn); settle(); at(photos.length ? ".sx-ask" : "#sx-file").focus(); };
+at("[data-other]").onclick = () => { // neither the facts nor the advice or the name are of this patient
+  forgetFacts();
+  refusal = null;
+  at(".sx-later").textContent = "";
+  document.dispatchEvent(new Event("skindx-cleared"));
+  show();
+  at(photos.length ? ".sx-ask" : "#sx-file").focus();
+};
 for (const input of form.querySelectorAll("input[type=file]")) input.addEventListener("cancel", () => { retaken = null; });
 at("[name=taken]").max = new Date().toLocaleDateString("sv"); // ISO 8601
 // The examples are one stop of the Tab key; the arrow keys lead from one to the next.
@@ -340,9 +423,9 @@ differ.addEventListener("click", ({ target }) => {
   if (target.closest("[data-one]")) ask(true); else at(".sx-remove")?.focus();
 });
 // A new case clears this one, which is asked first; the focus is on what changes nothing.
-const sure = at(".sx-sure");
-at(".sx-again").onclick = () => {
-  if (document.querySelector("#sx-follow [data-kept]")) { clear(); return; } // the case stays in the case book
+const sure = at(".sx-clears");
+at(".sx-new").onclick = at(".sx-again").onclick = ({ target }) => {
+  if (target.matches(".sx-again") && document.querySelector("#sx-follow [data-kept]")) { clear(); return; } // the case stays in the case book
   sure.showModal();
   sure.querySelector("[data-keep]").focus();
 };
