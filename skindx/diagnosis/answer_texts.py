@@ -157,9 +157,9 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
     asked = step.raised_from is not None
-    said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained), asked=asked)
+    said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained))
     if step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
-        said[1:2] = soon  # it counts what was called urgent too
+        said[:2] = soon  # the pair that fits the advice; that of urgent is folded
     return [*(said[:2] if asked else said), *assessed]
 
 
@@ -172,25 +172,23 @@ def _soon(measured: AdviceErrors | None) -> list[str]:
     return [text("errors_soon", **counts), text("errors_soon_raised", raised=raised.value)]
 
 
-def errors_of(
-    measured: AdviceErrors | None, *, unlike: bool = False, asked: bool = False
-) -> list[str]:
-    """Return both errors in short; `unlike`: the photo may be unlike those of the evaluation.
+def errors_of(measured: AdviceErrors | None, *, unlike: bool = False) -> list[str]:
+    """Return both errors in short, of the model without answers to questions.
 
-    `asked`: answers raised the advice, whose errors without them stand here.
+    `unlike`: the photo may be unlike those of the evaluation.
     """
     if measured is None:
         return [text("errors_unmeasured")]
     last = text("errors_unlike" if unlike else "errors_elsewhere")
-    return [_missed(measured, "_alone" if asked else ""), _raised(measured), last]
+    return [_missed(measured), _raised(measured), last]
 
 
-def _missed(measured: AdviceErrors, alone: str) -> str:
+def _missed(measured: AdviceErrors) -> str:
     share, split = measured.missed, measured.split
     if (count := round(share.value * share.pictures)) < FEW:
         counts = {"missed": count, "images": share.pictures, "most": share.high}
-        return text(f"errors_missed_few{alone}", split=split, **counts)
-    return text(f"errors_missed{alone}", missed=share.value, split=split)
+        return text("errors_missed_few", split=split, **counts)
+    return text("errors_missed", missed=share.value, split=split)
 
 
 def _raised(measured: AdviceErrors) -> str:

@@ -169,11 +169,19 @@ def checklist_of(patient: Patient) -> list[str]:
     if not points.fits:
         return [text("checklist_no_pigment")]
     if points.is_incomplete:
-        known = patient.answers
-        open_ = [asked[0] for _, asked in ITEMS.values() if not any(one in known for one in asked)]
-        return [text("checklist_unscored", questions=nouns(open_))]
+        return [text("checklist_unscored", questions=nouns(_open_items(patient)))]
     low = () if points.refers else (text("checklist_low", least=REFER_FROM),)
     return [_score(patient), *low]
+
+
+_MOST_NAMED = 3
+"""Open items of the checklist that a short sentence names; of more it says how many."""
+
+
+def _open_items(patient: Patient) -> list[Question]:
+    """Return of each item that has no answer its first question."""
+    known = patient.answers
+    return [asked[0] for _, asked in ITEMS.values() if not any(one in known for one in asked)]
 
 
 def checklist_short(diagnosis: Diagnosis) -> str:
@@ -181,10 +189,15 @@ def checklist_short(diagnosis: Diagnosis) -> str:
     patient, points = diagnosis.patient, diagnosis.patient.seven_points
     if not patient.answers or diagnosis.next_step.raised_from:
         return ""
-    if patient.site == NO_SKIN or not points.fits:
-        return text("checklist_short_unfit")
+    if patient.site == NO_SKIN:
+        return text("checklist_short_nail")
+    if not points.fits:
+        return text("checklist_short_no_pigment")
     if points.is_incomplete:
-        return text("checklist_short_unscored")
+        open_ = nouns(_open_items(patient))
+        if len(open_) > _MOST_NAMED:
+            return text("checklist_short_open", open=len(open_), items=len(ITEMS))
+        return text("checklist_short_unscored", questions=open_)
     key = "checklist_short" if points.refers else "checklist_short_low"
     return text(key, score=points.score, least=REFER_FROM)
 

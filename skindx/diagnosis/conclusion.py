@@ -266,10 +266,11 @@ def conclude(
     )
     speaks = urgent_known(classes)
     step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
-    if not abstained and _is_of_cancers(ranked, step):
+    suspected = _suspected(ranked, step, risk, soon_risk) if abstained else ""
+    names_reason = not abstained or (suspected and not beyond)
+    if names_reason and _is_of_cancers(ranked, step):
         step = step.model_copy(update={"advice": advice_for(f"{step.urgency}_cancer")})
     if abstained:  # it names no condition, but the reason of its advice does
-        suspected = _suspected(ranked, step, risk, soon_risk)
         # No figure says anything of a case beyond what the model learned.
         update = {"because": text("because_precaution"), "more": ()} if beyond else {}
         step = step.model_copy(update=update)

@@ -117,9 +117,7 @@ def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
     assert given is not None
     assert given.values[0].ppv == pytest.approx(0.8 / 1.3)
     said = answer_texts.errors_of(found)
-    assert (
-        said[0] == "The advice missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
-    )
+    assert said[0] == "The model missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
     assert said[1] == "It called 50 of 100 other images urgent."
 
 
@@ -164,10 +162,10 @@ def test_few_errors_are_a_count_with_its_bound_and_many_a_share() -> None:
     assert found is not None
     none = Share(value=0, low=0, high=0.1058, pictures=33)
     (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": none}))
-    assert missed == "The advice missed 0 of 33 urgent test images, so it may miss up to 11 of 100."
+    assert missed == "The model missed 0 of 33 urgent test images, so it may miss up to 11 of 100."
     many = Share(value=0.103, low=0.06, high=0.16, pictures=243)
     (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": many, "raised": none}))
-    assert missed == "The advice missed 10 of 100 urgent test images."
+    assert missed == "The model missed 10 of 100 urgent test images."
 
 
 @pytest.mark.parametrize("miss_rate", [0.02, None])

@@ -246,22 +246,36 @@ def test_measured_errors_are_those_without_the_questions(predictor: Predictor) -
     measured = AdviceErrors(split="test", missed=share, raised=share, refused=0, abstained=0)
     update = {"advice_errors": measured, "abstained": ""}
     raised = diagnosed(predictor, **REFERS).model_copy(update=update)
-    assert errors(raised)[0].startswith("The model alone missed 10 of 100 urgent")
+    assert errors(raised)[0].startswith("The model missed 10 of 100 urgent")
     alone = diagnosed(predictor).model_copy(update=update)
-    assert errors(alone)[0] == errors(raised)[0].replace("model alone", "advice")
-    assert errors(raised)[1] == errors(alone)[1]
+    assert errors(alone)[:2] == errors(raised)[:2]
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
         (REFERS, "The 7-point checklist scores 3 (referral from 3)."),
-        ({"itches": "yes"}, "The 7-point checklist is incomplete, so it has no score."),
+        (
+            {"itches": "yes"},
+            "The 7-point checklist has no score, because 6 of its 7 items are open.",
+        ),
         (
             dict.fromkeys(QUESTIONS, "no") | {"pigmented": "yes", "itches": "yes"},
             "The 7-point checklist scores 1, and below 3 it says nothing.",
         ),
-        (REFERS | {"site": "nail"}, "The 7-point checklist does not apply to this lesion."),
+        (
+            dict.fromkeys(QUESTIONS, "no") | {"pigmented": "yes", "large": None},
+            "The 7-point checklist has no score, because nothing was answered about 7 mm or more.",
+        ),
+        (
+            REFERS | {"pigmented": "no"},
+            "The 7-point checklist does not apply, because the lesion was answered as not"
+            " pigmented.",
+        ),
+        (
+            REFERS | {"site": "nail"},
+            "The 7-point checklist does not apply, because the lesion is on a nail.",
+        ),
         ({}, ""),
     ],
 )

@@ -205,7 +205,6 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
                     if isinstance(one, ast.Constant) and isinstance(one.value, str)
                 }
     named |= {f"{key}_group" for key in ("threshold_fitted", "threshold_soon")}  # by one suffix
-    named |= {f"{key}_alone" for key in ("errors_missed", "errors_missed_few")}
     steps = {*get_args(Urgency), "soon_without_time", "without_time", "soon_cancer"}
     named |= {f"advice_{step}{end}" for step in steps for end in ("", "_sooner")}
     named |= {f"tier_{tier}" for part in get_args(Tier) for tier in get_args(part)}

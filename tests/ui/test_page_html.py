@@ -109,7 +109,7 @@ def test_both_errors_stand_there_and_the_theory_folds_away() -> None:
     diagnosis = answer.diagnosis.model_copy(update=update)
     html = result_html(replace(answer, diagnosis=diagnosis), METRICS).replace("\u00a0", " ")
     seen, folded = re.sub(r"<details.*?</details>", "", html, flags=re.S), html
-    assert "The advice missed 31 of 100 urgent test images." in seen
+    assert "The model missed 31 of 100 urgent test images." in seen
     assert "It called 31 of 100 other images urgent." in seen
     assert catalogue.text("cannot_rule_out") in seen
     for theory in ("calibration lesions", "95 % interval", "refused 3 of the 279 urgent images"):
