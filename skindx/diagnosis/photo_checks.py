@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, with_file_facts
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.scope import unjudged
+from skindx.diagnosis.scope import shared_reason, unjudged
 from skindx.imaging.decode import decode_noted, import_decoders, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
@@ -96,7 +96,7 @@ class Refused(UserError):  # noqa: N818
         ordered = tuple(sorted(refusals, key=lambda refusal: refusal.photo))
         first = ordered[0]
         named = first.message
-        if shared := shared_reason(ordered, photos):
+        if shared := shared_reason([one.message for one in ordered], photos):
             named = shared
         elif photos > 1:
             named = " ".join(
@@ -110,14 +110,6 @@ class Refused(UserError):  # noqa: N818
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
         return type(self), (self.gate, str(self), self.photo, self.refusals)
-
-
-def shared_reason(refusals: Sequence[Refusal], photos: int) -> str:
-    """Return the one reason of all of several photos, once; "" where they have several or one."""
-    reasons = {refusal.message for refusal in refusals}
-    if photos < 2 or len(refusals) < photos or len(reasons) > 1:
-        return ""
-    return joined(text("refused_photos", last=photos), *reasons)
 
 
 SMALL_SIDE = 240

@@ -39,6 +39,13 @@ def unjudged(message: str) -> str:
     return f"{message} {not_judged()}"
 
 
+def shared_reason(reasons: Sequence[str], photos: int) -> str:
+    """Return the one reason of all of several photos, once; "" where they have several or one."""
+    if photos < 2 or len(reasons) < photos or len(set(reasons)) > 1:
+        return ""
+    return joined(text("refused_photos", last=photos), reasons[0])
+
+
 def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
     """Return the names of all conditions that a bundle knows, in alphabetical order."""
     return tuple(sorted((skin_class.name for skin_class in classes), key=str.casefold))

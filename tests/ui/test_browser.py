@@ -489,6 +489,7 @@ def test_facts_of_one_patient_do_not_pass_to_the_next_after_a_refusal(
     assert page.locator(".sx-summary").inner_text() == "2 photos"
     # The same after an answer; what is kept is sent.
     page.press(".sx-change", "Enter")
+    page.press(".sx-facts summary", "Enter")
     page.fill("[name=age]", "50")
     page.press("[name=age]", "Tab")
     page.press("[aria-label='Remove photo 2']", "Enter")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
-from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, shared_reason
-from skindx.diagnosis.scope import knows_only
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.scope import knows_only, shared_reason
 from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.photo_date import checked_day
 from skindx.models.bundle.bundle import Bundle
@@ -291,7 +291,7 @@ def _answering(
             own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             step = unanswered_shown(case.patient) | {
-                "shared": shared_reason(error.refusals, len(case.photos))
+                "shared": shared_reason([one.message for one in error.refusals], len(case.photos))
             }
             refused = told("refused", error.refusals, shown_of_refused(error), step=step)
             record = partial(unjudged_html, case, error, reports, user, day=day)
