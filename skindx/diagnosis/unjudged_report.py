@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis.answer_report import opened
 from skindx.diagnosis.case import Case, Patient, facts_list
-from skindx.diagnosis.checklist_advice import checklist_of, referred
+from skindx.diagnosis.checklist_advice import checklist_of, referred, unanswered_step
 from skindx.diagnosis.filing import NOT_FILED, Filing, dated
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
@@ -97,7 +97,8 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
     sheet.text(advice, 12, bold=True, fill=fill)
     if asks:
         sheet.text(text("unjudged_by_answers"))
-    sheet.text(text("advice_without_time_sooner" if not asks else "advice_urgent_sooner"))
+    if sooner := unanswered_step(patient).sooner:
+        sheet.text(sooner)
     no_answer = (text("unjudged_no_answer"), text("not_judged"), text("cannot_rule_out"))
     sheet.text(joined(*no_answer), bold=True)
     sheet.heading(text("unjudged_why"))

@@ -35,7 +35,7 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors
-from skindx.diagnosis.record_page import _plain_advice
+from skindx.diagnosis.record_page import patient_advice
 from skindx.diagnosis.scope import giving_no_time, not_judged
 from skindx.models.conformal import Conformal, Share
 from skindx.taxonomy import advice_for, load_taxonomy
@@ -202,7 +202,7 @@ def test_every_output_names_what_was_answered_with_yes(answers: dict[str, str], 
     said = SAID.model_copy(update={"next_step": step, "patient": patient})
     met = [verb for one, verb in VERBS.items() if answers.get(one) == "yes"]
     assert is_met(said) == bool(met)
-    outputs = [joined(*next_step(said)), conclusion(said), _plain_advice(said), referred(patient)]
+    outputs = [joined(*next_step(said)), conclusion(said), patient_advice(said), referred(patient)]
     for output in outputs if met else ():
         assert "within days" in output
         assert "first free" not in output
