@@ -86,6 +86,7 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
     sheet = Sheet(heading, when, (names, " · ".join(facts)))
     sheet.text(heading, 16, bold=True)
     sheet.text(text("record_preliminary"), 10, bold=True)
+    sheet.text(text("record_hand_over"), 9)
     notice = joined(text("notice_tool"), unreviewed())
     sheet.text(notice, 9, bold=True, fill=NOTICE_FILL)
     sheet.lines(_facts(case, when, filing))
