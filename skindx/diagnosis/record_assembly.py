@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.bundle_statement import BundleStatement
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.checklist_advice import with_checklist
-from skindx.diagnosis.conclusion import CaseConclusion, are_sure_of_others
+from skindx.diagnosis.conclusion import CaseConclusion
 from skindx.diagnosis.heat_maps import heat_maps, heat_png, is_off
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, CheckedCase, CheckedPhoto
 from skindx.diagnosis.record import (
@@ -43,6 +43,7 @@ With the rule of `abstain_photos_differ` the released bundle asks about 7 % of 1
 lesion among the test images of HAM10000, and about 81 % of 5,000 pairs of two lesions: 92 % of
 those with different diagnoses, 42 % of the others.
 """
+
 
 # P = photos of a case, C = classes, M = members, D = dimensions
 
@@ -87,38 +88,6 @@ def assemble(
 def do_photos_differ(embeddings_PD: NDArray[np.float32]) -> bool:
     """Tell whether any two photos of a case are less alike than LEAST_ALIKE."""
     return bool((embeddings_PD @ embeddings_PD.T).min() < LEAST_ALIKE)
-
-
-def look_apart(
-    earlier: Diagnosis, before: Sequence[bytes], later: Diagnosis, after: Sequence[bytes]
-) -> bool:
-    """Tell whether the photos of two cases look like different lesions.
-
-    `before` and `after` are the cases' features. The rule is that of the photos of one case: a
-    later photo is compared with the earlier one that is most like it, and each case is sure of
-    another class. False where features are missing, or are not of one bundle.
-    """
-    digest = earlier.source.digest
-    if not (before and after and digest) or digest != later.source.digest:
-        return False
-    cosines_LE = _unit(after) @ _unit(before).T
-    return bool(cosines_LE.max(axis=1).min() < LEAST_ALIKE) or _differ(earlier, later)
-
-
-def _unit(features: Sequence[bytes]) -> NDArray[np.float32]:
-    rows_PD = np.stack([np.frombuffer(one, "<f2") for one in features]).astype(np.float32)
-    lengths_P1 = np.linalg.norm(rows_PD, axis=1, keepdims=True)
-    unit_PD: NDArray[np.float32] = rows_PD / np.maximum(lengths_P1, 1e-12)
-    return unit_PD
-
-
-def _differ(earlier: Diagnosis, later: Diagnosis) -> bool:
-    """Tell whether two answers are each sure of another class, by the candidates they list."""
-    listed = [{one.key: one.probability for one in case.candidates} for case in (earlier, later)]
-    keys = sorted(listed[0].keys() | listed[1].keys())
-    rows_2C = np.array([[one.get(key, 0.0) for key in keys] for one in listed])
-    rest_21 = np.clip(1 - rows_2C.sum(axis=1, keepdims=True), 0, 1)
-    return are_sure_of_others(np.hstack([rows_2C, rest_21]))
 
 
 def _heats(

@@ -32,9 +32,10 @@ from skindx.texts.catalogue import speaking, text
 from skindx.ui.http.answer_forms import Reports
 from skindx.ui.page.answer_html import followup_html, result_html
 from skindx.ui.page.casebook_confirming import AnotherLesion, AnotherPerson, require_same_person
+from skindx.ui.page.casebook_doubts import another_person
 from skindx.ui.page.casebook_keeping import KeptAlready, require_same_lesion
 from skindx.ui.page.casebook_page import act_on
-from skindx.ui.page.casebook_words import another_person, names_apart
+from skindx.ui.page.casebook_words import names_apart
 from skindx.ui.uploads import cut_as_seen, taken_on
 
 MODEL = load_taxonomy("isic9")

@@ -15,7 +15,8 @@ from skindx.diagnosis.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text
-from skindx.ui.page.casebook_words import another_lesion, another_person, consent_words, seen_in
+from skindx.ui.page.casebook_doubts import another_lesion, another_person, seen_in
+from skindx.ui.page.casebook_words import consent_words
 from skindx.ui.page.form_html import patient_of
 
 if TYPE_CHECKING:

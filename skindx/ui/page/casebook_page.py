@@ -54,16 +54,19 @@ from skindx.ui.page.casebook_confirming import (
     facts_added,
     version_of,
 )
+from skindx.ui.page.casebook_doubts import (
+    another_person,
+    are_unlike,
+    differing_facts,
+    seen_in,
+)
 from skindx.ui.page.casebook_words import (
     added_words,
     alone_words,
-    another_person,
-    are_unlike,
     case_names,
     changes,
     consent_words,
     deletion_words,
-    differing_facts,
     earlier_words,
     finding_words,
     is_advice_past,
@@ -76,7 +79,6 @@ from skindx.ui.page.casebook_words import (
     purpose_names,
     recorded_words,
     same_offered,
-    seen_in,
     time_apart,
     times_words,
     uncompared_words,

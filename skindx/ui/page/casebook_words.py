@@ -5,25 +5,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from skindx.casebook.case_names import is_elsewhere, side_named
 from skindx.casebook.deletions import Deletion
 from skindx.casebook.findings import ConfirmedFinding
 from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
     LesionHistory,
-    PersonSeen,
     Purpose,
     Told,
     consent_changes,
 )
-from skindx.diagnosis.case import Patient, facts_list, patient_facts
+from skindx.diagnosis.case import facts_list, patient_facts
 from skindx.diagnosis.case_actions import awaited_since, is_acted_on, standing
 from skindx.diagnosis.checklist_advice import Tier, tier_of_advice
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
-from skindx.diagnosis.record import Diagnosis, Photo
-from skindx.diagnosis.record_assembly import look_apart
+from skindx.diagnosis.record import Photo
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text, word
@@ -152,75 +149,6 @@ def is_advice_past(urgency: Tier | None, *, given: bool, confirmed: bool) -> boo
     Beside one that nothing confirmed an urgent advice stands, and no other one.
     """
     return confirmed or (given and urgency not in _PRESSING)
-
-
-def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]:
-    """Return the facts that two photos of one lesion cannot both have, with both values."""
-    pairs = [(name, getattr(first, name), getattr(last, name)) for name in _LASTING]
-    return [
-        (INTAKE[name].noun or name, str(one), str(other))
-        for name, one, other in pairs
-        if one is not None and other is not None and one != other
-    ]
-
-
-def another_person(one: PersonSeen, other: PersonSeen) -> list[str]:
-    """Return in sentences what two cases of one pseudonym tell that no one person can have.
-
-    The form asks for whole years, so that ages differ by the time between, give or take a year.
-    """
-    first, last = sorted((one, other), key=lambda seen: seen.day)
-    said, sexes = [], [word(str(seen.facts.sex)) for seen in (first, last) if seen.facts.sex]
-    if len(set(sexes)) > 1:
-        sex = {"first": sexes[0], "last": sexes[1]}
-        said.append(text("person_sex", before=first.day, after=last.day, **sex))
-    young, old = first.facts.age, last.facts.age
-    if young is None or old is None:
-        return said
-    years = (last.day - first.day).days / 365.25
-    if abs(old - young - years) > 1:
-        said.append(text("person_age", first=young, before=first.day, last=old, after=last.day))
-    return said
-
-
-def seen_in(case: KeptCase) -> PersonSeen:
-    """Return what a case tells of the person."""
-    return PersonSeen(case.person, case.photographed or case.taken.astimezone().date())
-
-
-def another_lesion(lesion: str, patient: Patient, others: Sequence[KeptCase]) -> list[str]:
-    """Return in sentences which facts contradict a lesion's name, or its `others`, oldest first."""
-    differing = (differing_facts(case.person, patient) for case in reversed(others))
-    said = [
-        text("keep_differs", fact=fact, first=first, last=last)
-        for fact, first, last in next(filter(None, differing), [])
-    ]
-    side, site = side_named(lesion), patient.site
-    if side and patient.laterality not in (None, "midline", side):
-        said.append(text("keep_side", lesion=lesion, side=word(str(patient.laterality))))
-    if site and is_elsewhere(lesion, site):
-        said.append(text("keep_place", lesion=lesion, place=word(site)))
-    return said
-
-
-def unlike_words(told: Diagnosis, features: Sequence[bytes], others: Sequence[KeptCase]) -> str:
-    """Return in sentences that a photo looks like another lesion than one of the `others`.
-
-    They are oldest first; only those are compared that the patient agrees to comparing.
-    """
-    names = case_names(others)
-    for case in reversed(others):
-        agreed = "compare" in case.purposes
-        if agreed and look_apart(case.diagnosis, case.features, told, features):
-            return joined(text("keep_looks", case=names[case.id]), text("book_looks_changed"))
-    return ""
-
-
-def are_unlike(before: KeptCase | None, after: KeptCase | None) -> bool:
-    """Tell whether the photos of two cases look like different lesions; False for one case."""
-    if before is None or after is None:
-        return False
-    return look_apart(before.diagnosis, before.features, after.diagnosis, after.features)
 
 
 def same_photos(one: Sequence[Photo], other: Sequence[Photo]) -> bool:
@@ -359,9 +287,6 @@ def alone_words(cases: Sequence[KeptCase]) -> list[str]:
         else:
             said.append(text("book_alone_never", case=names[case.id]))
     return said
-
-
-_LASTING = ("site", "laterality", "skin_type")
 
 
 def case_names(cases: Sequence[KeptCase]) -> dict[str, str]:
