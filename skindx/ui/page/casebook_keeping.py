@@ -21,9 +21,9 @@ from skindx.ui.page.casebook_confirming import (
     other_cases,
     require_same_person,
 )
-from skindx.ui.page.casebook_doubts import another_lesion, same_photos, unlike_words
+from skindx.ui.page.casebook_doubts import another_lesion, unlike_words
 from skindx.ui.page.casebook_page import answered, casebook_error, form_of
-from skindx.ui.page.casebook_words import case_names
+from skindx.ui.page.casebook_words import case_names, same_photos
 from skindx.ui.page_basics import FAILED, log_fault, render, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
