@@ -559,9 +559,9 @@ def test_a_photo_that_looks_like_another_lesion_is_asked_about(book: Casebook) -
     (kept,) = book.all_cases()
     assert np.frombuffer(kept.features[0], "<f2").tolist() == [3, 0]
     assert "features" not in repr(kept)
-    # Cosines of 0.45 and 0.35, around the least of 0.4.
-    ask(seen(2, (0.45, math.sqrt(1 - 0.45**2))))
-    far = (0.35, math.sqrt(1 - 0.35**2))
+    # Cosines of 0.65 and 0.55, around the least of 0.6.
+    ask(seen(2, (0.65, math.sqrt(1 - 0.65**2))))
+    far = (0.55, math.sqrt(1 - 0.55**2))
     with pytest.raises(AnotherLesion) as asked:
         ask(seen(2, far))
     assert str(asked.value).startswith("This photo looks like another lesion than that of the case")
