@@ -115,7 +115,7 @@ def test_no_refusal_sounds_like_an_all_clear(
     strange, predictor = replace(strange), replace(predictor)  # what a bundle says is read once
     assert "take the photo through a dermatoscope" in str(refused(predictor, noise(200, 200)))
     said = str(refused(strange, SOUND))
-    assert "The out-of-distribution check refused the photo" in said
+    assert "The photo is too unlike the images" in said
     assert text("refused_unlike_dermoscopic") in said
     assert "modality" not in said
     for size in (noise(60, 60), noise(900, 80)):
