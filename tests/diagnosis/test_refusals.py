@@ -149,7 +149,7 @@ def test_a_refused_photo_from_afar_is_offered_a_scan(
     error = refused(strange, SOUND, AGAIN)
     shown = "The photo shows 4 small lesions, so scan the photo"
     assert str(error).count(shown) == 1  # a reason that all photos share is said once
-    assert str(error).startswith("Photos 1 to 2: ")
+    assert str(error).startswith("Each of photos 1 to 2: ")
     assert all(shown in one.text for one in error.refusals)
     assert "`skindx scan run`" in error.refusals[0].text
 
@@ -225,7 +225,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, AGAIN)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "so take other photos again through a dermatoscope" in str(error)
+    assert "so take the lesion again through a dermatoscope" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True
