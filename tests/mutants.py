@@ -1014,13 +1014,13 @@ MUTANTS = {
         "tests/diagnosis/test_conclusion.py",
     ),
     "next step: nine tenths are not enough": Mutant(
-        "skindx/diagnosis/conclusion.py",
+        "skindx/diagnosis/next_step.py",
         "carried >= CARRIED - 1e-9",
         "carried > CARRIED + 1e-9",
         "tests/diagnosis/test_conclusion.py",
     ),
     "next step: routine outweighs unknown": Mutant(
-        "skindx/diagnosis/conclusion.py",
+        "skindx/diagnosis/next_step.py",
         '("routine", "unknown", "soon", "urgent")',
         '("unknown", "routine", "soon", "urgent")',
         "tests/diagnosis/test_conclusion.py",
@@ -1032,7 +1032,7 @@ MUTANTS = {
         "tests/diagnosis/test_conclusion.py",
     ),
     "soon: the risk takes the reason of an urgent condition that is not ruled out": Mutant(
-        "skindx/diagnosis/conclusion.py",
+        "skindx/diagnosis/next_step.py",
         "if by_set and _urgent_is_named(ranked):",
         "if False:",
         "tests/diagnosis/test_conclusion.py",

@@ -19,7 +19,7 @@ from skindx.clinic.narrative import (
     snomed,
 )
 from skindx.core.text import printable
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.checklist_advice import checklist_words, urgency_given
 from skindx.diagnosis.filing import (
@@ -97,7 +97,7 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
         why = diagnosis.no_urgent_risk or text("risk_no_threshold")
         return _observation(code, display, dataAbsentReason=_absent("unsupported", why))
     components = [part for one in risk_figures(risk, question) for part in _figure(one)]
-    errors = joined(*answer_texts.errors(diagnosis)) if question == "urgent_risk" else ""
+    errors = joined(*decision_texts.errors(diagnosis)) if question == "urgent_risk" else ""
     remarks = notes(errors, text("cannot_rule_out"))
     if not risk_is_sure(diagnosis, risk):
         absent = _absent("unknown", diagnosis.abstained)

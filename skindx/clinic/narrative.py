@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from skindx.core.text import printable
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.checklist_advice import checklist_short, is_met
@@ -144,7 +144,7 @@ def sections(
     if facts := facts_list(diagnosis.patient):
         given = [text("facts_given", facts=facts), diagnosis.use_of_facts]
         parts.append(("given-facts", "facts_heading", given))
-    rests_on = (*answer_texts.decided(diagnosis), *answer_texts.basis(diagnosis, metrics))
+    rests_on = (*decision_texts.decided(diagnosis), *answer_texts.basis(diagnosis, metrics))
     parts.append(("basis", "basis_heading", [text("codes_not_reviewed"), *rests_on]))
     return tuple(
         Section(code, text(heading), tuple(map(printable, filter(None, sentences))))
@@ -155,7 +155,7 @@ def sections(
 def next_step(diagnosis: Diagnosis) -> list[str]:
     """Return what to do, that the model abstains if it does, why, and what is not ruled out."""
     step, unsure = diagnosis.next_step, answer_texts.unsure(diagnosis)
-    errors = joined(*answer_texts.errors(diagnosis))
+    errors = joined(*decision_texts.errors(diagnosis))
     because = joined(step.because, checklist_short(diagnosis))
     return [step.advice, unsure, because, text("cannot_rule_out"), errors]
 

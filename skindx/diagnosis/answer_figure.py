@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from skindx.core.machine import require_extra
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import right_at
 from skindx.diagnosis.answer_report import heading, opened, outlined
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
@@ -55,7 +55,7 @@ def _right(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> Share | None
 
 def _explained(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
     """Return what next step, set and probabilities are worth, in sentences."""
-    said = (answer_texts.unsure(diagnosis), *answer_texts.errors(diagnosis))
+    said = (answer_texts.unsure(diagnosis), *decision_texts.errors(diagnosis))
     held = (answer_texts.set_sentence(diagnosis), answer_texts.measured_like(diagnosis, metrics))
     return [sentence for sentence in (*said, *held) if sentence]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis import advice_figures, answer_texts
+from skindx.diagnosis import advice_figures, answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.case_actions import entries_by_day
@@ -115,7 +115,7 @@ def _report(
     _versions(sheet, filing, when)
     _conditions(sheet, diagnosis)
     seen = _photos(sheet, answer)
-    parts = answer_texts.decided_parts(diagnosis)
+    parts = decision_texts.decided_parts(diagnosis)
     of_photo = (*parts.pop("decided_photo", ()), *seen, diagnosis.use_of_facts)
     sheet.heading(text("decided_heading"))
     sheet.bullets(of_photo, text("decided_photo", n=len(diagnosis.photos)))

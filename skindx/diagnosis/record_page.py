@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from skindx.core.seven_points import QUESTIONS
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.case import Patient, facts_list
 from skindx.diagnosis.case_actions import by_login, standing
@@ -146,7 +146,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     unsure = answer_texts.unsure(diagnosis)
     short = "" if filing.is_advice_past else checklist_short(diagnosis)
     because = joined(step.because, short, combined(diagnosis), _unknown_cancer(diagnosis))
-    errors = joined(*answer_texts.errors(diagnosis))
+    errors = joined(*decision_texts.errors(diagnosis))
     if past:  # the clinician's diagnosis has taken its place
         said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
         sheet.text(joined(*said), 9, faint=True)

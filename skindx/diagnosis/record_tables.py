@@ -15,7 +15,7 @@ from skindx.diagnosis.advice_figures import (
     split_of,
     top1_shares,
 )
-from skindx.diagnosis.answer_texts import tabled
+from skindx.diagnosis.decision_texts import tabled
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.record_figures import UrgentRisk
 from skindx.models.conformal import ALL, Share

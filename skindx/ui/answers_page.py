@@ -18,7 +18,7 @@ from skindx.core.private_files import write_private
 from skindx.core.progress import Progress
 from skindx.core.text import csp_hash, inlined
 from skindx.data.loader.load import work_ahead
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import decision_texts
 from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.bundle_statement import measured_advice, mix_text, source_of
 from skindx.diagnosis.photo_checks import open_photo, read_photo
@@ -115,7 +115,7 @@ def _basis(predictor: "Predictor") -> list[str]:
     rate = round(100 * level.miss_rate, 6) if level else 0.0
     sentences = (
         joined(text("not_useful_yet"), *useful) if useful else "",
-        *answer_texts.errors_of(measured_advice(predictor)),
+        *decision_texts.errors_of(measured_advice(predictor)),
         text("set_fitted", level=sets.level) if sets else predictor.no_sets,
         text("summary_risk", rate=rate) if level else predictor.no_urgent_risk,
         measured(predictor.metrics) or text("not_measured"),

@@ -14,7 +14,7 @@ from pdf_words import words_of
 from rich.console import Console
 from test_conclusion import RISK, RULE, concluded, of
 
-from skindx.diagnosis import answer_texts, pdf_sheet
+from skindx.diagnosis import answer_texts, decision_texts, pdf_sheet
 from skindx.diagnosis.advice_figures import (
     STATED_PREVALENCE,
     advice_errors,
@@ -116,7 +116,7 @@ def test_both_errors_are_of_the_advice_and_not_of_the_threshold() -> None:
     given = advice_errors(evaluation(), 0.05, 0.5)
     assert given is not None
     assert given.values[0].ppv == pytest.approx(0.8 / 1.3)
-    said = answer_texts.errors_of(found)
+    said = decision_texts.errors_of(found)
     assert said[0] == "The model missed 4 of 20 urgent test images, so it may miss up to 30 of 100."
     assert said[1] == "It called 50 of 100 other images urgent."
 
@@ -138,7 +138,7 @@ def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
     assert found.soon_raised.value == pytest.approx(0.3)
     step = rich(Case((jpeg(80, 60),))).diagnosis.next_step
     said = {
-        urgency: answer_texts.errors(
+        urgency: decision_texts.errors(
             answered(
                 advice_errors=found, next_step=step.model_copy(update={"urgency": urgency})
             ).diagnosis
@@ -161,10 +161,11 @@ def test_few_errors_are_a_count_with_its_bound_and_many_a_share() -> None:
     found = advice_errors(evaluation(), 0.05)
     assert found is not None
     none = Share(value=0, low=0, high=0.1058, pictures=33)
-    (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": none}))
+    (missed, *_) = decision_texts.errors_of(found.model_copy(update={"missed": none}))
     assert missed == "The model missed 0 of 33 urgent test images, so it may miss up to 11 of 100."
     many = Share(value=0.103, low=0.06, high=0.16, pictures=243)
-    (missed, *_) = answer_texts.errors_of(found.model_copy(update={"missed": many, "raised": none}))
+    worse = found.model_copy(update={"missed": many, "raised": none})
+    (missed, *_) = decision_texts.errors_of(worse)
     assert missed == "The model missed 10 of 100 urgent test images."
 
 
@@ -173,7 +174,7 @@ def test_an_evaluation_with_another_threshold_says_nothing_of_this_one(
     miss_rate: float | None,
 ) -> None:
     assert advice_errors(evaluation(), miss_rate) is None
-    assert answer_texts.errors_of(None) == ["How often this advice is wrong was not measured."]
+    assert decision_texts.errors_of(None) == ["How often this advice is wrong was not measured."]
 
 
 def test_every_output_says_them_and_none_says_the_thresholds(
@@ -197,7 +198,7 @@ def test_every_output_says_them_and_none_says_the_thresholds(
     }
     for name, shown in outputs.items():
         text = " ".join(shown.replace("\xa0", " ").split())
-        assert all(sentence in text for sentence in answer_texts.errors_of(advice)), name
+        assert all(sentence in text for sentence in decision_texts.errors_of(advice)), name
         missed = "20.0 % (95 % interval 10.0 to 30.0 %, 20 images) of urgent test images"
         table = "refused images counted) 4 of 20 20.0 % 10.0 % to 30.0 %"
         assert (table if name == "paper" else missed) in text, name
@@ -214,12 +215,12 @@ def test_what_was_not_evaluated_says_how_the_threshold_was_fitted() -> None:
     of_type = concluded(of(0.6, 0.01, 0.35), urgent_risk=rule, skin_type=5)
     assert of_type.urgent_risk is not None
     assert of_type.urgent_risk.sent_on is None
-    text = " ".join(answer_texts.decided(answered(urgent_risk=RECORD).diagnosis))
+    text = " ".join(decision_texts.decided(answered(urgent_risk=RECORD).diagnosis))
     assert "chosen on 57 calibration lesions to miss at most 5 of 100." in text
     assert "the threshold may miss up to 8.1 % (95 % confidence)." in text
     assert "It calls 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) of the other" in text
     own = RECORD.model_copy(update={"group": "skin type 5", "lesions": 20, "miss_rate": 0.1})
-    text = " ".join(answer_texts.decided(answered(urgent_risk=own, soon_risk=RECORD).diagnosis))
+    text = " ".join(decision_texts.decided(answered(urgent_risk=own, soon_risk=RECORD).diagnosis))
     assert "20 calibration lesions of skin type 5 to miss at most 10 of 100" in text
     assert (
         "The threshold of soon, 8 % for urgent and soon conditions together, was chosen on 57"
@@ -230,15 +231,15 @@ def test_what_was_not_evaluated_says_how_the_threshold_was_fitted() -> None:
 def test_an_abstention_promises_nothing_and_names_both_errors() -> None:
     advice = advice_errors(evaluation(), 0.05)
     unsure = answered(abstained="It cannot tell.", urgent_risk=RECORD, advice_errors=advice)
-    text = " ".join(answer_texts.decided(unsure.diagnosis))
+    text = " ".join(decision_texts.decided(unsure.diagnosis))
     assert "may differ from those by which" in text
     assert "chosen on" not in text
     assert answer_texts.set_sentence(unsure.diagnosis) == ""
-    assert answer_texts.errors(unsure.diagnosis)[2] == catalogue.text("errors_unlike")
+    assert decision_texts.errors(unsure.diagnosis)[2] == catalogue.text("errors_unlike")
 
 
 def test_without_a_threshold_the_sets_have_both_errors() -> None:
-    text = " ".join(answer_texts.decided(answered(promise=PROMISE).diagnosis))
+    text = " ".join(decision_texts.decided(answered(promise=PROMISE).diagnosis))
     assert "an urgent one in 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
     random = np.random.default_rng(0)
     truth_N = random.integers(0, 4, 80)
@@ -251,7 +252,7 @@ def test_without_a_threshold_the_sets_have_both_errors() -> None:
     harmless = fit_conformal(random.dirichlet(np.ones(4), 80), truth_N, urgent_C=np.zeros(4, bool))
     assert harmless.urgent_raised is None
     none = answered(urgent_risk=None, no_urgent_risk="It is old.", promise=None).diagnosis
-    assert "It is old." in answer_texts.decided(none)
+    assert "It is old." in decision_texts.decided(none)
 
 
 def test_an_older_rule_is_written_as_before() -> None:
@@ -277,7 +278,7 @@ def test_an_evaluated_bundle_says_what_was_measured_of_its_sets() -> None:
     diagnosis = answered(promise=found).diagnosis
     held = catalogue.text("set_held", covered=0.806, split="test")
     assert answer_texts.set_sentence(diagnosis) == held
-    text = " ".join(answer_texts.decided(diagnosis))
+    text = " ".join(decision_texts.decided(diagnosis))
     assert "80.6 % (95 % interval 71.0 to 88.0 %, 100 images)" in text
     assert "Melanoma least often, in 50.0 %" in text
     assert "the true urgent condition in 60.0 %" in text

@@ -16,7 +16,7 @@ from skindx.api.model import load
 from skindx.clinic.narrative import conclusion, next_step
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import diagnose
-from skindx.diagnosis.answer_texts import decided, decided_parts, errors, tier_name
+from skindx.diagnosis.answer_texts import tier_name
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.checklist_advice import (
     advice_met,
@@ -29,6 +29,7 @@ from skindx.diagnosis.checklist_advice import (
     with_checklist,
 )
 from skindx.diagnosis.conclusion import CaseConclusion, ServedRules, conclude, conclude_case
+from skindx.diagnosis.decision_texts import decided, decided_parts, errors
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.intake import YES
 from skindx.diagnosis.photo_checks import Refused

@@ -12,7 +12,7 @@ from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.core.errors import UserError
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case
@@ -175,7 +175,7 @@ def test_the_terminal_is_short_unless_details_are_asked_for(predictor: Predictor
         console = Console(file=io.StringIO(), width=500)
         print_diagnosis(diagnosis, console, details=details)
         shown[details] = console.file.getvalue()  # type: ignore[attr-defined]
-    folded = [*answer_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:3]]
+    folded = [*decision_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:3]]
     said = (*diagnosis.next_step.parts, diagnosis.next_step.because, diagnosis.notice)
     assert folded
     assert not any(sentence in shown[False] for sentence in folded)

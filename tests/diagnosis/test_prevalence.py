@@ -18,7 +18,6 @@ from skin_photo import skin_photo
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.diagnosis.answer_report import print_diagnosis
-from skindx.diagnosis.answer_texts import how_combined
 from skindx.diagnosis.bundle_statement import (
     bundle_version,
     measured_advice,
@@ -26,6 +25,7 @@ from skindx.diagnosis.bundle_statement import (
     shown_prevalence,
 )
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.decision_texts import how_combined
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.diagnosis.conclusion import next_step
+from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, NextStep, Photo, Source, Vote
 from skindx.taxonomy import SkinClass, Urgency, advice_for
 from skindx.texts.catalogue import percent

@@ -7,7 +7,7 @@ from clinical_answers import WHEN, answered
 from pdf_words import words_of
 from tiny_bundle import measured as figures
 
-from skindx.diagnosis import answer_texts, pdf_sheet
+from skindx.diagnosis import decision_texts, pdf_sheet
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_figures import AdviceErrors, MeasuredSets, PredictiveValue
@@ -78,7 +78,7 @@ def test_conditions_have_their_share_and_nothing_where_none_was_measured() -> No
 
 def test_what_stands_in_a_table_stands_in_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = measured().diagnosis
-    every = answer_texts.decided(diagnosis)
+    every = decision_texts.decided(diagnosis)
     rest = rest_of(diagnosis, every)
     assert any("was not urgent for" in one for one in every)
     assert not any(word in " ".join(rest) for word in ("was not urgent", "called urgent in"))

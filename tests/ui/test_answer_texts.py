@@ -14,7 +14,7 @@ from rich.console import Console
 from skin_photo import skin_photo
 
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis import answer_texts, pdf_sheet
+from skindx.diagnosis import decision_texts, pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.answer_texts import set_sentence
 from skindx.diagnosis.case import Case
@@ -50,7 +50,7 @@ def on_paper(answer: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = painted(101)
-    said, decided = set_sentence(answer.diagnosis), answer_texts.decided(answer.diagnosis)
+    said, decided = set_sentence(answer.diagnosis), decision_texts.decided(answer.diagnosis)
     assert "about 90 of 100" in said
     assert any("chosen on" in text for text in decided)
     for shown in (in_terminal(answer), on_paper(answer, monkeypatch)):
@@ -69,11 +69,11 @@ def test_a_set_that_holds_a_rarer_condition_than_it_leaves_out_says_why() -> Non
         ),
         "promise": promise,
     }
-    swapped = " ".join(answer_texts.decided(diagnosis.model_copy(update=update)))
+    swapped = " ".join(decision_texts.decided(diagnosis.model_copy(update=update)))
     assert "one may be named although a likelier condition is not" in swapped
     assert "a true urgent condition in about 95 of 100 photos" in swapped
     assert "232 calibration images of skin type 5" in swapped
-    assert "likelier" not in " ".join(answer_texts.decided(diagnosis))
+    assert "likelier" not in " ".join(decision_texts.decided(diagnosis))
 
 
 def test_no_measured_figure_is_said_twice() -> None:

@@ -14,7 +14,7 @@ from served import Served, serving
 from skin_photo import skin_pixels
 from windows import PHONE
 
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import decision_texts
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.checklist_advice import with_checklist
 from skindx.diagnosis.diagnose import answer
@@ -266,6 +266,6 @@ def test_images_without_a_name_agree_with_the_rows_of_the_release(
     assert promise.measured is not None
     assert promise.measured.coverage.value == pytest.approx(held / len(test))
     assert (promise.measured.refused, promise.measured.abstained) == (sum(refused), unnamed)
-    said = " ".join(answer_texts.decided(answers["urgent"].diagnosis))
+    said = " ".join(decision_texts.decided(answers["urgent"].diagnosis))
     assert f"refused {sum(refused)} of the {len(test):,} images" in said
     assert f"named no condition for {unnamed} more" in said

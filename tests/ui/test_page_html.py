@@ -10,7 +10,7 @@ from painted_answers import jpeg, plain, rich
 from tiny_bundle import odd_taxonomy
 
 from skindx.data.publish.published_rows import web_address
-from skindx.diagnosis import answer_texts
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.intake import GENITALS
@@ -67,7 +67,7 @@ def test_metrics_of_another_layout_say_nothing(metrics: dict[str, object] | None
 def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
     answer = rich(CASE)
     html = unescape(result_html(answer, METRICS)).replace("\u00a0", " ")
-    decided = answer_texts.decided(answer.diagnosis)
+    decided = decision_texts.decided(answer.diagnosis)
     assert all(text in html for text in (answer_texts.set_sentence(answer.diagnosis), *decided))
     assert "The model knows 9 conditions and no others." in html
     assert all(name in html for name in answer.diagnosis.known)

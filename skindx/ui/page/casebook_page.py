@@ -21,7 +21,7 @@ from skindx.casebook.kept_case import (
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.advice_figures import combined
-from skindx.diagnosis.answer_texts import errors, scope, weak_spots
+from skindx.diagnosis.answer_texts import scope, weak_spots
 from skindx.diagnosis.case import limits_of, values_of
 from skindx.diagnosis.case_actions import (
     LONGEST_DETAIL,
@@ -31,6 +31,7 @@ from skindx.diagnosis.case_actions import (
     standing,
 )
 from skindx.diagnosis.checklist_advice import checklist_short, tier_of_advice
+from skindx.diagnosis.decision_texts import errors
 from skindx.diagnosis.filing import BY_PATHOLOGY, agreement_with
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Diagnosis

@@ -9,7 +9,6 @@ from skindx.core.errors import UserError
 from skindx.core.seven_points import ITEM_OF, ITEMS, QUESTIONS, REFER_FROM
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.advice_figures import advice_errors
-from skindx.diagnosis.answer_texts import errors_of
 from skindx.diagnosis.case import (
     MAX_PHOTOS,
     Case,
@@ -20,6 +19,7 @@ from skindx.diagnosis.case import (
     values_of,
 )
 from skindx.diagnosis.checklist_advice import unanswered_step
+from skindx.diagnosis.decision_texts import errors_of
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO
 from skindx.diagnosis.record import notice
