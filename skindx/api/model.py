@@ -32,13 +32,13 @@ from skindx.core.errors import UserError, known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.advice_figures import measured
 from skindx.diagnosis.answer_figure import answer_figure, answer_html
-from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, PersonFacts
 from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
+from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.scope import known_names
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.detach import unpack

@@ -1,11 +1,13 @@
 """The scans of a case book: keep, list, open, compare, delete; every query names its owner."""
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import ColumnElement, insert, select
 
@@ -22,14 +24,13 @@ from skindx.casebook.kept_case import (
     consent_text,
     purposes_of,
 )
-from skindx.casebook.key_file import damaged, overwrite, owner_code
+from skindx.casebook.key_file import Binding, Keys, damaged, overwrite, owner_code
 from skindx.casebook.sealed_rows import (
     ScanFileRow,
     ScanRow,
-    read_file,
-    read_names,
-    read_scan,
-    sealed_scan,
+    consents_text,
+    moment_text,
+    opened_card,
 )
 from skindx.core.atomic_files import below, memory_folder, private_folder
 from skindx.core.errors import UserError
@@ -93,7 +94,7 @@ class ScanBook(SealedBook):
             consented=datetime.now(UTC),
         )
         with self.keys.new_case(scan.id) as keys:
-            row, contents = sealed_scan(keys, scan, files)
+            row, contents = _sealed_scan(keys, scan, files)
             with self.session("written") as session:
                 session.execute(insert(ScanRow), [row])
                 session.execute(insert(ScanFileRow), contents)
@@ -125,7 +126,7 @@ class ScanBook(SealedBook):
             sealed = session.scalar(select(ScanRow.names).where(ScanRow.id == scan))
             if sealed is None or scan not in keys.cases:  # deleted meanwhile
                 raise UserError(text("scan_gone"))
-            names = read_names(keys, kept, sealed)
+            names = _read_names(keys, kept, sealed)
             places = [n for n, name in enumerate(names) if not wanted or name in wanted]
             rows = session.execute(
                 select(ScanFileRow.position, ScanFileRow.content).where(
@@ -134,7 +135,7 @@ class ScanBook(SealedBook):
             ).all()
         if sorted(place for place, _ in rows) != places:
             raise damaged(f"case {scan}")
-        return {names[place]: read_file(keys, kept, place, content) for place, content in rows}
+        return {names[place]: _read_file(keys, kept, place, content) for place, content in rows}
 
     def delete(self, owner: str | None, scan: str) -> None:
         """Delete a scan: destroy its key, then its rows; None: of any owner.
@@ -166,7 +167,7 @@ class ScanBook(SealedBook):
             rows = session.execute(query).all()
         keys = self.keys.read()
         return [
-            read_scan(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
+            _read_scan(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
         ]
 
 
@@ -248,3 +249,64 @@ def _private_folder() -> Iterator[Path]:
             for path in folder.rglob("*"):
                 if path.is_file():
                     overwrite(path)
+
+
+def _sealed_scan(
+    keys: Keys, scan: KeptScan, files: Mapping[str, bytes]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Encrypt a scan whose key is in `keys`; return its columns and those of its files."""
+    key, owner = keys.cases[scan.id], owner_code(keys.owners, scan.owner)
+    card = asdict(scan) | {
+        "taken": moment_text(scan.taken),
+        "consented": moment_text(scan.consented),
+    }
+    del card["id"]
+    binding = Binding(keys.book, scan.id, owner)
+    bound = _bound(keys, scan)
+    row = {
+        "id": scan.id,
+        "owner": owner,
+        "card": binding.seal(key, json.dumps(card).encode(), "scan card"),
+        "names": bound.seal(key, json.dumps(list(files)).encode(), "scan names"),
+    }
+    contents = [
+        {"scan_id": scan.id, "position": place, "content": bound.seal(key, content, _file(place))}
+        for place, content in enumerate(files.values())
+    ]
+    return row, contents
+
+
+def _read_scan(keys: Keys, scan: str, owner: str, card: bytes) -> KeptScan:
+    """Return a scan without its files; `owner` is the code in its row.
+
+    Raises UserError for a damaged row, and for one whose owner was changed.
+    """
+    return _kept_scan(scan, opened_card(keys, Binding(keys.book, scan, owner), card, "scan card"))
+
+
+def _kept_scan(scan: str, held: dict[str, Any]) -> KeptScan:
+    """Return a scan from what its decrypted card holds."""
+    times = {name: datetime.fromisoformat(held[name]) for name in ("taken", "consented")}
+    kept = KeptScan(id=scan, **(held | times))
+    return replace(kept, lesions=int(kept.lesions), photos=int(kept.photos))
+
+
+def _read_names(keys: Keys, scan: KeptScan, names: bytes) -> list[str]:
+    """Return the names of a scan's files, in their order. Raises UserError for a damaged row."""
+    held = _bound(keys, scan).unseal(keys.cases[scan.id], names, "scan names")
+    return [str(name) for name in json.loads(held)]
+
+
+def _read_file(keys: Keys, scan: KeptScan, position: int, content: bytes) -> bytes:
+    """Return a file's bytes. Raises UserError for a damaged one."""
+    return _bound(keys, scan).unseal(keys.cases[scan.id], content, _file(position))
+
+
+def _bound(keys: Keys, scan: KeptScan) -> Binding:
+    """Return what the parts of a scan are bound to that are read after its card."""
+    owner = owner_code(keys.owners, scan.owner)
+    return Binding(keys.book, scan.id, owner, consents=consents_text(scan.consent, scan.consented))
+
+
+def _file(position: int) -> str:
+    return f"scan file {position}"

@@ -6,7 +6,7 @@ version gets the tables of scans when it is opened.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -28,7 +28,6 @@ from skindx.casebook.findings import (
 from skindx.casebook.kept_case import (
     ConsentEntry,
     KeptCase,
-    KeptScan,
     PersonSeen,
     Told,
     first_day,
@@ -175,7 +174,7 @@ class CaseRecord:
     @property
     def consents(self) -> str:
         """What the patient agreed to and when, as the later parts of a case are bound to it."""
-        return _consents(self.consent, self.consented)
+        return consents_text(self.consent, self.consented)
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ def sealed_parts(
         "owner": card.owner,
         "patient": card.patient,
         "lesion": card.lesion,
-        "taken": _text(card.taken),
+        "taken": moment_text(card.taken),
         "told": [told.urgency, diagnosis_to_json(told.finding)],
         "photographed": told.photographed.isoformat() if told.photographed else "",
         "lapsed": earlier_to_json(told.lapsed) if told.lapsed else [],
@@ -234,14 +233,14 @@ def sealed_parts(
         "compares": told.compares,
     }
     held_record = asdict(replace(record, added=(), actions=())) | {
-        "consented": _text(record.consented),
+        "consented": moment_text(record.consented),
         "features": [b64encode(one).decode() for one in record.features],
     }
-    held_record["answered"] = _text(record.answered) if record.answered else ""
-    held_record["added"] = [[one.given, _text(one.when), one.by] for one in record.added]
+    held_record["answered"] = moment_text(record.answered) if record.answered else ""
+    held_record["added"] = [[one.given, moment_text(one.when), one.by] for one in record.added]
     held_record["actions"] = [action_to_json(one) for one in record.actions]
     held_record["earlier_consents"] = [
-        [one.consent, _text(one.when), one.who] for one in record.earlier_consents
+        [one.consent, moment_text(one.when), one.who] for one in record.earlier_consents
     ]
     bound = replace(binding, consents=record.consents)
     return {
@@ -293,7 +292,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     Raises UserError for a damaged row, and for one whose owner or version was changed.
     """
     binding = Binding(keys.book, case, owner, version)
-    held = _held_card(keys, binding, card, "card")
+    held = opened_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
     told = None
     if held.keys() >= {"had_entries", "compares"}:  # else an older version wrote the card
@@ -391,7 +390,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     )
 
 
-def _held_card(keys: Keys, binding: Binding, card: bytes, part: str) -> dict[str, Any]:
+def opened_card(keys: Keys, binding: Binding, card: bytes, part: str) -> dict[str, Any]:
     """Return what a card holds. Raises UserError where its owner is not that of the row."""
     held: dict[str, Any] = json.loads(binding.unseal(keys.cases[binding.id], card, part))
     if owner_code(keys.owners, held["owner"]) != binding.owner:
@@ -407,67 +406,9 @@ def _photo(position: int, count: int) -> str:
     return f"photo {position} of {count}"
 
 
-def _text(moment: datetime) -> str:
+def moment_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()
 
 
-def _consents(consent: str, consented: datetime) -> str:
-    return json.dumps([consent, _text(consented)])
-
-
-def sealed_scan(
-    keys: Keys, scan: KeptScan, files: Mapping[str, bytes]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Encrypt a scan whose key is in `keys`; return its columns and those of its files."""
-    key, owner = keys.cases[scan.id], owner_code(keys.owners, scan.owner)
-    card = asdict(scan) | {"taken": _text(scan.taken), "consented": _text(scan.consented)}
-    del card["id"]
-    binding = Binding(keys.book, scan.id, owner)
-    bound = _bound(keys, scan)
-    row = {
-        "id": scan.id,
-        "owner": owner,
-        "card": binding.seal(key, json.dumps(card).encode(), "scan card"),
-        "names": bound.seal(key, json.dumps(list(files)).encode(), "scan names"),
-    }
-    contents = [
-        {"scan_id": scan.id, "position": place, "content": bound.seal(key, content, _file(place))}
-        for place, content in enumerate(files.values())
-    ]
-    return row, contents
-
-
-def read_scan(keys: Keys, scan: str, owner: str, card: bytes) -> KeptScan:
-    """Return a scan without its files; `owner` is the code in its row.
-
-    Raises UserError for a damaged row, and for one whose owner was changed.
-    """
-    return kept_scan(scan, _held_card(keys, Binding(keys.book, scan, owner), card, "scan card"))
-
-
-def kept_scan(scan: str, held: dict[str, Any]) -> KeptScan:
-    """Return a scan from what its decrypted card holds."""
-    times = {name: datetime.fromisoformat(held[name]) for name in ("taken", "consented")}
-    kept = KeptScan(id=scan, **(held | times))
-    return replace(kept, lesions=int(kept.lesions), photos=int(kept.photos))
-
-
-def read_names(keys: Keys, scan: KeptScan, names: bytes) -> list[str]:
-    """Return the names of a scan's files, in their order. Raises UserError for a damaged row."""
-    held = _bound(keys, scan).unseal(keys.cases[scan.id], names, "scan names")
-    return [str(name) for name in json.loads(held)]
-
-
-def read_file(keys: Keys, scan: KeptScan, position: int, content: bytes) -> bytes:
-    """Return a file's bytes. Raises UserError for a damaged one."""
-    return _bound(keys, scan).unseal(keys.cases[scan.id], content, _file(position))
-
-
-def _bound(keys: Keys, scan: KeptScan) -> Binding:
-    """Return what the parts of a scan are bound to that are read after its card."""
-    owner = owner_code(keys.owners, scan.owner)
-    return Binding(keys.book, scan.id, owner, consents=_consents(scan.consent, scan.consented))
-
-
-def _file(position: int) -> str:
-    return f"scan file {position}"
+def consents_text(consent: str, consented: datetime) -> str:
+    return json.dumps([consent, moment_text(consented)])

@@ -165,8 +165,8 @@ def diagnose(
     from skindx.casebook.case_names import identifying
     from skindx.clinic.report_files import ReportFiles
     from skindx.clinic.source_photos import Named
-    from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
+    from skindx.diagnosis.report.answer_report import print_diagnosis
 
     patient_of(facts)  # before a bundle is loaded and photos are read
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf)

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from skindx.core.machine import require_extra
 from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import right_at
-from skindx.diagnosis.answer_report import heading, opened, outlined
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.report.answer_report import heading, opened, outlined
 from skindx.diagnosis.scope import tier_of
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.next_step import is_of_cancers, next_step, suspicion
-from skindx.diagnosis.record import NextStep, UsedFacts
-from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.diagnosis.record import NextStep
+from skindx.diagnosis.record_figures import Promise, UrgentRisk, UsedFacts
 from skindx.models.combination import Prevalence, mutual_information
 from skindx.models.conformal import ALL, Conformal, Share
 from skindx.models.metadata_head import MetadataField

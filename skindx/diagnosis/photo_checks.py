@@ -411,7 +411,11 @@ def check_photos(
                 apart=apart,
             )
         except Refused as refused:
-            refusals += [_with_kind(one, needs) for one in refused.refusals]
+            kind = text("refused_dermoscopic_alone") if needs.dermoscopic else ""
+            refusals += [
+                replace(one, message=joined(one.message, kind)) if one.gate == "size" else one
+                for one in refused.refusals
+            ]
             continue
         checked = _check_photo(decoded, data, photo, needs)
         if isinstance(checked, Refusal):
@@ -419,13 +423,6 @@ def check_photos(
         else:
             passed[photo] = checked
     return passed, refusals
-
-
-def _with_kind(refused: Refusal, needs: PhotoNeeds) -> Refusal:
-    """Return the refusal of a size, which also says that another kind of photo would be refused."""
-    if refused.gate != "size" or not needs.dermoscopic:
-        return refused
-    return replace(refused, message=joined(refused.message, text("refused_dermoscopic_alone")))
 
 
 def _check_photo(

@@ -11,11 +11,17 @@ from pydantic import Field
 
 from skindx.data.origin import of_wide_photos
 from skindx.diagnosis.case import Patient, nouns, use_of_facts
-from skindx.diagnosis.record_figures import AdviceErrors, Confused, Promise, RecordPart, UrgentRisk
+from skindx.diagnosis.record_figures import (
+    AdviceErrors,
+    Confused,
+    Promise,
+    RecordPart,
+    UrgentRisk,
+    UsedFacts,
+)
 from skindx.imaging.cut_lesions import Cut
 from skindx.models.bundle.use_limits import UseLimits
 from skindx.models.conformal import ALL
-from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import LANGUAGE, joined, speaking, spoken, text, word
 
@@ -24,10 +30,7 @@ LEAST_SHOWN = 0.05
 
 
 def notice() -> str:
-    """Return that skindx is no medical device, as it stands above every answer.
-
-    Beside it stands in other languages than English that no clinician reviewed the translation.
-    """
+    """Return that skindx is no medical device, and that nobody reviewed a translation."""
     return joined(text("notice_tool"), text("notice_clinician"), unreviewed())
 
 
@@ -183,17 +186,6 @@ class Vote(RecordPart):
     member: str
     key: str
     probability: float = Field(ge=0, le=1)
-
-
-class UsedFacts(RecordPart):
-    """What of the person changed the probabilities, and the answer without it."""
-
-    fields: tuple[MetadataField, ...] = Field(min_length=1)
-    """Some of age, sex and site."""
-    without: float = Field(ge=0, le=1)
-    """Probability of the first candidate by the photos alone."""
-    first_without: str = ""
-    """Name of the condition that would then be first; empty: the same."""
 
 
 class NextStep(RecordPart):
@@ -419,13 +411,13 @@ class CaseAnswer:
     given: str = field(default_factory=_now, compare=False)
     """When the answer was given: ISO 8601 in UTC."""
     features: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
-    """Embedding of each photo as float16, for the case book alone: no page or file has them."""
+    """Embeddings of the photos as float16, for the case book alone."""
 
 
 def shown_heat(answer: CaseAnswer) -> list[bool]:
     """Return for each photo whether its heat map is shown; one off the lesion misleads."""
-    photos = zip(answer.diagnosis.photos, answer.views, strict=True)
-    return [bool(view.heat) and not photo.heat_off for photo, view in photos]
+    both = zip(answer.diagnosis.photos, answer.views, strict=True)
+    return [bool(view.heat) and not photo.heat_off for photo, view in both]
 
 
 _A = TypeVar("_A", CaseAnswer, Diagnosis)

@@ -4,6 +4,7 @@ from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
 from skindx.models.conformal import Share
+from skindx.models.metadata_head import MetadataField
 
 
 class RecordPart(Settings):
@@ -157,3 +158,14 @@ class Confused(RecordPart):
     """The share may be this high (95 % interval over lesions); missing in older records."""
     images: int = Field(ge=1)
     """All images of these."""
+
+
+class UsedFacts(RecordPart):
+    """What of the person changed the probabilities, and the answer without it."""
+
+    fields: tuple[MetadataField, ...] = Field(min_length=1)
+    """Some of age, sex and site."""
+    without: float = Field(ge=0, le=1)
+    """Probability of the first candidate by the photos alone."""
+    first_without: str = ""
+    """Name of the condition that would then be first; empty: the same."""

@@ -14,18 +14,19 @@ from pdf_words import words_of
 from rich.console import Console
 from test_conclusion import RISK, RULE, concluded, of
 
-from skindx.diagnosis import answer_texts, decision_texts, pdf_sheet
+from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import (
     STATED_PREVALENCE,
     advice_errors,
     confused_with,
     measured_sets,
 )
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import measured_risk
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Conformal, Share, fit_conformal
 from skindx.texts import catalogue
 from skindx.texts.catalogue import share_text, text

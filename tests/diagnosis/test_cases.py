@@ -20,13 +20,14 @@ from tiny_bundle import pack_tiny
 
 from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
-from skindx.diagnosis import pdf_sheet, record_assembly
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis import record_assembly
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow

@@ -36,7 +36,7 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors
-from skindx.diagnosis.record_page import patient_advice
+from skindx.diagnosis.report.patient_page import patient_advice
 from skindx.diagnosis.scope import giving_no_time, not_judged
 from skindx.models.conformal import Conformal, Share
 from skindx.taxonomy import advice_for, load_taxonomy

@@ -17,12 +17,12 @@ import skindx
 from skindx.api.model import Model
 from skindx.clinic.fhir_observations import photo_valid
 from skindx.clinic.narrative import sections
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.answer_texts import less_sure
 from skindx.diagnosis.network_gates import cut_text
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Photo
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.imaging.cut_lesions import Cut
 from skindx.imaging.decode import decode
 from skindx.ui.http.answer_rows import csv_line, row_of

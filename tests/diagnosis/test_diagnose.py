@@ -13,13 +13,13 @@ from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.core.errors import UserError
 from skindx.diagnosis import answer_texts, decision_texts
-from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.bundle_statement import bundle_version
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import MAX_BYTES, read_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.report.answer_report import print_diagnosis
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics

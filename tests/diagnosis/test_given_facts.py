@@ -12,11 +12,11 @@ from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
 
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient, how_facts_count, skin_type_chooses, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.ui.http.api_schemas import form_schema
 from skindx.ui.page.answer_html import result_html
 from skindx.ui.page.form_html import intake_html

@@ -12,12 +12,12 @@ from skin_photo import skin_photo
 from test_conclusion import CLASSES, RULE, concluded, of
 from tiny_bundle import pack_tiny
 
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.texts import catalogue

@@ -17,13 +17,13 @@ from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
 from skindx.core.errors import UserError
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Similar
 from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Share
 from skindx.texts import catalogue
 from skindx.ui.page.answer_html import result_html

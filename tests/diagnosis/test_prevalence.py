@@ -17,7 +17,6 @@ from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.bundle_statement import (
     bundle_version,
     measured_advice,
@@ -29,6 +28,7 @@ from skindx.diagnosis.decision_texts import how_combined
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report.answer_report import print_diagnosis
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import calibration_classes
@@ -149,8 +149,8 @@ def test_every_output_says_which_mix_the_probabilities_hold_for(
 ) -> None:
     from datetime import UTC, datetime
 
-    from skindx.diagnosis import pdf_sheet
-    from skindx.diagnosis.answer_report import report_pdf
+    from skindx.diagnosis.report import pdf_sheet
+    from skindx.diagnosis.report.answer_report import report_pdf
 
     expected = (
         "hold for the mix of diseases of the calibration images, ",

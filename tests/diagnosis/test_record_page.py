@@ -13,8 +13,6 @@ from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
 from skindx.core.seven_points import QUESTIONS
-from skindx.diagnosis import answer_report, pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.case_actions import ActionKind, CaseAction
 from skindx.diagnosis.checklist_advice import referred, with_checklist
@@ -28,7 +26,9 @@ from skindx.diagnosis.filing import (
     urgent_first,
 )
 from skindx.diagnosis.record import CaseAnswer, NextStep, PhotoView
-from skindx.diagnosis.record_page import patient_advice, refused_advice
+from skindx.diagnosis.report import answer_report, pdf_sheet
+from skindx.diagnosis.report.answer_report import report_pdf
+from skindx.diagnosis.report.patient_page import patient_advice, refused_advice
 from skindx.diagnosis.scope import as_on_the_page
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import sentences, speaking, text

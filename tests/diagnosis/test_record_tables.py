@@ -7,11 +7,17 @@ from clinical_answers import WHEN, answered
 from pdf_words import words_of
 from tiny_bundle import measured as figures
 
-from skindx.diagnosis import decision_texts, pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
+from skindx.diagnosis import decision_texts
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_figures import AdviceErrors, MeasuredSets, PredictiveValue
-from skindx.diagnosis.record_tables import classes_table, errors_table, rest_of, thresholds_table
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import report_pdf
+from skindx.diagnosis.report.record_tables import (
+    classes_table,
+    errors_table,
+    rest_of,
+    thresholds_table,
+)
 from skindx.models.conformal import Share
 from skindx.taxonomy import advice_for
 from skindx.texts.catalogue import text

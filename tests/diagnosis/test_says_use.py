@@ -24,14 +24,14 @@ from skindx.api.answer_file import write_table
 from skindx.api.predictions import iter_predictions, schema_of
 from skindx.clinic.fhir import fhir_json
 from skindx.clinic.narrative import sections
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_figure import answer_html
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.bundle_statement import source_of
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.use_limits import MOST_WORDS
 from skindx.texts import catalogue

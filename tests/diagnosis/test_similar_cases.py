@@ -17,12 +17,12 @@ from skin_photo import skin_photo
 
 from skindx.data.manifest import Record
 from skindx.data.sources.columns import Columns, confirmation
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import ROWS, EmbeddingIndex, IndexRow, _row
 from skindx.texts import catalogue

@@ -7,11 +7,11 @@ import pytest
 from painted_answers import jpeg
 from pdf_words import words_of
 
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.photo_checks import Refusal, Refused
-from skindx.diagnosis.unjudged_report import UnjudgedCase, unjudged, unjudged_pdf
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.unjudged_report import UnjudgedCase, unjudged, unjudged_pdf
 from skindx.texts.catalogue import speaking, text
 
 WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=UTC)

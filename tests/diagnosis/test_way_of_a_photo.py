@@ -24,10 +24,10 @@ from skin_photo import skin_photo
 
 import skindx
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.report.answer_report import print_diagnosis
 from skindx.ui.page.answer_html import result_html
 
 WHEEL = Path(skindx.__file__).parent

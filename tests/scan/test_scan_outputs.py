@@ -32,7 +32,7 @@ from whole_photo import ArrayPhoto
 from skindx.core.errors import UserError
 from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.report import pdf_sheet
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.outputs.scan_files import move, write_scan
 from skindx.scan.outputs.scan_pages import pdf_bytes, problems, render_scan

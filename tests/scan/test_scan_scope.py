@@ -16,8 +16,8 @@ from pdf_words import words_of
 from tiny_bundle import pack_tiny
 from whole_photo import ArrayPhoto
 
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.report import pdf_sheet
 from skindx.models.conformal import Share
 from skindx.scan.compare.registration import read_scan
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan

@@ -28,7 +28,7 @@ from whole_photo import ArrayPhoto, ThisProcess
 from skindx.cli.scan import app
 from skindx.core.errors import UserError
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.report import pdf_sheet
 from skindx.models.conformal import Share
 from skindx.models.shipped_detector import PlantedRecall
 from skindx.scan import scan_run

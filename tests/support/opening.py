@@ -63,11 +63,11 @@ class Opener:
 
 def _bundle(path: Path, backend: str = "auto") -> None:
     from skindx.core.errors import UserError
-    from skindx.diagnosis.answer_report import report_pdf
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer_many
     from skindx.diagnosis.photo_checks import read_photo
     from skindx.diagnosis.predictor import Predictor
+    from skindx.diagnosis.report.answer_report import report_pdf
 
     predictor = Predictor.load(path, backend=backend)  # type: ignore[arg-type]
     predictor.bundle.seen()

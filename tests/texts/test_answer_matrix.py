@@ -26,12 +26,13 @@ from tiny_bundle import USE, pack_tiny
 from whole_evaluation import write_whole_evaluation
 
 from skindx.clinic.fhir import fhir_json
-from skindx.diagnosis import answer_texts, pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis import answer_texts
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES
 from skindx.models.conformal import Share

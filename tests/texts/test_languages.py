@@ -13,9 +13,9 @@ from stale_texts import noted, stale
 from test_catalogue import VALUES
 
 from skindx.core.errors import UserError
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.case import Patient, values_of
 from skindx.diagnosis.intake import INTAKE
+from skindx.diagnosis.report import pdf_sheet
 from skindx.models.urgent_risk import not_useful
 from skindx.taxonomy import load_taxonomy, taxonomy_names, urgent_conditions
 from skindx.taxonomy.lexicon import SITES

@@ -29,9 +29,9 @@ from test_answer_matrix import (  # noqa: F401 (pytest finds fixtures by their n
 )
 
 from skindx.clinic.fhir import fhir_json
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.texts.catalogue import speaking
 from skindx.ui.http.answer_rows import csv_line, row_of
 from skindx.ui.page.answer_html import result_html

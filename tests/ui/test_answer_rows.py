@@ -17,12 +17,12 @@ from skin_photo import skin_photo
 
 from skindx.api.predictions import iter_predictions
 from skindx.core.errors import UserError
-from skindx.diagnosis import pdf_sheet
-from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer_many
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy, Diagnoser

@@ -14,14 +14,15 @@ from rich.console import Console
 from skin_photo import skin_photo
 
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis import decision_texts, pdf_sheet
-from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis import decision_texts
 from skindx.diagnosis.answer_texts import set_sentence
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, LesionBox
 from skindx.diagnosis.record_figures import MeasuredSets
+from skindx.diagnosis.report import pdf_sheet
+from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Share
 from skindx.taxonomy import load_taxonomy
 from skindx.texts import catalogue

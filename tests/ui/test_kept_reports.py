@@ -17,9 +17,9 @@ from pdf_words import words_of
 
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.findings import Outside
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import action_of
+from skindx.diagnosis.report import pdf_sheet
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 from skindx.ui.http.kept_reports import kept_report_routes

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from painted_answers import jpeg, rich
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.photo_checks import Refused
-from skindx.diagnosis.unjudged_report import unjudged, unjudged_pdf
+from skindx.diagnosis.report.answer_report import report_pdf
+from skindx.diagnosis.report.unjudged_report import unjudged, unjudged_pdf
 from skindx.ui.http.answer_forms import PATH, Reports, made_pdf, report_routes
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 
@@ -125,7 +125,7 @@ def test_what_reports_leave_is_collected(monkeypatch: pytest.MonkeyPatch) -> Non
         left.append(weakref.ref(remains))
         return b"%PDF"
 
-    monkeypatch.setattr("skindx.diagnosis.answer_report.report_pdf", leaving)
+    monkeypatch.setattr("skindx.diagnosis.report.answer_report.report_pdf", leaving)
     gc.disable()
     try:
         for _ in range(20):

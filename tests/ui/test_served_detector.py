@@ -16,9 +16,9 @@ from test_scan_api import SPOTS, encoded
 from whole_photo import ThisProcess
 
 from skindx.core.errors import JobError, UserError
-from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import Photo
+from skindx.diagnosis.report import pdf_sheet
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.shipped_detector import PlantedRecall, open_shipped
 from skindx.scan.outputs.scan_pages import PAGE, PDF

@@ -12,7 +12,7 @@ import numpy as np
 from skindx.core.text import csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
-from skindx.diagnosis.pdf_sheet import Sheet
+from skindx.diagnosis.report.pdf_sheet import Sheet
 from skindx.imaging.resize import small_jpeg
 from skindx.scan.outputs.scan_result import (
     ScanResult,

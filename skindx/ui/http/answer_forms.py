@@ -34,7 +34,7 @@ from skindx.core.machine import missing_modules
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
-from skindx.diagnosis.unjudged_report import UnjudgedCase, unjudged_pdf
+from skindx.diagnosis.report.unjudged_report import UnjudgedCase, unjudged_pdf
 from skindx.texts.catalogue import text
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
@@ -62,7 +62,7 @@ def made_pdf(
     filing: Filing = NOT_FILED,
 ) -> bytes:
     """Return the report on an answer as `report_pdf` does. Raises UserError without fpdf2."""
-    from skindx.diagnosis.answer_report import report_pdf
+    from skindx.diagnosis.report.answer_report import report_pdf
 
     with _making:
         try:

@@ -25,8 +25,8 @@ from skindx.diagnosis.record import (
     shown_heat,
     unreviewed,
 )
+from skindx.diagnosis.report.unjudged_report import unjudged
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
-from skindx.diagnosis.unjudged_report import unjudged
 from skindx.models.bundle.use_limits import Example
 from skindx.taxonomy import Taxonomy, unknown_to
 from skindx.texts.catalogue import joined, percent, script_sentences, text, word

@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import action_of, by_login
 from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
-from skindx.diagnosis.record_page import SHORT_NOTE
+from skindx.diagnosis.report.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, text

@@ -18,7 +18,6 @@ from skindx.diagnosis.advice_figures import Metrics, photo_risks
 from skindx.diagnosis.case import facts_list
 from skindx.diagnosis.case_actions import entries_by_day
 from skindx.diagnosis.filing import NOT_FILED, Filing
-from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
     CaseAnswer,
     Diagnosis,
@@ -28,8 +27,10 @@ from skindx.diagnosis.record import (
     in_its_language,
     shown_heat,
 )
-from skindx.diagnosis.record_page import SHORT_NOTE, named_words, patient_page, record_page
-from skindx.diagnosis.record_tables import (
+from skindx.diagnosis.report.patient_page import patient_page
+from skindx.diagnosis.report.pdf_sheet import Sheet
+from skindx.diagnosis.report.record_page import SHORT_NOTE, named_words, record_page
+from skindx.diagnosis.report.record_tables import (
     classes_table,
     errors_table,
     rest_of,

@@ -10,14 +10,15 @@ from datetime import datetime
 
 from skindx.core.errors import UserError
 from skindx.core.seven_points import QUESTIONS
-from skindx.diagnosis.answer_report import opened
 from skindx.diagnosis.case import Case, Patient, facts_list
 from skindx.diagnosis.checklist_advice import checklist_of, referred, unanswered_step
 from skindx.diagnosis.filing import NOT_FILED, Filing, dated
-from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
 from skindx.diagnosis.record import unreviewed
-from skindx.diagnosis.record_page import FILL, NOTICE_FILL, patient_refusal_page, sign_off
+from skindx.diagnosis.report.answer_report import opened
+from skindx.diagnosis.report.patient_page import patient_refusal_page
+from skindx.diagnosis.report.pdf_sheet import Sheet
+from skindx.diagnosis.report.record_page import FILL, NOTICE_FILL, sign_off
 from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import joined, speaking, text, word

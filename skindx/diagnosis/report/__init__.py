@@ -1,0 +1,1 @@
+"""The printed report: a record to file, a page for the patient, the technical basis."""
