@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from skindx.diagnosis.advice_figures import advice_errors, confused_with, measured_sets
+from skindx.diagnosis.advice_figures import (
+    advice_errors,
+    confused_with,
+    measured_sets,
+    refused_urgent,
+)
 from skindx.diagnosis.record import Source, notice
 from skindx.diagnosis.record_figures import AdviceErrors, Confused, MeasuredSets
 from skindx.diagnosis.scope import cannot_reassure, known_names
@@ -67,6 +72,8 @@ class BundleStatement:
     prevalence: Mapping[str, float] | None
     mix: str
     knows_urgent: bool
+    refused_urgent: str
+    """How many urgent images the model refused, in a sentence; empty where nobody counted."""
 
     @classmethod
     def from_bundle(cls, served: ServedBundle) -> Self:
@@ -92,6 +99,7 @@ class BundleStatement:
             prevalence=shown_prevalence(served),
             mix=mix_text(served),
             knows_urgent=urgent_known(classes),
+            refused_urgent=refused_urgent(served.metrics),
         )
 
 

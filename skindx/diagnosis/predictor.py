@@ -12,7 +12,6 @@ from torch import Tensor
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Split
-from skindx.diagnosis.advice_figures import refused_urgent
 from skindx.diagnosis.bundle_statement import BundleStatement
 from skindx.diagnosis.conclusion import ServedRules
 from skindx.diagnosis.network_gates import NetworkGates
@@ -201,7 +200,7 @@ class Predictor:
             self.needs.dermoscopic,
             shown_frame(self.bundle.spec),
             "" if self.has_detector else self.missing or text("no_detector"),
-            refused_urgent(self.metrics),
+            self.statement.refused_urgent,
         )
 
     @property

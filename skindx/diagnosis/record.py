@@ -296,6 +296,8 @@ class Diagnosis(RecordPart):
     def use_of_facts(self) -> str:
         """What the given facts changed, in sentences; empty where none is given."""
         used, first = self.used_facts, self.candidates[0]
+        if not self.patient.model_fields_set:
+            return ""
         if used is None:
             return use_of_facts(self.patient, chooses=self._by_skin_type)
         return joined(

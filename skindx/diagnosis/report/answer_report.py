@@ -371,7 +371,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
                 Text(f"  {text('box_corners', label=box.label, score=box.score, **place)}")
             )
     known = joined(said.knows, answer_texts.learned_from(diagnosis))
-    if facts := facts_list(diagnosis.patient):
+    if diagnosis.patient.model_fields_set and (facts := facts_list(diagnosis.patient)):
         console.print(Text(joined(text("facts_given", facts=facts), diagnosis.use_of_facts)))
     if details:
         console.print(Text(joined(known, *said.unknown)))
