@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 # P = photos of a case
 
 _OTHER_MODALITY = {
-    "dermoscopic": (
-        "refused_not_dermoscopic",
-        "refused_not_dermoscopic_do",
-        "refused_though_dermoscopic",
-    ),
+    "dermoscopic": ("refused_not_dermoscopic", "refused_not_dermoscopic_do"),
     "clinical": ("refused_not_clinical", "refused_not_clinical_do"),
 }
 
@@ -126,16 +122,16 @@ def _refused_by(
     """Return which gate refuses which photos, and why."""
     why: dict[int, tuple[Gate, list[str]]] = {}
     if gates.ood and p_values_P is not None:
-        unlike = [text("refused_unlike"), text("refused_unlike_do")]
-        if gates.dermoscopic:
-            unlike = [text("refused_unlike"), text("refused_unlike_dermoscopic")]
-        unlike += [gates.refused_urgent] if gates.refused_urgent else []
+        # Whoever took it through a dermatoscope is told first not to wait for another photo.
+        do = "refused_unlike_dermoscopic" if gates.dermoscopic else "refused_unlike_do"
+        unlike = [*filter(None, (text("refused_unlike"), text(do), gates.refused_urgent))]
         for n, p_value in zip(photos, p_values_P, strict=True):
             if gates.ood.is_out(float(p_value)):
                 why[n] = ("unfamiliar", unlike)
     if gates.modality:
-        other = [text(key) for key in _OTHER_MODALITY[gates.modality.kind]]
-        other += [gates.refused_urgent] if gates.refused_urgent else []
+        said, do = _OTHER_MODALITY[gates.modality.kind]
+        though = text("refused_though_dermoscopic") if gates.modality.kind == "dermoscopic" else ""
+        other = [*filter(None, (text(said), though, gates.refused_urgent, text(do)))]
         for n, photo in photos.items():
             if gates.modality.refuses(photo.decoded.pixels_HWC):
                 why[n] = ("modality", other)

@@ -131,7 +131,7 @@ def test_a_refusal_by_the_networks_says_how_often_urgent_images_are_refused(
     row = {"name": "urgent classes", "n": 243, "steps": {"none": none}, "rates": rates}
     measured = refusing_all(predictor)
     vars(measured)["metrics"] = {"served": [row]}  # in the place of what a bundle has
-    figure = "The model refused 10 of 243 urgent test images (95 % interval 1.7 % to 8.3 %)."
+    figure = "The model also refused 10 of 243 urgent test images (95 % interval 1.7 % to 8.3 %)."
     assert (figure in str(refused(measured, SOUND))) == bool(none)
     assert "243" not in str(refused(measured, BLURRED))
 
@@ -225,7 +225,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, AGAIN)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "so take the lesion again through a dermatoscope" in str(error)
+    assert "take one through a dermatoscope" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True

@@ -62,8 +62,8 @@ def patient_page(
         changed = "patient_other" if filing.is_confirmed else "patient_other_doubt"
         sheet.text(text(changed if one else "patient_taken_back"), 12, bold=True)
     clinician = filing.clinician or (one.clinician if one else "")
-    is_open = not filing.is_advice_past and _is_unexamined(diagnosis)
-    _write_parts(sheet, _patient_parts(diagnosis, filing), clinician, is_open=is_open)
+    books = not filing.is_advice_past
+    _write_parts(sheet, _patient_parts(diagnosis, filing), clinician, books=books)
 
 
 def patient_refusal_page(
@@ -79,8 +79,7 @@ def patient_refusal_page(
     sheet.page()
     sheet.text(text("patient_heading"), 16, bold=True)
     sheet.lines(facts, photo)
-    is_open = not referred(patient)
-    look = text("patient_unexamined") if is_open else ""
+    look = "" if referred(patient) else text("patient_unexamined")
     wait = (text("patient_wait"), text("patient_clinician"))
     refused = text("patient_not_judged", n=count), text("patient_refusal_well")
     parts = (
@@ -89,7 +88,7 @@ def patient_refusal_page(
         ("patient_come_heading", (text("patient_come_spot"),)),
         ("patient_looked_heading", (*refused, text("patient_ask"), unreviewed())),
     )
-    _write_parts(sheet, parts, clinician, is_open=is_open)
+    _write_parts(sheet, parts, clinician, books=True)
 
 
 def refused_advice(patient: Patient) -> str:
@@ -106,11 +105,11 @@ def _write_parts(
     parts: Iterable[tuple[str, tuple[str, ...]]],
     clinician: str,
     *,
-    is_open: bool,
+    books: bool,
 ) -> None:
     """Write headings with their sentences, and lines to fill in below what to do.
 
-    `is_open`: one of them is for the day by which an appointment should be booked.
+    `books`: one of them is for the day by which the patient has an appointment, or calls.
     """
     for heading, sentences in parts:
         sheet.gap()
@@ -118,8 +117,10 @@ def _write_parts(
         for sentence in filter(None, sentences):
             sheet.text(sentence, 12)
         if heading in ("patient_next_heading", "patient_advice_heading"):
+            if books:
+                sheet.text(text("patient_call_by"), 12)
             sheet.gap()
-            to_fill = [(text("patient_by"), "")] if is_open else []
+            to_fill = [(text("patient_by"), "")] if books else []
             to_fill += [(text("patient_appointment"), "")]
             to_fill += [(text("patient_your_clinician"), clinician)]
             sheet.lines([*to_fill, (text("patient_practice"), "")])

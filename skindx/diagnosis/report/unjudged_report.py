@@ -19,6 +19,7 @@ from skindx.diagnosis.report.answer_report import opened
 from skindx.diagnosis.report.patient_page import patient_refusal_page
 from skindx.diagnosis.report.pdf_sheet import Sheet
 from skindx.diagnosis.report.record_page import FILL, NOTICE_FILL, sign_off
+from skindx.diagnosis.scope import shared_reason
 from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import joined, speaking, text, word
@@ -104,10 +105,15 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
     no_answer = (text("unjudged_no_answer"), text("not_judged"), text("cannot_rule_out"))
     sheet.text(joined(*no_answer), bold=True)
     sheet.heading(text("unjudged_why"))
+    shared = shared_reason([photo.why for photo in case.photos], count)
+    if shared:
+        sheet.text(shared)
     for number, photo in enumerate(case.photos, 1):
         label = f"{text('photo_label', number=number)}." if count > 1 else ""
         missing = "" if photo.jpeg else text("unjudged_no_picture")
-        sheet.text(joined(label, photo.why or text("unjudged_beside"), missing))
+        why = "" if shared else photo.why or text("unjudged_beside")
+        if why or missing:
+            sheet.text(joined(label, why, missing))
     shown = [
         (opened(photo.jpeg), ", ".join(filter(None, (label, dated(photo.taken)))))
         for number, photo in enumerate(case.photos, 1)
