@@ -174,8 +174,8 @@ def checklist_of(patient: Patient) -> list[str]:
     return [_score(patient), *low]
 
 
-_MOST_NAMED = 3
-"""Open items of the checklist that a short sentence names; of more it says how many."""
+_MOST_NAMED = 2
+"""Open items that a short sentence names; with more of them the fold alone says it."""
 
 
 def _open_items(patient: Patient) -> list[Question]:
@@ -195,9 +195,8 @@ def checklist_short(diagnosis: Diagnosis) -> str:
         return text("checklist_short_no_pigment")
     if points.is_incomplete:
         open_ = nouns(_open_items(patient))
-        if len(open_) > _MOST_NAMED:
-            return text("checklist_short_open", open=len(open_), items=len(ITEMS))
-        return text("checklist_short_unscored", questions=open_)
+        few = len(open_) <= _MOST_NAMED
+        return text("checklist_short_unscored", questions=open_) if few else ""
     key = "checklist_short" if points.refers else "checklist_short_low"
     return text(key, score=points.score, least=REFER_FROM)
 

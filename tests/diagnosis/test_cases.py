@@ -211,7 +211,9 @@ def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:
     said = answer(known, Case(PHOTOS[:1]))
     assert said.diagnosis.familiarity == pytest.approx(1)
     strict = replace(predictor, ood=check_of(np.full(99, -np.inf)))
-    with pytest.raises(Refused, match=r"^Photo \d: The photo is unlike the images") as caught:
+    with pytest.raises(
+        Refused, match=r"^Each of photos 1 to 2: The photo is too unlike the images"
+    ) as caught:
         answer(strict, Case(PHOTOS[:2]))
     assert caught.value.gate == "unfamiliar"
     few = np.array([-np.inf] * 96 + [np.inf] * 3)

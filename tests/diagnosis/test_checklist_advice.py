@@ -258,7 +258,7 @@ def test_measured_errors_are_those_without_the_questions(predictor: Predictor) -
         (REFERS, "The 7-point checklist scores 3 (referral from 3)."),
         (
             {"itches": "yes"},
-            "The 7-point checklist has no score, because 6 of its 7 items are open.",
+            "",
         ),
         (
             dict.fromkeys(QUESTIONS, "no") | {"pigmented": "yes", "itches": "yes"},
@@ -290,7 +290,7 @@ def test_the_score_stands_beside_the_advice_also_where_it_is_urgent_anyway(
     assert checklist_short(shown) == said
     assert said in joined(*next_step(shown))
     parts = decided_parts(shown)
-    assert bool(parts.get("decided_checklist")) == bool(said)
+    assert bool(parts.get("decided_checklist")) == bool(facts)  # with many open items here alone
     assert not set(checklist_words(shown)) & set(parts.get("decided_advice", ()))
     raised = with_checklist(SAID.next_step, Patient.model_validate(REFERS))
     update = {"next_step": raised, "patient": Patient.model_validate(REFERS)}

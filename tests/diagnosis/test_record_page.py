@@ -257,7 +257,7 @@ STEPS: dict[str, Urgency] = {
 WHO_AND_WHEN = {
     "en": ("dermatologist", "clinician", "within days", "next weeks", "next visit", "first free"),
     "es": ("dermatólogo", "profesional", "próximos días", "próximas semanas", "próxima visita",
-           "primera cita libre"),
+           "primera cita disponible"),
 }  # fmt: skip
 
 
