@@ -238,8 +238,6 @@ def unknown(diagnosis: Diagnosis) -> list[str]:
 def basis(diagnosis: Diagnosis, metrics: Metrics) -> list[str]:
     """Return what an answer rests on, in sentences; the last one names the photo files."""
     source = diagnosis.source
-    digest = text("bundle_digest", digest=source.digest[:16]) if source.digest else ""
-    evaluated = source.evaluation and text("bundle_evaluation", digest=source.evaluation[:16])
     values = {"name": source.name, "day": source.created[:10], "version": source.version[:16]}
     calibrated = "calibrated_by_class" if source.by_class else "calibrated"
     sentences = (
@@ -249,10 +247,18 @@ def basis(diagnosis: Diagnosis, metrics: Metrics) -> list[str]:
         text(calibrated if source.calibrated else "not_calibrated"),
         measured(metrics) or text("measured_elsewhere" if source.evaluation else "not_measured"),
         ood_sentence(diagnosis),
-        joined(digest, evaluated),
+        digests(diagnosis),
         text("photo_hashes", hashes=[photo.sha256[:16] for photo in diagnosis.photos]),
     )
     return [sentence for sentence in sentences if sentence]
+
+
+def digests(diagnosis: Diagnosis) -> str:
+    """Return the digests of the bundle and of its evaluation, in sentences; "" without any."""
+    source = diagnosis.source
+    digest = text("bundle_digest", digest=source.digest[:16]) if source.digest else ""
+    evaluated = source.evaluation and text("bundle_evaluation", digest=source.evaluation[:16])
+    return joined(digest, evaluated)
 
 
 def ood_sentence(diagnosis: Diagnosis) -> str:

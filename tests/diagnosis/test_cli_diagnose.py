@@ -75,6 +75,7 @@ def test_the_plain_answer_says_what_to_do_both_errors_and_what_the_model_does_no
         assert said.count(text) == whole.count(text) == 1, said
     for text in ("It does not know other urgent conditions", record["source"]["digest"][:16]):
         assert (said.count(text), whole.count(text)) == (0, 1)
+    assert "not at hand" not in whole  # the terminal has the figures of the record above
     assert "--details also prints" in said
     for candidate in record["candidates"]:
         assert candidate["name"] in said

@@ -175,7 +175,8 @@ def test_the_terminal_is_short_unless_details_are_asked_for(predictor: Predictor
         console = Console(file=io.StringIO(), width=500)
         print_diagnosis(diagnosis, console, details=details)
         shown[details] = console.file.getvalue()  # type: ignore[attr-defined]
-    folded = [*decision_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:3]]
+    folded = [*decision_texts.decided(diagnosis), *answer_texts.basis(diagnosis, None)[:2]]
+    folded += filter(None, [answer_texts.digests(diagnosis)])
     said = (*diagnosis.next_step.parts, diagnosis.next_step.because, diagnosis.notice)
     assert folded
     assert not any(sentence in shown[False] for sentence in folded)

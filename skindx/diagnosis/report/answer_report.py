@@ -379,7 +379,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
         if diagnosis.similar:
             nearest = [f"{case.name} ({case.basis})" for case in diagnosis.similar]
             console.print(Text(text("similar_names", names=nearest)))
-        console.print(Text(joined(*said.basis, text("basis_short")), style="dim"))
+        digests = answer_texts.digests(diagnosis)
+        console.print(Text(joined(*said.basis[:2], digests, text("basis_short")), style="dim"))
         console.print(Text(diagnosis.notice, style="bold"))
         return
     console.print(Text(known))
