@@ -1,11 +1,13 @@
 """Whatever fails between page and server is said on the page, and the form is there again."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
-from windows import Seen
+from windows import Painted, Seen
 
 from skindx.texts.catalogue import text
 
@@ -118,6 +120,30 @@ def test_what_belongs_to_an_earlier_case_changes_nothing(
     (blurred,) = page.evaluate("said")
     assert blurred.startswith("The photo is blurred")
     assert text("not_judged") in page.locator(".sx-step").inner_text()
+
+
+def test_an_answer_that_comes_too_late_tells_the_form_nothing(
+    painted: Painted, photos: dict[str, Path]
+) -> None:
+    """A browser shows a part the last of two messages alone: it would lose the newer answer."""
+    session = "late"
+    with httpx.Client(base_url=painted.url, timeout=30) as client:
+        for question, name in enumerate(("slow", "plain"), 1):
+            file = {"files": (name, photos[name].read_bytes())}
+            path = client.post("/gradio_api/upload", files=file).json()[0]
+            sent = {"question": question, "photos": [path], "patient": {}}
+            body = {"data": [], "event_data": sent, "fn_index": 0, "session_hash": session}
+            client.post("/gradio_api/queue/join", json=body).raise_for_status()
+        told: list[str] = []
+        params = {"session_hash": session}
+        with client.stream("GET", "/gradio_api/queue/data", params=params) as events:
+            for line in events.iter_lines():
+                told += [line] if line.startswith("data:") else []
+                if '"close_stream"' in line:
+                    break
+    questions = [number for line in told for number in re.findall(r'"question": ?(\d+)', line)]
+    assert sum('"process_completed"' in line for line in told) == 2
+    assert set(questions) == {"2"}
 
 
 def test_a_server_that_went_away_is_said_and_the_next_one_answers(

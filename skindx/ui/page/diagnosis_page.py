@@ -203,9 +203,10 @@ def _add_diagnosis(
         number, tab = _question(event._data), str(request.session_hash)
         newest.note(tab, number)
         async for message in answers(event._data, login_name(request)):
-            # Nobody waits for an answer to a case that was cleared.
-            late = newest.is_past(tab, number)
-            yield {form: _form_message("overtaken", question=number)} if late else message
+            # Nobody waits for an answer to a case that was cleared. The form hears nothing of it:
+            # of two messages that come at once a browser shows a part the last one alone.
+            # An iterator that yields nothing would empty every part.
+            yield {form: gr.skip()} if newest.is_past(tab, number) else message
 
     def again(event: gr.EventData, request: gr.Request) -> dict[Any, Any]:
         newest.note(str(request.session_hash), _question(event._data))
