@@ -913,8 +913,8 @@ MUTANTS = {
     ),
     "as served: a refused image has a next step": Mutant(
         "skindx/evaluation/served_scores.py",
-        'steps_N = np.where(refused_N, "none", np.array(answers.steps))',
-        "steps_N = np.array(answers.steps)",
+        'steps_N = np.where(refused_N, "none", unrefused_N)',
+        "steps_N = unrefused_N",
         "tests/evaluation/test_served_scores.py",
     ),
     "gap test: classes explain nothing": Mutant(

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
 from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.scope import known_names
+from skindx.imaging.photo_gates import Kind
 from skindx.imaging.stored_colours import Decoding
 from skindx.models.bundle.detach import unpack
 from skindx.models.bundle.installed import bundle_path
@@ -166,19 +167,27 @@ class Model:
         return schema_of(self._predictor)
 
     def diagnose(
-        self, photos: "PhotoLike | Sequence[PhotoLike]", **facts: Unpack[PersonFacts]
+        self,
+        photos: "PhotoLike | Sequence[PhotoLike]",
+        *,
+        modality: Kind | Literal[""] = "",
+        **facts: Unpack[PersonFacts],
     ) -> Answer:
         """Answer a case of one to three photos of the same place.
 
         `facts` are age, sex, site, laterality, duration and skin_type, all optional. Raises Refused
         for a photo that no answer should rest on, UserError for what is no photo, other facts.
 
+        `modality` says how the photos were taken, dermoscopic or clinical: a photo that the check
+        of modality alone refuses is then answered, and its record says so.
+
         >>> model.diagnose(photos[4], age=62)
         <Answer Melanoma 0.97, urgent>
         """
         patient = patient_of(facts)
         several = list(photos) if isinstance(photos, list | tuple) else [photos]
-        case = Case(tuple(photo_bytes(photo) for photo in several), patient)
+        files = tuple(photo_bytes(photo) for photo in several)
+        case = Case(files, patient, modality=modality)
         with self._lock:
             answered = answer(self._predictor, case)
         return Answer(answered, self._predictor.metrics)

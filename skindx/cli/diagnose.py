@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,12 +15,13 @@ from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.core.text import printable
 from skindx.diagnosis.intake import INTAKE, OPTION_USES
-from skindx.texts.catalogue import LANGUAGE, checked_language, speaking
+from skindx.texts.catalogue import LANGUAGE, checked_language, speaking, text
 
 if TYPE_CHECKING:
     from skindx.diagnosis.case import PersonFacts
 
 _TABLES = (".csv", ".parquet", ".jsonl", ".tsv", ".xlsx")
+Modality = Literal["dermoscopic", "clinical"]
 Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
@@ -74,6 +76,13 @@ def diagnose(
     expect: Expect = None,
     miss_rate: MissRate = None,
     prevalence: Prevalence = None,
+    modality: Annotated[
+        Modality | None,
+        typer.Option(
+            help="How the photos were taken: an answer comes though the check of modality alone "
+            "refuses them, and says so."
+        ),
+    ] = None,
     details: Annotated[
         bool,
         typer.Option("--details", help="Also print what the page folds: how, limits, basis."),
@@ -154,6 +163,7 @@ def diagnose(
             "details": details,
             **reports,
             "study_uid": study_uid,
+            "modality": modality,
         }
         unfit += [name for name, value in one_case.items() if value]
         submission = (challenge, columns or []) if challenge else None
@@ -165,15 +175,29 @@ def diagnose(
     from skindx.casebook.case_names import identifying
     from skindx.clinic.report_files import ReportFiles
     from skindx.clinic.source_photos import Named
-    from skindx.diagnosis.photo_checks import read_photos
+    from skindx.core.private_files import write_private
+    from skindx.diagnosis.case import Case
+    from skindx.diagnosis.filing import Filing
+    from skindx.diagnosis.photo_checks import Refused, read_photos
     from skindx.diagnosis.report.answer_report import print_diagnosis
+    from skindx.diagnosis.report.unjudged_report import unjudged, unjudged_pdf
 
     patient_of(facts)  # before a bundle is loaded and photos are read
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)
     files.check(case, photos)
-    answered = model.diagnose(case, **facts)
+    try:
+        answered = model.diagnose(case, modality=modality or "", **facts)
+    except Refused as error:
+        if pdf and not missing_modules("fpdf"):
+            record = unjudged(Case(case, patient_of(facts)), error)
+            printed = unjudged_pdf(record, datetime.now().astimezone(), Filing(patient_id))
+            write_private(pdf, printed)
+            print(f"note: {text('refused_record', file=str(pdf))}", file=sys.stderr)
+        if error.unless:
+            print(f"note: {text('refused_unless', kind=error.unless)}", file=sys.stderr)
+        raise
     makes = pdf or (fhir and fhir_pdf and not missing_modules("fpdf"))
     if makes and (doubt := identifying(patient_id, "", "lesion")):
         print(f"note: {doubt}", file=sys.stderr)

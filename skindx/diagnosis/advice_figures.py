@@ -14,9 +14,11 @@ from skindx.diagnosis.record_figures import (
     AdviceErrors,
     Confused,
     MeasuredSets,
+    ModalitySaid,
     PredictiveValue,
     UrgentRisk,
 )
+from skindx.imaging.photo_gates import Kind
 from skindx.metrics import proportion_interval
 from skindx.models.conformal import Share
 from skindx.texts.catalogue import Digits, joined, speaking, text, told_apart
@@ -78,6 +80,22 @@ def refused_urgent(metrics: Metrics) -> str:
     counts = {"refused": _counted(part_of(urgent, "steps").get("none")), "images": share.pictures}
     ends = {"low": Digits(share.low, 1), "high": Digits(share.high, 1)}
     return text("refused_urgent", split=split_of(metrics), **counts, **ends)
+
+
+def modality_said(kind: Kind, metrics: Metrics, miss_rate: float | None) -> ModalitySaid:
+    """Return the errors of answers to photos that the check of modality alone refuses.
+
+    An evaluation with another threshold, or of an older version, says nothing of them.
+    """
+    if not _is_measured(part_of(metrics, "urgent_risk"), miss_rate):
+        return ModalitySaid(kind=kind)
+    rows = {str(row.get("name")): row for row in rows_of(metrics or {}, "served")}
+    called, raised = (
+        share_of(part_of(row, "rates").get("urgent"), row.get("n"))
+        for name in ("urgent classes", "other classes")
+        for row in [rows.get(f"{name} (modality alone)", {})]
+    )
+    return ModalitySaid(kind=kind, split=split_of(metrics), called=called, raised=raised)
 
 
 def _is_measured(question: dict[str, Any], miss_rate: float | None) -> bool:

@@ -25,6 +25,7 @@ from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DIS
 from skindx.diagnosis.decision_texts import FEW, decided_parts, errors, named_below
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.diagnosis.scope import knows, lacks, missing_cancers, shown_tier
+from skindx.imaging.photo_gates import Kind
 from skindx.taxonomy import Urgency, advice_for
 from skindx.texts.catalogue import joined, text
 
@@ -98,7 +99,8 @@ def tier_name(diagnosis: Diagnosis) -> str:
 def step_name(diagnosis: Diagnosis) -> str:
     """Return the urgency of the advice with its time."""
     step = diagnosis.next_step
-    untimed = step.urgency == "soon" and step.advice == advice_for("soon_without_time")
+    keys = ("soon_without_time", "soon_now")
+    untimed = step.urgency == "soon" and step.advice in map(advice_for, keys)
     key = "soon_without_time" if untimed else step.urgency
     return text(f"step_{key}")
 
@@ -108,7 +110,22 @@ def warnings(diagnosis: Diagnosis) -> list[str]:
     useful = [text("not_useful_yet"), *diagnosis.not_useful] if diagnosis.not_useful else []
     synthetic = [one] if (one := synthetic_warning(diagnosis)) else []
     urgent = [] if diagnosis.knows_urgent else [text("no_urgent_classes")]
-    return [*useful, *synthetic, *urgent]
+    return [*modality_warning(diagnosis), *useful, *synthetic, *urgent]
+
+
+def modality_warning(diagnosis: Diagnosis) -> list[str]:
+    """Return what a person said against the check of modality, and what an error there means."""
+    if (said := diagnosis.modality_said) is None:
+        return []
+    numbers = [str(number) for number in said.photos]
+    otherwise, means = _SAID[said.kind]
+    return [joined(text(otherwise, n=len(numbers), numbers=numbers), text(means))]
+
+
+_SAID: dict[Kind, tuple[str, str]] = {
+    "dermoscopic": ("said_dermoscopic", "said_dermoscopic_else"),
+    "clinical": ("said_clinical", "said_clinical_else"),
+}
 
 
 def synthetic_warning(diagnosis: Diagnosis) -> str:

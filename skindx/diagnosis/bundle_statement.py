@@ -9,10 +9,11 @@ from skindx.diagnosis.advice_figures import (
     advice_errors,
     confused_with,
     measured_sets,
+    modality_said,
     refused_urgent,
 )
 from skindx.diagnosis.record import Source, notice
-from skindx.diagnosis.record_figures import AdviceErrors, Confused, MeasuredSets
+from skindx.diagnosis.record_figures import AdviceErrors, Confused, MeasuredSets, ModalitySaid
 from skindx.diagnosis.scope import cannot_reassure, known_names
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import CARD, EXPORTS, METRICS
@@ -74,6 +75,8 @@ class BundleStatement:
     knows_urgent: bool
     refused_urgent: str
     """How many urgent images the model refused, in a sentence; empty where nobody counted."""
+    said: ModalitySaid | None
+    """Errors for photos that the check of modality refuses; None: the bundle has no such check."""
 
     @classmethod
     def from_bundle(cls, served: ServedBundle) -> Self:
@@ -100,6 +103,7 @@ class BundleStatement:
             mix=mix_text(served),
             knows_urgent=urgent_known(classes),
             refused_urgent=refused_urgent(served.metrics),
+            said=measured_modality(served),
         )
 
 
@@ -184,6 +188,13 @@ def measured_advice(served: ServedBundle) -> AdviceErrors | None:
     soon = served.soon_risk
     soon_rate = soon.level(served.miss_rate).miss_rate if soon else None
     return advice_errors(served.metrics, miss_rate, given, soon_rate)
+
+
+def measured_modality(served: ServedBundle) -> ModalitySaid | None:
+    """Return how often answers to photos err that the check of modality alone refuses."""
+    check, rule = served.bundle.spec.modality, served.urgent_risk
+    miss_rate = rule.level(served.miss_rate).miss_rate if rule else None
+    return modality_said(check.kind, served.metrics, miss_rate) if check else None
 
 
 def _listed(served: ServedBundle, shares: dict[str, float]) -> list[tuple[str, float]]:

@@ -12,6 +12,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.seven_points import QUESTIONS, Answer, SevenPoints, seven_points
 from skindx.diagnosis.intake import INTAKE
 from skindx.imaging.dicom_facts import DicomFacts
+from skindx.imaging.photo_gates import Kind
 from skindx.models.metadata_head import Facts
 from skindx.taxonomy.lexicon import Laterality, Site, site_of
 from skindx.texts.catalogue import joined, spoken, text, word
@@ -147,9 +148,16 @@ class Case:
     patient: Patient = field(default_factory=Patient)
     language: str = field(default_factory=spoken)
     """That of its answer: the language spoken where the case is made."""
+    modality: Kind | Literal[""] = ""
+    """How a person says that the photos were taken; "": the check alone decides."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for no photo, for more than three, and for one given twice."""
+        """Raise UserError for no photo, more than three, one given twice, an unknown modality."""
+        if self.modality and self.modality not in get_args(Kind):
+            raise UserError(
+                f"the modality {self.modality[:20]!r} is not known; give dermoscopic (through a "
+                "dermatoscope) or clinical (without one)."
+            )
         if not 1 <= len(self.photos) <= MAX_PHOTOS:
             raise UserError(
                 f"the case has {len(self.photos)} photos; give 1 to {MAX_PHOTOS} photos of one "

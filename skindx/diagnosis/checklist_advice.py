@@ -29,7 +29,9 @@ _CONDITIONS: tuple[Question, ...] = ("new", "grew", "changed", "bleeds", "hurts"
 """Questions whose yes meets a condition of an advice."""
 _ASKED: dict[str, tuple[Question, ...]] = {
     "soon_without_time": _CONDITIONS,
+    "soon_now": _CONDITIONS,
     "without_time": _CONDITIONS,
+    "now": _CONDITIONS,
     "unknown": _CONDITIONS,
     "soon": ("grew", "changed"),
     "soon_cancer": ("grew", "changed", "bleeds", "hurts"),
@@ -113,6 +115,8 @@ class UnansweredStep:
     """The reason, in sentences; "" where the advice has it."""
     asks: bool = True
     """Whether the answers ask for it."""
+    now: bool = False
+    """Whether no photo is to be waited for, since the check of modality may be wrong."""
 
     @property
     def urgency(self) -> Urgency:
@@ -122,23 +126,29 @@ class UnansweredStep:
     def tier(self) -> str:
         return text("tier_urgent" if self.asks else "tier_beyond")
 
+    @property
+    def text(self) -> str:
+        """It in sentences; "": what every refusal advises is enough."""
+        if self.asks:
+            return joined(self.advice, self.because)
+        return joined(self.advice, self.sooner) if self.now else ""
 
-def unanswered_step(patient: Patient) -> UnansweredStep:
-    """Return the next step of a case whose photos were refused."""
+
+def unanswered_step(patient: Patient, *, now: bool = False) -> UnansweredStep:
+    """Return the next step of a case whose photos were refused; `now`: by the modality alone."""
     if patient.seven_points.refers:
         return UnansweredStep(
             advice_for("urgent_cancer"), "", joined(_yes(patient), _score(patient))
         )
     if met := advice_met(patient):
         return UnansweredStep(met, text("advice_urgent_sooner"))
-    weaker = text("advice_without_time"), text("advice_without_time_sooner")
-    return UnansweredStep(*weaker, asks=False)
+    weaker = text("advice_now" if now else "advice_without_time")
+    return UnansweredStep(weaker, text("advice_without_time_sooner"), asks=False, now=now)
 
 
 def referred(patient: Patient) -> str:
     """Return what the answers ask for without any model, in sentences; "": nothing."""
-    step = unanswered_step(patient)
-    return joined(step.advice, step.because) if step.asks else ""
+    return unanswered_step(patient).text
 
 
 def checklist_columns(patient: Patient) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """How an answer came about and how often its advice errs, in sentences."""
 
+from typing import Any
+
 from skindx.core.seven_points import answered
 from skindx.diagnosis.advice_figures import (
     combined,
@@ -10,8 +12,8 @@ from skindx.diagnosis.checklist_advice import (
     is_met,
 )
 from skindx.diagnosis.record import Diagnosis
-from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
-from skindx.models.conformal import ALL
+from skindx.diagnosis.record_figures import AdviceErrors, ModalitySaid, Promise, UrgentRisk
+from skindx.models.conformal import ALL, Share
 from skindx.texts.catalogue import Digits, text, told_apart
 
 FEW = 5
@@ -32,11 +34,31 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     assessed = [*examine, *shown] if dermoscopic else []
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
+    if diagnosis.modality_said:
+        return [*_errors_said(diagnosis.modality_said), *assessed]
     asked = step.raised_from is not None
     said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained))
     if step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
         said[:2] = soon  # the pair that fits the advice; that of urgent is folded
     return [*(said[:2] if asked else said), *assessed]
+
+
+def _errors_said(said: ModalitySaid) -> list[str]:
+    """Return whose errors are known, and both errors for photos that the check alone refused."""
+    whose = text("errors_said")
+    if not said.called and not said.raised:
+        return [whose, text("errors_said_unmeasured")]
+    sentences = [whose]
+    if one := said.called:
+        sentences.append(text("errors_said_urgent", split=said.split, **_of_share(one)))
+    if one := said.raised:
+        sentences.append(text("errors_said_others", **_of_share(one)))
+    return sentences
+
+
+def _of_share(share: Share) -> dict[str, Any]:
+    counts = {"called": round(share.value * share.pictures), "images": share.pictures}
+    return counts | {"low": Digits(share.low, 1), "high": Digits(share.high, 1)}
 
 
 def _soon(measured: AdviceErrors | None) -> list[str]:

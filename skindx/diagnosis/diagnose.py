@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.diagnosis.bundle_statement import BundleStatement
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.checklist_advice import referred
+from skindx.diagnosis.checklist_advice import unanswered_step
 from skindx.diagnosis.conclusion import CaseConclusion, conclude_case
 from skindx.diagnosis.network_gates import gate_case
 from skindx.diagnosis.photo_checks import CheckedCase, Refusal, Refused, check_case
@@ -38,6 +38,8 @@ class ConcludedCase:
     drawn: CaseConclusion
     stated: BundleStatement
     """What each answer of the bundle states, in the language of the case."""
+    said: tuple[int, ...]
+    """Photos, from 0, that pass because a person says how they were taken."""
 
 
 Observer = Callable[[Sequence[NDArray[np.uint8]], EnsembleOutput, Sequence[int]], None]
@@ -88,7 +90,7 @@ def _checked(predictor: "Predictor", case: Case, *, apart: bool) -> CheckedCase 
 def _assembled(predictor: "Predictor", one: ConcludedCase) -> CaseAnswer:
     with speaking(one.checked.case.language):
         parts = one.checked, one.photos, one.output, one.drawn
-        return assemble(predictor, *parts, stated=one.stated)
+        return assemble(predictor, *parts, stated=one.stated, said=one.said)
 
 
 def conclude_cases(
@@ -127,8 +129,10 @@ def _is_seen(checked: CheckedCase | UserError, predictor: "Predictor") -> TypeGu
 
 
 def _refused(refusals: Sequence[Refusal], case: Case) -> Refused:
-    """Return the refusal of a case; it does not hide what the answers to the questions ask for."""
-    return Refused.from_photos(refusals, len(case.photos), referred(case.patient))
+    """Return the refusal of a case, with its next step where that is more than each refusal's."""
+    alone = Refused.from_photos(refusals, len(case.photos))
+    step = unanswered_step(case.patient, now=bool(alone.unless))
+    return Refused.from_photos(refusals, len(case.photos), step.text) if step.text else alone
 
 
 def _concluded(
@@ -155,4 +159,4 @@ def _concluded(
         beyond=use.beyond_text(*facts) if use else "",
         ood_p_value=None if output.p_values_P is None else float(output.p_values_P.min()),
     )
-    return ConcludedCase(checked, output, gated.photos, drawn, stated)
+    return ConcludedCase(checked, output, gated.photos, drawn, stated, gated.said)

@@ -6,7 +6,7 @@ look at, a lesion that this part cuts, and whether the photo is a wide one, for 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.photo_checks import CheckedCase, CheckedPhoto, Gate, Refusal, small_view
 from skindx.diagnosis.record import LesionBox, Photo
 from skindx.imaging.cut_lesions import Cut, cut_by
-from skindx.imaging.photo_gates import ModalityCheck
+from skindx.imaging.photo_gates import Kind, ModalityCheck
 from skindx.metrics.classification import Rectangle
 from skindx.texts.catalogue import joined, text
 
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 
 # P = photos of a case
 
-_OTHER_MODALITY = {
+_OTHER_MODALITY: dict[Kind, tuple[str, str]] = {
     "dermoscopic": ("refused_not_dermoscopic", "refused_not_dermoscopic_do"),
     "clinical": ("refused_not_clinical", "refused_not_clinical_do"),
+}
+_SAID_OTHER: dict[Kind, str] = {
+    "dermoscopic": "refused_take_dermoscopic",
+    "clinical": "refused_not_clinical_do",
 }
 
 
@@ -87,6 +91,8 @@ class GatedCase:
     photos: tuple[Photo, ...]
     refused: tuple[Refusal, ...] = ()
     """Refused by these gates or by those before the networks."""
+    said: tuple[int, ...] = ()
+    """Photos, from 0, that pass the check of modality because a person says how they were taken."""
 
 
 def gate_case(
@@ -97,44 +103,75 @@ def gate_case(
 ) -> GatedCase:
     """Return what was seen of the photos that passed the gates of quality, or which are refused."""
     passed = checked.passed
-    why = _refused_by(gates, passed, p_values_P)
+    modality = checked.case.modality
+    unlike, other = _unlike(gates, passed, p_values_P), _of_other_modality(gates, passed, modality)
+    said = other if gates.modality and modality == gates.modality.kind else set()
+    why = _refused_by(gates, unlike, other - said, modality)
     if not why and not checked.refused:
         photos = zip(passed.values(), predictions, strict=True)
-        return GatedCase(tuple(_seen_whole(gates, *photo) for photo in photos))
+        seen_whole = tuple(_seen_whole(gates, *photo) for photo in photos)
+        return GatedCase(seen_whole, said=tuple(sorted(said)))
     seen = {
         n: photo_of(gates, photo, prediction)
         for (n, photo), prediction in zip(passed.items(), predictions, strict=True)
     }
     refused = list(checked.refused)
-    for n, (gate, sentences) in why.items():
+    for n, (gate, sentences, unless) in why.items():
         count = WideRule().wide({n: seen[n]}).get(n)
         scan = [text("refused_afar", count=count), text("refused_afar_do")] if count else []
         shown = small_view(checked.case.photos[n], passed[n].decoded.pixels_HWC)
-        refused.append(Refusal(n, gate, joined(*sentences, *scan), shown, seen[n]))
+        refused.append(Refusal(n, gate, joined(*sentences, *scan), shown, seen[n], unless))
     return GatedCase(tuple(seen.values()), tuple(refused))
 
 
-def _refused_by(
+def _unlike(
     gates: NetworkGates,
     photos: Mapping[int, CheckedPhoto],
     p_values_P: NDArray[np.float64] | None,
-) -> dict[int, tuple[Gate, list[str]]]:
-    """Return which gate refuses which photos, and why."""
-    why: dict[int, tuple[Gate, list[str]]] = {}
-    if gates.ood and p_values_P is not None:
-        # Whoever took it through a dermatoscope is told first not to wait for another photo.
-        do = "refused_unlike_dermoscopic" if gates.dermoscopic else "refused_unlike_do"
-        unlike = [*filter(None, (text("refused_unlike"), text(do), gates.refused_urgent))]
-        for n, p_value in zip(photos, p_values_P, strict=True):
-            if gates.ood.is_out(float(p_value)):
-                why[n] = ("unfamiliar", unlike)
-    if gates.modality:
-        said, do = _OTHER_MODALITY[gates.modality.kind]
-        though = text("refused_though_dermoscopic") if gates.modality.kind == "dermoscopic" else ""
-        other = [*filter(None, (text(said), though, gates.refused_urgent, text(do)))]
-        for n, photo in photos.items():
-            if gates.modality.refuses(photo.decoded.pixels_HWC):
-                why[n] = ("modality", other)
+) -> set[int]:
+    """Return the photos that are too unlike the training images."""
+    if gates.ood is None or p_values_P is None:
+        return set()
+    values = zip(photos, p_values_P, strict=True)
+    return {n for n, p_value in values if gates.ood.is_out(float(p_value))}
+
+
+def _of_other_modality(
+    gates: NetworkGates, photos: Mapping[int, CheckedPhoto], said: str
+) -> set[int]:
+    """Return the photos that the check takes for the other modality, or that a person calls so."""
+    check = gates.modality
+    if check is None:
+        return set()
+    other = said not in ("", check.kind)
+    return {n for n, one in photos.items() if other or check.refuses(one.decoded.pixels_HWC)}
+
+
+def _refused_by(
+    gates: NetworkGates, unlike: set[int], other: set[int], said: str
+) -> dict[int, tuple[Gate, list[str], Kind | Literal[""]]]:
+    """Return which gate refuses which photos, why, and what a person may say of each.
+
+    Where both refuse a photo the modality comes first: another photo like it would not help.
+    """
+    why: dict[int, tuple[Gate, list[str], Kind | Literal[""]]] = {}
+    for n in sorted(unlike | other):
+        if n not in other:
+            # Whoever took it through a dermatoscope is told first not to wait for another photo.
+            do = text("advice_now" if gates.dermoscopic else "refused_unlike_do")
+            why[n] = "unfamiliar", [text("refused_unlike"), do, gates.refused_urgent], ""
+            continue
+        assert gates.modality
+        kind = gates.modality.kind
+        message, do = (text(key) for key in _OTHER_MODALITY[kind])
+        if said:
+            why[n] = "modality", [text(_SAID_OTHER[kind])], ""
+        elif n in unlike:
+            though = text("refused_though_dermoscopic") if kind == "dermoscopic" else ""
+            also = text("refused_unlike_too")
+            why[n] = "modality", [message, also, though, gates.refused_urgent, do], ""
+        else:
+            why[n] = "modality", [message, gates.refused_urgent, do], kind
     return why
 
 

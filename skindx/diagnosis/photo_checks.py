@@ -6,6 +6,7 @@ import stat
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, with_file_facts
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.scope import shared_reason, unjudged
+from skindx.diagnosis.scope import advised, shared_reason, unjudged
 from skindx.imaging.decode import decode_noted, import_decoders, upright_jpeg_size
 from skindx.imaging.dicom import can_read_dicom, read_dicom
 from skindx.imaging.dicom_facts import DicomFacts
@@ -28,7 +29,7 @@ from skindx.imaging.image_formats import (
     refusal,
 )
 from skindx.imaging.photo_date import day_of, file_date, unbelieved
-from skindx.imaging.photo_gates import Fault, inspect
+from skindx.imaging.photo_gates import Fault, Kind, inspect
 from skindx.imaging.resize import small_jpeg
 from skindx.imaging.sandboxed_images import LIMITS, can_read_heic, decode_apart, decode_heic
 from skindx.imaging.stored_colours import SRGB, ColourNote, Decoding
@@ -53,10 +54,9 @@ REMARKS: dict[ColourNote, str] = {"profile-ignored": "remark_profile"}
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why one photo of a case is not judged."""
+    """Why one photo of a case, counted from 0, is not judged."""
 
     photo: int
-    """Which of the case's photos, from 0."""
     gate: Gate
     message: str
     """One sentence on what is wrong and what to do."""
@@ -64,26 +64,28 @@ class Refusal:
     """A small JPEG of a photo that most browsers cannot show; empty for others, or if damaged."""
     seen: Photo | None = None
     """The photo with the detector's boxes, where the networks saw it: it may be a wide one."""
+    unless: Kind | Literal[""] = ""
+    """How a person may say that it was taken, to get an answer all the same; "": nothing helps."""
+    also: str = ""
+    """The next step of its case, where that is more than what each refusal advises."""
 
     @property
     def text(self) -> str:
         """The message, and what a refusal means for the person."""
-        return unjudged(self.message)
+        return advised(self.also, self.message)
 
 
 class Refused(UserError):  # noqa: N818
     """A case with photos that no diagnosis should rest on; `gate` and `photo` are of the first.
 
-    Its words say also that a refusal is no all-clear.
+    Photos are counted from 0. Its words say also that a refusal is no all-clear.
     """
 
     def __init__(
         self, gate: Gate, message: str, photo: int = 0, refusals: tuple[Refusal, ...] = ()
     ) -> None:
         super().__init__(unjudged(message))
-        self.gate = gate
-        self.photo = photo
-        """Which of the case's photos, from 0."""
+        self.gate, self.photo = gate, photo
         self.refusals = refusals or (Refusal(photo, gate, message),)
         """One for every refused photo, in their order."""
 
@@ -93,7 +95,8 @@ class Refused(UserError):  # noqa: N818
 
         `also` says what holds whatever the photos show, in sentences, and comes first.
         """
-        ordered = tuple(sorted(refusals, key=lambda refusal: refusal.photo))
+        in_order = sorted(refusals, key=lambda refusal: refusal.photo)
+        ordered = tuple(replace(one, also=also) for one in in_order)
         first = ordered[0]
         named = first.message
         if shared := shared_reason([one.message for one in ordered], photos):
@@ -103,9 +106,13 @@ class Refused(UserError):  # noqa: N818
                 joined(text("refused_photo", number=refusal.photo + 1), refusal.message)
                 for refusal in ordered
             )
-        # The weaker advice of other refusals is not said beside the one that the answers ask for.
-        message = joined(also, named, text("not_judged")) if also else named
-        return cls(first.gate, message, first.photo, ordered)
+        return cls(first.gate, advised(also, named), first.photo, ordered)
+
+    @property
+    def unless(self) -> Kind | Literal[""]:
+        """How a person may say that the photos were taken, to get an answer; "": nothing helps."""
+        kinds = {one.unless for one in self.refusals}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
@@ -400,20 +407,14 @@ def check_photos(
     """
     passed: dict[int, CheckedPhoto] = {}
     refusals: list[Refusal] = []
+    opened = partial(open_photo, needed=needs.side, least=needs.least, decoding=needs.decoding)
     for photo, data in enumerate(case.photos):
         try:
-            decoded = open_photo(
-                data,
-                photo,
-                needed=needs.side,
-                least=needs.least,
-                decoding=needs.decoding,
-                apart=apart,
-            )
+            decoded = opened(data, photo, apart=apart)
         except Refused as refused:
             kind = text("refused_dermoscopic_alone") if needs.dermoscopic else ""
             refusals += [
-                replace(one, message=joined(one.message, kind)) if one.gate == "size" else one
+                replace(one, message=joined(kind, one.message)) if one.gate == "size" else one
                 for one in refused.refusals
             ]
             continue

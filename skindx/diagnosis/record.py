@@ -14,6 +14,7 @@ from skindx.diagnosis.case import Patient, nouns, use_of_facts
 from skindx.diagnosis.record_figures import (
     AdviceErrors,
     Confused,
+    ModalitySaid,
     Promise,
     RecordPart,
     UrgentRisk,
@@ -75,16 +76,13 @@ class Photo(RecordPart):
     """Highest score first; None: no detector ran, and `no_boxes` says why."""
     no_boxes: str = ""
     square: tuple[float, float, float, float] | None = None
-    """Left, top, right and bottom of the part that the classifiers see, in pixels of the upright
-    photo: the central square, or all of it; None in a record of an older version."""
+    """Left, top, right and bottom in pixels of what the classifiers see; None in older records."""
     cut_by: Cut = ""
-    """By what its lesion seems to be cut, so that part of it was not seen: the `square`, or the
-    `edge` of the photo; empty: by neither, or a record of an older version."""
+    """What seems to cut its lesion: the `square`, or the `edge` of the photo; "": neither."""
     remarks: tuple[str, ...] = ()
     """Limits of its quality, though it is good enough for an answer; that the model knows it."""
     colours: tuple[str, ...] = ()
-    """What came of the file's colours: `colours-converted` to sRGB, `profile-ignored`, and
-    `images-left-out`, for example a gain map; empty for a plain file."""
+    """What came of its colours: `colours-converted`, `profile-ignored`, `images-left-out`."""
     heat_off: bool = Field(False, exclude_if=lambda heat_off: not heat_off)
     """Whether the strongest region of its heat map lies off the lesion, where one was outlined."""
     mm_per_pixel: float | None = Field(None, gt=0, exclude_if=lambda scale: scale is None)
@@ -224,7 +222,9 @@ class Diagnosis(RecordPart):
     advice_errors: AdviceErrors | None = None
     """None: the bundle was not evaluated, or not with these thresholds."""
     confused: Confused | None = Field(None, exclude_if=lambda confused: confused is None)
-    """Missing where it was not measured, none was, or the first condition is urgent itself."""
+    """Missing where it was not measured, or where the first condition is urgent itself."""
+    modality_said: ModalitySaid | None = Field(None, exclude_if=lambda said: said is None)
+    """What a person said against the check of modality; missing: nothing."""
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
@@ -248,7 +248,7 @@ class Diagnosis(RecordPart):
     """p-value of the out-of-distribution check, the least of all photos; None: no check."""
     photos: tuple[Photo, ...] = Field(min_length=1)
     photos_differ: bool = Field(False, exclude_if=lambda differ: not differ)
-    """Whether the photos differ so much that the page asks whether they show one lesion."""
+    """Whether the page asks, of photos that differ, whether they show one lesion."""
     similar: tuple[Similar, ...] = ()
     """Nearest first."""
     no_similar: str = ""

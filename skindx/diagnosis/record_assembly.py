@@ -1,8 +1,9 @@
 """The answer to a case, assembled: its record, heat maps, similar cases and photos to show."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,11 @@ from skindx.diagnosis.record import (
     Similar,
     Vote,
 )
-from skindx.diagnosis.record_figures import AdviceErrors, UrgentRisk
+from skindx.diagnosis.record_figures import AdviceErrors, ModalitySaid, UrgentRisk
 from skindx.diagnosis.scope import giving_no_time
 from skindx.imaging.cut_lesions import lesion_region
 from skindx.imaging.resize import small_jpeg
-from skindx.texts.catalogue import text
+from skindx.texts.catalogue import joined, text
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import CaseOutput, Predictor
@@ -56,8 +57,11 @@ def assemble(
     drawn: CaseConclusion,
     *,
     stated: BundleStatement,
+    said: Sequence[int] = (),
 ) -> CaseAnswer:
     """Return the answer to a case, with the records of its photos and the conclusion on it.
+
+    Photos `said`, from 0, pass the check of modality because a person says how they were taken.
 
     An abstention has neither heat maps nor similar cases: they would explain a name that is no
     answer, and labels of near images would name what the model does not know.
@@ -69,9 +73,11 @@ def assemble(
         heats, photos = _heats(predictor, output, seen, photos, drawn.deciding)
         similar, thumbnails = similar_cases(predictor, output.embeddings_PD, seen)
     patient = checked.case.patient
-    diagnosis = _record(
-        predictor, patient, photos, drawn, stated=stated, similar=similar, has_heat=any(heats)
-    )
+    found: dict[str, Any] = {"similar": similar, "has_heat": any(heats)}
+    if said and stated.said:  # neither error of the advice was measured on such photos
+        of_said = stated.said.model_copy(update={"photos": tuple(place + 1 for place in said)})
+        stated, found["said"] = replace(stated, advice=None), of_said
+    diagnosis = _record(predictor, patient, photos, drawn, stated=stated, **found)
     differ = do_photos_differ(output.embeddings_PD) or bool(
         text("abstain_photos_differ") in drawn.conclusion.abstained
     )
@@ -151,6 +157,7 @@ def _record(
     stated: BundleStatement,
     similar: tuple[Similar, ...],
     has_heat: bool,
+    said: ModalitySaid | None = None,
 ) -> Diagnosis:
     conclusion = drawn.conclusion
     classes = predictor.bundle.taxonomy.classes
@@ -165,13 +172,16 @@ def _record(
         promise = promise.model_copy(update={"measured": sets})
     no_heat = "heat_abstained" if conclusion.abstained else "heat_none"
     no_similar = "" if predictor.gallery else text("similar_none")
+    no_wait = joined(text("no_wait_said") if said else "", stated.no_wait)
+    step = giving_no_time(conclusion.next_step, no_wait, now=said is not None)
     return Diagnosis(
         notice=stated.notice,
         language=stated.language,
-        next_step=with_checklist(giving_no_time(conclusion.next_step, stated.no_wait), patient),
+        next_step=with_checklist(step, patient),
         not_useful=stated.not_useful,
         advice_errors=advice,
         confused=None if unmeasured else stated.confused.get(conclusion.ranked[0][0].key),
+        modality_said=said,
         abstained=conclusion.abstained,
         candidates=tuple(
             Candidate(

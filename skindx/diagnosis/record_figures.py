@@ -3,6 +3,7 @@
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
+from skindx.imaging.photo_gates import Kind
 from skindx.models.conformal import Share
 from skindx.models.metadata_head import MetadataField
 
@@ -143,6 +144,25 @@ class AdviceErrors(RecordPart):
     def named(self) -> int:
         """Images of urgent conditions for which conditions were named, rightly or not."""
         return max(0, self.missed.pictures - self.refused - self.abstained)
+
+
+class ModalitySaid(RecordPart):
+    """That a person said how photos were taken which the model's check took for others.
+
+    The errors of the advice are of photos that the check accepted; these are of photos like them.
+    """
+
+    kind: Kind
+    """What the person said: dermoscopic or clinical."""
+    photos: tuple[int, ...] = ()
+    """Numbers of the photos, from 1."""
+    split: str = ""
+    """The split of the dataset that was evaluated."""
+    called: Share | None = None
+    """Share of its images of urgent conditions, refused by that check alone, that the model would
+    call urgent; None: not measured."""
+    raised: Share | None = None
+    """Share of its other images, refused by that check alone, that it would call urgent."""
 
 
 class Confused(RecordPart):

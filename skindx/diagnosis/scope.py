@@ -39,6 +39,12 @@ def unjudged(message: str) -> str:
     return f"{message} {not_judged()}"
 
 
+def advised(step: str, message: str) -> str:
+    """Return a refusal that begins with its case's next step; "": with what each one advises."""
+    # The weaker advice of other refusals is not said beside a stronger one.
+    return joined(step, message, text("not_judged")) if step else unjudged(message)
+
+
 def shared_reason(reasons: Sequence[str], photos: int) -> str:
     """Return the one reason of all of several photos, once; "" where they have several or one."""
     if photos < 2 or len(reasons) < photos or len(set(reasons)) > 1:
@@ -128,6 +134,7 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     abstains or gives no urgency, and where the model does not know an urgent cancer.
     """
     waits_not = missing_cancers(diagnosis) or diagnosis.next_step.urgency == "unknown"
+    waits_not = waits_not or diagnosis.modality_said is not None
     waits_not = waits_not or (bool(diagnosis.patient.model_fields_set) and is_met(diagnosis))
     if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None
@@ -155,14 +162,18 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
     return giving_no_time(step, cannot_reassure(classes))
 
 
-def giving_no_time(step: NextStep, why: str) -> NextStep:
-    """Return a next step that gives no time to wait for this reason; "": it may give time."""
+def giving_no_time(step: NextStep, why: str, *, now: bool = False) -> NextStep:
+    """Return a next step that gives no time to wait for this reason; "": it may give time.
+
+    `now`: it is never weaker than the next step after a refusal of the check of modality.
+    """
     if not why or step.urgency == "urgent":
         return step
     if step.urgency == "soon":
-        soon = {"advice": advice_for("soon_without_time"), "more": (*step.more, why)}
+        key = "soon_now" if now else "soon_without_time"
+        soon = {"advice": advice_for(key), "more": (*step.more, why)}
         return step.model_copy(update=soon)
-    waits_not = {"urgency": "unknown", "advice": advice_for("without_time")}
+    waits_not = {"urgency": "unknown", "advice": advice_for("now" if now else "without_time")}
     if step.urgency == "routine":
         first = {"because": why, "more": (step.because, *step.more)}
         return step.model_copy(update=waits_not | first)

@@ -56,6 +56,7 @@ from skindx.evaluation.served_scores import (
     ServedScore,
     SpectrumScore,
     majority_of,
+    modality_alone,
     refused_images,
     score_modality,
     score_ood,
@@ -306,7 +307,8 @@ def score(
     )  # fmt: skip
     counts_CC = confusion_CC(ensemble_NC, truth_N)
     refused_N = refused_images(answers, predictions)
-    served, sets = served_scores(answers, refused_N), set_scores(answers, draws=draws)
+    served = served_scores(answers, refused_N, modality_alone(answers, predictions))
+    sets = set_scores(answers, draws=draws)
     questions = question_scores(answers, draws=draws)
     return Evaluation(
         not_useful=_not_useful(answers, served, sets, questions),

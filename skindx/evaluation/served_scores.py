@@ -38,6 +38,8 @@ from skindx.taxonomy.lexicon import site_of
 
 STEPS = ("urgent", "soon", "unknown", "routine", "none")
 """Urgencies of the next step; none: the photo is refused, so there is no answer."""
+ALONE = " (modality alone)"
+"""End of the name of a row."""
 _HISTOLOGY = re.compile(r"hist|biops|pathol", re.IGNORECASE)
 
 
@@ -135,15 +137,26 @@ def refused_images(answers: Answers, predictions: Sequence[Prediction] = ()) -> 
     return refused_N
 
 
-def served_scores(answers: Answers, refused_N: Bools) -> tuple[ServedScore, ...]:
+def modality_alone(answers: Answers, predictions: Sequence[Prediction]) -> Bools:
+    """Return which images the check of modality refuses, and nothing else."""
+    other_N = np.array([bool(one.other_modality) for one in predictions], dtype=bool)
+    return other_N & ~refused_images(answers) if len(other_N) else np.zeros(len(answers), bool)
+
+
+def served_scores(
+    answers: Answers, refused_N: Bools, alone_N: Bools | None = None
+) -> tuple[ServedScore, ...]:
     """Count next steps among urgent images, among the others and among all.
 
     Where people were asked about lesions, the images with answers follow, without and with the
-    7-point checklist. Empty without next steps, as in the evaluation of an older version.
+    7-point checklist; then the images `alone_N`, which the check of modality alone refuses, with
+    the next steps that they have where a person says how the photo was taken. Empty without next
+    steps, as in the evaluation of an older version.
     """
     if answers.steps is None:
         return ()
-    steps_N = np.where(refused_N, "none", np.array(answers.steps))
+    unrefused_N = np.array(answers.steps)
+    steps_N = np.where(refused_N, "none", unrefused_N)
     abstained_N = np.zeros(len(answers), dtype=bool)
     if answers.abstained_N is not None:
         abstained_N = answers.abstained_N & ~refused_N
@@ -160,6 +173,8 @@ def served_scores(answers: Answers, refused_N: Bools) -> tuple[ServedScore, ...]
             (f"{name} with answers", of_N & asked_N, steps_N),
             (f"{name} by the checklist too", of_N & asked_N, raised_N),
         ]
+    if alone_N is not None:
+        kinds += [(f"{name}{ALONE}", of_N & alone_N, unrefused_N) for name, of_N, _ in kinds[:2]]
     return tuple(
         ServedScore(
             name,

@@ -44,10 +44,11 @@ Urgency = Literal["routine", "soon", "urgent", "unknown"]
 
 
 def advice_for(step: str) -> str:
-    """Return the advice of an urgency, or of `soon_without_time` and `without_time`.
+    """Return the advice of an urgency, or of `soon_without_time`, `without_time` and the like.
 
     It says in sentences what to do, and when to do it sooner. `urgent_cancer` and `soon_cancer` are
-    for cancers alone, of which no fever or spreading redness is a sign.
+    for cancers alone, of which no fever or spreading redness is a sign. `soon_now` and `now` are
+    never weaker than the next step after a refusal.
     """
     sooner = "" if step in ("unknown", "urgent_cancer") else text(f"advice_{step}_sooner")
     return joined(text(f"advice_{step.removesuffix('_cancer')}"), sooner)

@@ -30,7 +30,7 @@ SIGNATURES = {
     "train": "dataset, out, settings, *, weights, sets, progress",
     "evaluate": "bundle, dataset, out, *, split, external, internal, digest, miss_rate, pictures, "
     "progress",
-    "Model.diagnose": "self, photos, **facts",
+    "Model.diagnose": "self, photos, *, modality, **facts",
     "Model.predict": "self, photos, batch, facts, progress",
     "Model.iter_predictions": "self, photos, batch, facts, progress",
     "Model.logits": "self, photos, batch, progress",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pdf_words import words_of
 from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 from typer.testing import CliRunner
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.report import pdf_sheet
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.conformal import Share
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
@@ -121,15 +124,17 @@ def test_a_patient_who_looks_named_is_told_beside_the_report(
         assert said in result.stderr
 
 
-def test_a_refused_photo_leaves_no_report(
-    tiny_bundle: Path, photos: list[str], tmp_path: Path
+def test_a_refused_photo_leaves_a_record_of_the_refusal_and_no_report(
+    tiny_bundle: Path, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     blurred = Path(photos[0]).with_name("blurred.jpg")
     blurred.write_bytes(skin_photo(blur=9))
     reports = ("--pdf", str(tmp_path / "report.pdf"), "--fhir", str(tmp_path / "report.json"))
     with pytest.raises(Refused, match=r"^Photo 2: The photo is too blurred"):
         typed(tiny_bundle, photos[0], str(blurred), *reports)
-    assert not list(tmp_path.glob("report*"))
+    assert [path.name for path in tmp_path.glob("report*")] == ["report.pdf"]
+    assert "The model gave no answer" in words_of((tmp_path / "report.pdf").read_bytes())
 
 
 def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -> None:
@@ -164,3 +169,14 @@ def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -
         UserError, match=r"miss rate of 0.1; choose one of its rates: --miss-rate 0.02, 0.05"
     ):
         typed(bundle, photos[0], "--miss-rate", "0.1")
+
+
+def test_a_person_may_say_how_a_photo_was_taken(tmp_path: Path, photos: list[str]) -> None:
+    """The check takes it for another: without a word it is refused, and the option is named."""
+    check = ModalityCheck(kind="dermoscopic", threshold=-1e9, images=100)
+    bundle = pack_tiny(tmp_path / "checked", modality=check).path
+    refused = CliRunner().invoke(app, ["diagnose", str(bundle), photos[0]])
+    assert isinstance(refused.exception, Refused)
+    assert "add `--modality dermoscopic`" in refused.stderr
+    said = json.loads(typed(bundle, photos[0], "--modality", "dermoscopic", "--json"))
+    assert said["modality_said"]["photos"] == [1]

@@ -19,7 +19,12 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluation_report import print_table, render_report
 from skindx.evaluation.image_table import read_image_table, recompute, write_image_table
 from skindx.evaluation.score import Evaluation, measure, score
-from skindx.evaluation.served_scores import refused_images, served_scores, spectrum_scores
+from skindx.evaluation.served_scores import (
+    modality_alone,
+    refused_images,
+    served_scores,
+    spectrum_scores,
+)
 from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle_index import CALIBRATION_CLASSES, BundleSpec
 from skindx.models.bundle.model_card import model_card, not_useful_yet
@@ -62,11 +67,12 @@ def test_steps_refusals_and_abstentions_by_hand() -> None:
     )
     predictions[5] = replace(predictions[5], other_modality=True)
     found = score(given, draws=20, predictions=predictions)
-    urgent, others, whole = found.served
+    urgent, others, whole, alone = found.served
+    assert (alone.name, alone.n, alone.steps["urgent"]) == ("other classes (modality alone)", 1, 1)
     assert (urgent.name, urgent.n, urgent.groups) == ("urgent classes", 2, 2)
     assert urgent.steps == {"urgent": 1, "soon": 0, "unknown": 0, "routine": 0, "none": 1}
     assert others.steps == {"urgent": 1, "soon": 1, "unknown": 0, "routine": 1, "none": 1}
-    assert [row.abstained for row in found.served] == [1, 1, 2]
+    assert [row.abstained for row in found.served] == [1, 1, 2, 0]
     for row in found.served:
         assert sum(row.steps.values()) == row.n
         assert sum(rate.value for rate in row.rates.values()) == pytest.approx(1)
@@ -128,7 +134,8 @@ def test_both_errors_with_and_without_the_questions_by_hand(tmp_path: Path) -> N
     write_image_table(tmp_path, records, predictions, given)
     again, _, read = read_image_table(tmp_path)
     assert [record.answers for record in again] == said
-    assert served_scores(read, refused_images(read, predictions)) == found.served
+    alone_N = modality_alone(read, predictions)
+    assert served_scores(read, refused_images(read, predictions), alone_N) == found.served
 
 
 def test_the_majority_is_the_commonest_class() -> None:

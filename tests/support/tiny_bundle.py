@@ -9,6 +9,7 @@ import torch
 
 from skindx.core.machine import go_offline
 from skindx.data.manifest import Record
+from skindx.imaging.photo_gates import ModalityCheck
 from skindx.imaging.resize import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.bundle_index import MemberSpec
@@ -72,6 +73,7 @@ def pack_tiny(
     seen: Sequence[Record] | None = None,
     fingerprints: Fingerprints | None = None,
     use: UseLimits | None = None,
+    modality: ModalityCheck | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
     torch.manual_seed(7)
@@ -103,6 +105,7 @@ def pack_tiny(
         seen=seen,
         fingerprints=fingerprints,
         use=use,
+        modality=modality,
     )
 
 

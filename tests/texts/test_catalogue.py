@@ -206,6 +206,7 @@ def test_every_key_of_the_code_exists_and_every_key_is_used() -> None:
                 }
     named |= {f"{key}_group" for key in ("threshold_fitted", "threshold_soon")}  # by one suffix
     steps = {*get_args(Urgency), "soon_without_time", "without_time", "soon_cancer"}
+    steps |= {"soon_now", "now"}
     named |= {f"advice_{step}{end}" for step in steps for end in ("", "_sooner")}
     named |= {f"tier_{tier}" for part in get_args(Tier) for tier in get_args(part)}
     called -= {"tier_"}  # the tiers, by their name

@@ -196,9 +196,16 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
         "gate": "blur",
         "photo": 0,
         "refusals": [
-            {"photo": 0, "gate": "blur", "error": f"It is blurred. {not_judged()}"},
-            {"photo": 2, "gate": "light", "error": f"It is dark. {not_judged()}"},
+            {"photo": 0, "gate": "blur", "error": f"It is blurred. {not_judged()}", "unless": ""},
+            {"photo": 2, "gate": "light", "error": f"It is dark. {not_judged()}", "unless": ""},
         ],
+        "next_step": {
+            "urgency": "unknown",
+            "advice": "Examine the lesion yourself, and refer it if you are unsure.",
+            "sooner": "Do so within days if it looks suspicious, is new, grows, changes, bleeds, "
+            "hurts or does not heal.",
+            "because": "",
+        },
     }
     text = metrics.text().decode()
     for gate in ("blur", "light"):

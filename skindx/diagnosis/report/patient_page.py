@@ -166,6 +166,8 @@ _PLAIN = {
     "routine": "patient_routine",
     "unknown": "patient_unknown",
     "soon_without_time": "patient_soon_without_time",
+    "soon_now": "patient_soon_without_time",
+    "now": "patient_unknown",
     "without_time": "patient_unknown",
 }
 

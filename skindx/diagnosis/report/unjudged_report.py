@@ -47,6 +47,8 @@ class UnjudgedCase:
     photos: tuple[UnjudgedPhoto, ...]
     patient: Patient
     language: str
+    now: bool = False
+    """Whether the check of modality alone refused the photos."""
 
 
 def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
@@ -66,7 +68,7 @@ def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
         except UserError:  # its refusal says so
             pass
         photos.append(UnjudgedPhoto(whys.get(place, ""), jpeg, day or taken))
-    return UnjudgedCase(tuple(photos), case.patient, case.language)
+    return UnjudgedCase(tuple(photos), case.patient, case.language, bool(error.unless))
 
 
 def unjudged_pdf(case: UnjudgedCase, when: datetime, filing: Filing = NOT_FILED) -> bytes:
@@ -96,7 +98,7 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
     tier = f" ({text('step_urgent')})" if refers else ""
     sheet.heading(f"{text('step_heading')}{tier}")
     fill = FILL["urgent" if refers else "soon" if asks else "unknown"]
-    advice = asks or text("advice_refused")
+    advice = asks or text("advice_now" if case.now else "advice_refused")
     sheet.text(advice, 12, bold=True, fill=fill)
     if asks:
         sheet.text(text("unjudged_by_answers"))

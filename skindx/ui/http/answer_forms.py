@@ -31,6 +31,7 @@ from skindx.clinic.report_files import subject_of
 from skindx.clinic.source_photos import Named, read_headers
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
+from skindx.diagnosis.checklist_advice import UnansweredStep
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
@@ -278,6 +279,7 @@ def fhir_problem(
     refused: Refused | None = None,
     retry_after_s: int | None = None,
     wide: Sequence[int] = (),
+    step: UnansweredStep | None = None,  # each refusal says what to do
 ) -> Response:
     """Return an error as an OperationOutcome; takes what `api_schemas.problem` takes."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}

@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 
 from skindx.clinic.fhir import MEDIA_TYPE
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.case import MAX_PHOTOS, Case
+from skindx.diagnosis.checklist_advice import unanswered_step
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.network_gates import WideRule
 from skindx.diagnosis.photo_checks import Refused
@@ -220,7 +221,7 @@ def routes(
                 wide = tuple(rule.wide(seen)) if rule else ()
                 return await asyncio.to_thread(_answer_body, answer, asked, measured, wide)
             except UserError as error:
-                return _failure(error, failed, rule)
+                return _failure(error, failed, rule, asked.case)
 
     @router.get(
         "/health", response_model=Health, summary="Get the state of the server and its load"
@@ -251,11 +252,14 @@ def routes(
     return router
 
 
-def _failure(error: UserError, failed: Callable[..., Response], rule: WideRule | None) -> Response:
+def _failure(
+    error: UserError, failed: Callable[..., Response], rule: WideRule | None, case: Case
+) -> Response:
     """Return why there is no answer, in the form that `failed` gives it."""
     if isinstance(error, Refused):
         wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
-        return failed(422, str(error), refused=error, wide=wide)
+        step = unanswered_step(case.patient, now=bool(error.unless))
+        return failed(422, str(error), refused=error, wide=wide, step=step)
     if isinstance(error, Busy):
         return failed(503, str(error), retry_after_s=error.retry_after_s)
     return failed(500 if isinstance(error, Unanswered) else 422, str(error))

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from skindx.diagnosis.case import limits_of, skin_type_chooses, values_of
+from skindx.diagnosis.case import Patient, limits_of, skin_type_chooses, values_of
+from skindx.diagnosis.checklist_advice import UnansweredStep, unanswered_step
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Gate, Refused
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.scope import unjudged
+from skindx.imaging.photo_gates import Kind
+from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import languages, text
 from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_answer import ScanAnswer
@@ -68,6 +71,24 @@ class RefusedPhoto(BaseModel):
     error: str = Field(
         description="What is wrong with it and what to do; a refusal says nothing about the lesion."
     )
+    unless: Kind | Literal[""] = Field(
+        "", description="The `modality` that a person may say to get an answer; empty: none helps."
+    )
+
+
+class RefusedStep(BaseModel):
+    """What to do where the model gives no answer."""
+
+    urgency: Urgency
+    advice: str = Field(description="What to do.")
+    sooner: str = Field(description="When to do it sooner; empty where the advice says it.")
+    because: str = Field(description="The reason; empty where the advice has it.")
+
+
+def step_of(step: UnansweredStep) -> dict[str, str]:
+    """Return the next step after a refusal as the body of an error has it."""
+    names = ("urgency", "advice", "sooner", "because")
+    return {name: getattr(step, name) for name in names}
 
 
 _BLURRED = unjudged(text("refused_blurred"))
@@ -80,7 +101,8 @@ class Problem(BaseModel):
         error=_BLURRED,
         gate="blur",
         photo=0,
-        refusals=[{"photo": 0, "gate": "blur", "error": _BLURRED}],
+        refusals=[{"photo": 0, "gate": "blur", "error": _BLURRED, "unless": ""}],
+        next_step=step_of(unanswered_step(Patient())),
     )
     error: str = Field(description="What is wrong and what to do, in one sentence.")
     gate: Gate | None = Field(
@@ -89,6 +111,9 @@ class Problem(BaseModel):
     photo: int | None = Field(None, description="Index of the first refused photo, from 0.")
     refusals: tuple[RefusedPhoto, ...] = Field(
         (), description="Every refused photo with the reason; empty for another cause."
+    )
+    next_step: RefusedStep | None = Field(
+        None, description="What to do all the same; null where no photo was refused."
     )
     wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
@@ -202,6 +227,13 @@ def form_schema(most: int, used: Sequence[str] = ()) -> dict[str, Any]:
         "description": "Language of the answer; another one gets English. Without it that of the "
         "server holds, or on one with `--language auto` that of `Accept-Language`.",
     }
+    fields["modality"] = {
+        "type": "string",
+        "enum": list(get_args(Kind)),
+        "description": "How a person says that the photos were taken: dermoscopic, through a "
+        "dermatoscope, or clinical. A photo that the check of modality alone refuses is then "
+        "answered, and `modality_said` says so. No other check is passed by it.",
+    }
     fields["patient_id"] = {
         "type": "string",
         "maxLength": 64,
@@ -248,17 +280,24 @@ def problem(
     refused: Refused | None = None,
     retry_after_s: int | None = None,
     wide: Sequence[int] = (),
+    step: UnansweredStep | None = None,
 ) -> Response:
-    """Return an error in the form of the interface."""
+    """Return an error in the form of the interface; `step` is what to do after a refusal."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
     body: dict[str, Any] = {
         "error": sentence(error),
         "gate": refused.gate if refused else None,
         "photo": refused.photo if refused else None,
         "refusals": [
-            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.text)}
+            {
+                "photo": refusal.photo,
+                "gate": refusal.gate,
+                "error": sentence(refusal.text),
+                "unless": refusal.unless,
+            }
             for refusal in (refused.refusals if refused else ())
         ],
+        "next_step": step_of(step) if step else None,
     }
     if wide:
         body["wide_photos"] = list(wide)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
@@ -24,7 +25,7 @@ SCALE = "scale_mm_per_pixel"
 """The field of a scan's form, once or for each photo; without it sizes are in pixels."""
 NO_SCALE = "none"
 """Its value for a photo without one, where others have one."""
-_NO_FACTS = ("patient_id", "include", "exclude", "language")
+_NO_FACTS = ("patient_id", "include", "exclude", "language", "modality")
 _HOW = "send multipart/form-data with 1 to 3 files named `photo`"
 
 
@@ -48,7 +49,8 @@ async def read_case(request: Request) -> AskedCase:
         if part != "pdf":
             raise UserError(f"{part[:20]!r} cannot be excluded; valid: pdf.")
     named, language = Named(fields.pop("patient_id", "")), fields.pop("language", spoken())
-    case = Case(photos, _patient(fields), language)
+    modality: Any = fields.pop("modality", "")
+    case = Case(photos, _patient(fields), language, modality)
     return AskedCase(case, _checked(include), exclude, named)
 
 

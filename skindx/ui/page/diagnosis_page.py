@@ -291,7 +291,7 @@ def _answering(
                 wide = {n: one for n, one in wide.items() if n not in close_ups(error, bundle)}
             own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
-            step = unanswered_shown(case.patient) | {
+            step = unanswered_shown(case.patient, error.unless if own else "") | {
                 "shared": shared_reason([one.message for one in error.refusals], len(case.photos))
             }
             refused = told("refused", error.refusals, shown_of_refused(error), step=step)

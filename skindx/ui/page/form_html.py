@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from skindx.core.errors import UserError
 from skindx.core.seven_points import ITEM_OF, ITEMS, QUESTIONS, REFER_FROM
@@ -25,6 +25,7 @@ from skindx.diagnosis.photo_checks import MAX_BYTES, MAX_RATIO
 from skindx.diagnosis.record import notice
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.imaging.decode_cost import SCALED_MOST
+from skindx.imaging.photo_gates import Kind
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits, use_columns
 from skindx.texts.catalogue import joined, text
@@ -75,10 +76,23 @@ def intake_html(
     )
 
 
-def unanswered_shown(patient: Patient) -> dict[str, Any]:
-    """Return the next step after a refusal as `intake.js` shows it."""
-    step = unanswered_step(patient)
+_SAID: dict[Kind, tuple[str, str]] = {
+    "dermoscopic": ("said_dermoscopic_do", "said_hazard_dermoscopic"),
+    "clinical": ("said_clinical_do", "said_hazard_clinical"),
+}
+
+
+def unanswered_shown(patient: Patient, unless: Kind | Literal[""] = "") -> dict[str, Any]:
+    """Return the next step after a refusal as `intake.js` shows it.
+
+    `unless` is how a person may say that the photos were taken, to get an answer.
+    """
+    step = unanswered_step(patient, now=bool(unless))
     shown = {"heading": text("step_heading"), "tier": step.tier, "urgency": step.urgency}
+    if unless:
+        button, means = map(text, _SAID[unless])
+        hazard = joined(text("said_only"), means, text("said_stated"))
+        shown |= {"unless": unless, "button": button, "hazard": hazard}
     return shown | asdict(step)
 
 
@@ -146,7 +160,8 @@ def case_of(sent: object, folder: Path) -> Case:
     photos = take_uploads(paths if isinstance(paths, list) else [], folder)
     if len(set(photos)) < len(photos) <= MAX_PHOTOS:
         raise UserError(text("form_same_photo"))
-    return Case(photos, patient_of(values.get("patient")))
+    modality = str(values.get("modality") or "")
+    return Case(photos, patient_of(values.get("patient")), modality=cast(Any, modality))
 
 
 def patient_of(sent: object) -> Patient:

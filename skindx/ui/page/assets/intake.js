@@ -131,7 +131,7 @@ const isShared = () => Boolean(refusal?.shared) && asked.photos.every((photo) =>
 function showStep() {
   const place = at(".sx-step"), refused = photos.some((photo) => photo.refusal);
   const step = refusal?.asks || (refused && refusal) ? refusal : refused ? JSON.parse(form.dataset.step) : null;
-  const shown = JSON.stringify([step, isShared()]);
+  const shown = JSON.stringify([step, isShared(), canSay()]);
   if (place.dataset.shown === shown) return;
   place.dataset.shown = shown;
   if (!step) { place.replaceChildren(); return; }
@@ -140,7 +140,16 @@ function showStep() {
     make("h2", {}, step.heading, " ", make("span", { className: "sx-tier" }, step.tier)),
     ...paragraph("sx-advice", step.advice), ...paragraph("sx-sooner", step.sooner), ...paragraph("sx-small sx-because", step.because),
     make("p", { className: "sx-small sx-unjudged" }, make("b", {}, form.dataset.notAssessed)),
-    ...(isShared() ? paragraph("sx-small sx-refusal", step.shared) : [])));
+    ...(isShared() ? paragraph("sx-small sx-refusal", step.shared) : []), ...(canSay() ? saying(step) : [])));
+}
+
+// A person may say how photos were taken that the check of modality alone refused: of these alone.
+const canSay = () => Boolean(refusal?.unless) && photos.length === asked.photos.length && photos.every((photo) => asked.photos.includes(photo) && photo.refusal);
+function saying({ button, hazard, unless }) {
+  const say = make("button", { type: "button", className: "sx-button sx-say", textContent: button });
+  say.setAttribute("aria-describedby", "sx-say-hazard");
+  say.onclick = () => ask({ modality: unless });
+  return [make("p", { className: "sx-warning", id: "sx-say-hazard" }, hazard), make("p", {}, say)];
 }
 
 // Facts of one patient must not pass to the next: where none of the photos that they were given with
@@ -293,7 +302,7 @@ function wrongNumber() {
 }
 
 // With "one" the person says that photos that seem to differ show one lesion.
-async function ask(one = false) {
+async function ask({ one = false, modality = "" } = {}) {
   if (!NEXT[state].send) return;
   refuse("");
   const tried = photos.every((photo) => photo.example);
@@ -326,8 +335,8 @@ async function ask(one = false) {
   holds = "";
   step("sent");
   unfinished.push(mine);
-  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value, one_lesion: one || at(".sx-one-yes").checked });
-  asked.holds = sending;
+  trigger("ask", { question: mine, photos: paths, cuts: chosen.map(cutOf), answered, patient, taken: tried ? "" : at("[name=taken]").value, one_lesion: one || at(".sx-one-yes").checked, modality });
+  Object.assign(asked, { holds: sending, modality });
 }
 
 function clear() {
@@ -420,7 +429,7 @@ const differ = at(".sx-differ");
 differ.addEventListener("click", ({ target }) => {
   if (!target.closest("button")) return;
   differ.close();
-  if (target.closest("[data-one]")) ask(true); else at(".sx-remove")?.focus();
+  if (target.closest("[data-one]")) ask({ one: true, modality: asked.modality }); else at(".sx-remove")?.focus();
 });
 // A new case clears this one, which is asked first; the focus is on what changes nothing.
 const sure = at(".sx-clears");
