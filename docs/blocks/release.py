@@ -104,15 +104,16 @@ def spectrum(load: Load, *, file: str, folder: str = "") -> str:
     if not parts:
         return _OLDER
     rows = list(_spectrum_rows(parts).values())
+    kinds = written["served"][:3]
     served = table(
-        ["next step as served", *(row["name"] for row in written["served"])],
+        ["next step as served", *(row["name"] for row in kinds)],
         [
-            ["images (groups)", *(f"{row['n']} ({row['groups']})" for row in written["served"])],
+            ["images (groups)", *(f"{row['n']} ({row['groups']})" for row in kinds)],
             *(
-                [text, *(cell(row["rates"][step]) for row in written["served"])]
+                [text, *(cell(row["rates"][step]) for row in kinds)]
                 for step, text in _STEPS.items()
             ),
-            ["no condition named", *(cell(row["abstained_rate"]) for row in written["served"])],
+            ["no condition named", *(cell(row["abstained_rate"]) for row in kinds)],
         ],
     )
     return "\n".join(
@@ -321,7 +322,7 @@ def _probabilities(written: Row) -> list[tuple[str, str]]:
 def _no_answer(written: Row) -> list[tuple[str, str]]:
     """Return how often it gives no answer; of an older evaluation the errors of its threshold."""
     if served := written.get("served"):
-        return [("no answer", _unanswered(served[-1]))]
+        return [("no answer", _unanswered(served[2]))]
     rows = []
     if risk := written.get("urgent_risk"):
         level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
@@ -350,7 +351,7 @@ def _away_rows(written: Row) -> list[tuple[str, str]]:
         for row in rows
     ]
     if served:
-        urgent, others, every = served
+        urgent, others, every = served[:3]
         missed = urgent["n"] - urgent["steps"]["urgent"]
         texts += [
             f"urgent missed, {missed} of {urgent['n']}, {urgent['steps']['none']} of them refused: "

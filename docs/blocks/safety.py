@@ -102,7 +102,7 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
             cell(figures["refused"]),
         ],
     ]
-    served = [one["served"] for one in (written, elsewhere)]
+    served = [one["served"][:3] for one in (written, elsewhere)]
     if all(served):
         rows += [
             [what, *(cell(figure(*each)) for each in served)]
@@ -127,7 +127,13 @@ def urgent_errors(load: Load, *, file: str, other: str) -> str:
         f"other cameras, {elsewhere['pictures']} images",
     ]
     return "\n".join(
-        [table(headings, rows), "", *_counted(written["served"]), "", origin_of(written["origin"])]
+        [
+            table(headings, rows),
+            "",
+            *_counted(written["served"][:3]),
+            "",
+            origin_of(written["origin"]),
+        ]
     )
 
 

@@ -171,7 +171,7 @@ def _refused_by(
             also = text("refused_unlike_too")
             why[n] = "modality", [message, also, though, gates.refused_urgent, do], ""
         else:
-            why[n] = "modality", [message, gates.refused_urgent, do], kind
+            why[n] = "modality", [message, do, gates.refused_urgent], kind
     return why
 
 

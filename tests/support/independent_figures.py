@@ -171,25 +171,32 @@ def all_figures(folder: Path) -> dict[str, Any]:
     modality = {"refused": other, "promised": 0.015, "n": len(p_values)}
     ood = {"refused": refused, "promised": rate, "n": len(p_values)}
     refused_N = (p_values <= rate) | (table.column("other_modality") == "True")
-    return figures | {"ood": ood, "modality": modality} | _served(table, refused_N)
+    alone_N = refused_N & ~(p_values <= rate)
+    return figures | {"ood": ood, "modality": modality} | _served(table, refused_N, alone_N)
 
 
-def _served(table: Table, refused_N: Array) -> dict[str, Any]:
-    """What the page did, and the same figures of images with and without histology."""
+def _served(table: Table, refused_N: Array, alone_N: Array) -> dict[str, Any]:
+    """What the page did, and the same figures of images with and without histology.
+
+    Of the images `alone_N`, refused for their modality alone, the next steps count that they had.
+    """
     steps_N = np.where(refused_N, "none", table.column("next_step"))
     abstained_N = (table.column("abstained") == "True") & ~refused_N
     urgent_N, every_N = table.urgent_N, np.ones(len(refused_N), dtype=bool)
-    names = (*STEPS, "none")
+    names, had_N = (*STEPS, "none"), table.column("next_step")
+    kinds = [(of_N, steps_N) for of_N in (urgent_N, ~urgent_N, every_N)]
+    kinds += [(of_N & alone_N, had_N) for of_N in (urgent_N, ~urgent_N)]
     served = [
         {
             "n": of_N.sum(),
             "groups": table.groups_of(of_N),
-            "steps": {name: (steps_N[of_N] == name).sum() for name in names},
-            "rates": {name: table.share(steps_N == name, of_N) for name in names},
+            "steps": {name: (got_N[of_N] == name).sum() for name in names},
+            "rates": {name: table.share(got_N == name, of_N) for name in names},
             "abstained": abstained_N[of_N].sum(),
             "abstained_rate": table.share(abstained_N, of_N),
         }
-        for of_N in (urgent_N, ~urgent_N, every_N)
+        for of_N, got_N in kinds
+        if of_N.any()
     ]
     risk_N = table.served_NC[:, table.urgent_C].sum(axis=1)
 

@@ -23,13 +23,13 @@ from skindx.diagnosis.record import (
     Source,
     Vote,
 )
-from skindx.diagnosis.record_figures import Promise
+from skindx.diagnosis.record_figures import ModalitySaid, Promise
 from skindx.diagnosis.scope import known_names
 from skindx.models.conformal import Share
 from skindx.taxonomy import Urgency, load_taxonomy, unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
-WIDE, FAR, SLOW, DIFFER, OTHER = 800, 801, 802, 803, 804
+WIDE, FAR, SLOW, DIFFER, OTHER, CLOSE = 800, 801, 802, 803, 804, 805
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
 _FEATURES = {101: [1, 0], OTHER: [0, 1]}
@@ -55,12 +55,22 @@ class Painter:
             for place, width in enumerate(widths)
             if width in _REFUSED
         ]
+        if CLOSE in widths and not case.modality:
+            refusals = [
+                Refusal(place, "modality", "it seems to be no such photo.", unless="dermoscopic")
+                for place in range(len(widths))
+            ]
         if refusals:
             raise Refused.from_photos(refusals, len(widths))
         if BUSY in widths:
             raise UserError("too many people ask at the moment; try again in a minute.")
         if BROKEN in widths:
             raise RuntimeError("a secret of the server")
+        if CLOSE in widths and DIFFER not in widths:
+            close = rich(case, "urgent")
+            said = ModalitySaid(kind="dermoscopic", photos=(1,))
+            update = {"modality_said": said}
+            return replace(close, diagnosis=close.diagnosis.model_copy(update=update))
         if PLAIN in widths:
             return plain(case)
         if WIDE in widths:

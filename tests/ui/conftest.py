@@ -16,6 +16,7 @@ from painted_answers import (
     BLURRED,
     BROKEN,
     BUSY,
+    CLOSE,
     DARK,
     DIFFER,
     OTHER,
@@ -133,7 +134,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return photos by what the painter makes of them."""
     folder = tmp_path_factory.mktemp("photos")
     widths = {"good": 1600, "blurred": BLURRED, "plain": PLAIN, "busy": BUSY, "broken": BROKEN}
-    widths |= {"dark": DARK, "slow": SLOW, "differ": DIFFER, "other": OTHER}
+    widths |= {"dark": DARK, "slow": SLOW, "differ": DIFFER, "other": OTHER, "close": CLOSE}
     widths |= {urgency: width for width, urgency in URGENCIES.items()}
     files = {name: folder / f"{name}.jpg" for name in widths}
     files["blurred_too"] = folder / "blurred_too.jpg"

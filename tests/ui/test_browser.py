@@ -176,6 +176,37 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     page.wait_for_selector(".sx-follow")
 
 
+def test_a_person_says_how_refused_photos_were_taken_and_the_answer_says_so(
+    opened: Opened, photos: Photos
+) -> None:
+    page = opened().page
+    page.set_input_files("#sx-file", [photos["close"], photos["good"]])
+    page.click(".sx-ask")
+    say = page.locator(".sx-step .sx-say")
+    say.wait_for()
+    assert page.locator(".sx-step .sx-advice").inner_text() == text("advice_now")
+    described = page.locator(f"#{say.get_attribute('aria-describedby')}")
+    assert text("said_hazard_dermoscopic") in described.inner_text()
+    page.click("[aria-label='Remove photo 2']")
+    assert say.count() == 0  # it is of the photos that were refused, and of no others
+    page.click(".sx-ask")
+    say.click()
+    page.wait_for_selector(".sx-follow")
+    warning, advice = (
+        page.locator(".sx-next .sx-warning").first,
+        page.locator(".sx-result .sx-advice"),
+    )
+    assert "A person said that photo 1 was taken through a dermatoscope" in warning.inner_text()
+    assert box(warning)["y"] < box(advice)["y"]
+    page.click(".sx-change")
+    page.set_input_files("#sx-file", photos["differ"])
+    page.click(".sx-ask")  # what was said of other photos does not hold for these
+    say.click()
+    page.click(".sx-differ[open] [data-one]")  # it still holds after another question
+    page.wait_for_selector(".sx-follow")
+    assert page.locator(".sx-step > *").count() == 0
+
+
 def test_a_phone_shows_what_is_known_and_the_next_step_first_and_nothing_sticks_out(
     opened: Opened, photos: Photos
 ) -> None:
