@@ -6,13 +6,13 @@ Two names are one where they differ in case, in white space or in the kind of a 
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from skindx.core.errors import UserError
 from skindx.taxonomy.label_matches import known_conditions
-from skindx.taxonomy.lexicon import Laterality, Site
+from skindx.taxonomy.lexicon import SITES, Laterality, Site
 from skindx.texts.catalogue import text
 
 LONGEST_NAME = 80
@@ -206,39 +206,52 @@ def require_pseudonym(patient: str, place: str, what: str, known: Collection[str
 
 _ON: dict[str, str] = {
     r"scalp|occip\w+|cuero cabelludo": "scalp neck",
-    r"heads?|cabeza": "scalp face ear lip neck",
     r"faces?|forehead|temple|eyebrows?|eyelids?|cheeks?|nose|nostrils?|chin|jaw|cara|frente|sien"
     r"|cejas?|p[áa]rpados?|mejillas?|nariz|barbilla|ment[óo]n": "face",
     r"ears?|earlobes?|orejas?": "ear face scalp neck",
-    r"lips?|labios?": "lip face genitals",
+    r"lips?|labio": "lip face genitals",
     r"necks?|nape|cuello|nuca": "neck",
-    r"shoulders?|hombros?": "arm back chest trunk",
-    r"armpits?|axillae?|axillary|axilas?": "arm chest trunk",
     r"arms?|forearms?|elbows?|brazos?|antebrazos?|codos?": "arm",
-    r"wrists?|mu[ñn]ecas?": "arm hand",
     r"hands?|knuckles?|manos?|nudillos?": "hand palm nail arm",
     r"palms?|palmas?": "palm hand",
     r"fingers?|thumbs?": "hand palm nail arm",
-    r"dedos?": "hand palm foot sole nail",
     r"(?:finger|toe)?nails?|u[ñn]as?": "nail hand foot",
     r"chest|breasts?|nipples?|areolas?|sternum|pecho|t[óo]rax|mamas?|pez[óo]n": "chest trunk",
-    r"collarbone|clavicle|clav[íi]cula": "chest neck arm trunk",
-    r"ribs?|costillas?|costado|flanks?|flancos?": "chest abdomen back trunk",
     r"abdomen|belly|tummy|stomach|navel|umbilicus|vientre|barriga|ombligo": "abdomen trunk",
     r"backs?|espalda|spine|columna|lumbar|loins?|scapulae?|shoulder blades?|esc[áa]pulas?"
     r"|om[óo]platos?": "back trunk",
-    r"waist|cintura": "abdomen back trunk",
-    r"torso|trunk|tronco": "chest abdomen back trunk",
-    r"groin|ingles?": "genitals leg abdomen trunk",
-    r"hips?|caderas?": "leg abdomen back trunk",
-    r"buttocks?|gluteal|nalgas?|gl[úu]teos?": "back leg trunk",
+    r"torso|trunk|tronco": "trunk chest abdomen back",
     r"penis|vulva|scrotum|labia|genitals?|pene|escroto|genitales": "genitals",
     r"legs?|thighs?|knees?|shins?|calf|calves|piernas?|muslos?|rodillas?|pantorrillas?": "leg",
-    r"ankles?|tobillos?": "leg foot",
     r"foot|feet|heels?|toes?|pies?|tal[óo]n|talones": "foot sole nail leg",
     r"soles?|plantas?": "sole foot",
 }
-"""What names of lesions call a part of the body -> the places of the list that it may lie in."""
+"""What names of lesions call a part of the body -> the places of the list that it may lie in, first
+the one that it is called."""
+_ON_BORDER: dict[str, str] = {
+    r"heads?|cabeza": "scalp face ear lip neck",
+    r"labios": "lip face genitals",
+    r"shoulders?|hombros?": "arm back chest trunk",
+    r"armpits?|axillae?|axillary|axilas?": "arm chest trunk",
+    r"wrists?|mu[ñn]ecas?": "arm hand",
+    r"dedos?": "hand palm foot sole nail",
+    r"collarbone|clavicle|clav[íi]cula": "chest neck arm trunk",
+    r"ribs?|costillas?|costado|flanks?|flancos?": "chest abdomen back trunk",
+    r"waist|cintura": "abdomen back trunk",
+    r"groin|ingles?": "genitals leg abdomen trunk",
+    r"hips?|caderas?": "leg abdomen back trunk",
+    r"buttocks?|gluteal|nalgas?|gl[úu]teos?": "back leg trunk",
+    r"ankles?|tobillos?": "leg foot",
+}
+"""Parts of the body that none of the places of the list is called."""
+_PARTS: dict[Site, str] = {
+    "palm": "hand",
+    "sole": "foot",
+    "nail": "hand foot",
+    "ear": "face",
+    "lip": "face",
+}
+"""Places that lie on others: the sole of the foot is the sole."""
 _AROUND = (
     "scalp face ear lip neck",
     "neck chest abdomen back trunk arm",
@@ -262,9 +275,9 @@ _NOT_ON = re.compile(
 """Words that name no place, although one of them does elsewhere."""
 _PLACES = {
     re.compile(rf"\b(?:{words})\b", re.IGNORECASE): frozenset(sites.split())
-    for words, sites in _ON.items()
+    for words, sites in (_ON | _ON_BORDER).items()
 }
-_OF_PLACE = rf"(?=[. ]+(?:\w+ )?(?:{'|'.join(_ON)})\b)"
+_OF_PLACE = rf"(?=[. ]+(?:\w+ )?(?:{'|'.join(_ON | _ON_BORDER)})\b)"
 SIDE_WORDS: dict[Laterality, str] = {
     "left": r"\b(?:left(?! after| over| from| of| in )|izquierd[oa]s?|izq(?:da|do)?(?=\.|$)"
     rf"|(?:lt?|izq){_OF_PLACE})",
@@ -272,6 +285,22 @@ SIDE_WORDS: dict[Laterality, str] = {
     rf"|derech[oa]s?|dch[oa](?=\.|$)|(?:rt?|der){_OF_PLACE})",
 }
 """How names of lesions give their side, as Python and JavaScript both read it."""
+
+
+def _called(site: Site) -> str:
+    """Return how names of lesions call a place of the list; "" for one that they never call so."""
+    words = "|".join(words for words, sites in _ON.items() if sites.split()[0] == site)
+    return rf"\b(?:{words})\b" if words else ""
+
+
+NAMED_PLACES: dict[str, Any] = {
+    "laterality": SIDE_WORDS,
+    "site": {site: words for site in SITES if (words := _called(site))},
+    "parts": _PARTS,
+    "near": _NEAR.pattern,
+    "none": _NOT_ON.pattern,
+}
+"""How names of lesions give side and place, for the script of the page."""
 
 
 def is_elsewhere(lesion: str, site: Site | None) -> bool:
@@ -293,3 +322,25 @@ def side_named(lesion: str) -> Laterality | None:
     """Return the side that the name of a lesion gives; None for no side, and for both."""
     sides = [one for one, words in SIDE_WORDS.items() if re.search(words, lesion, re.IGNORECASE)]
     return sides[0] if len(sides) == 1 else None
+
+
+def site_named(lesion: str) -> Site | None:
+    """Return the place of the list that the name of a lesion gives; None for none and for several.
+
+    A lesion near a part of the body may lie on another one, and a shoulder is several places.
+    """
+    plain = _NOT_ON.sub(" ", lesion)
+    if _NEAR.search(plain):
+        return None
+    places: dict[Site, str] = NAMED_PLACES["site"]
+    found = [site for site, words in places.items() if re.search(words, plain, re.IGNORECASE)]
+    around = {one for site in found for one in _PARTS.get(site, "").split()}
+    named = [site for site in found if site not in around]
+    return named[0] if len(named) == 1 else None
+
+
+NAMED_FACTS: dict[str, Callable[[str], Laterality | Site | None]] = {
+    "site": site_named,
+    "laterality": side_named,
+}
+"""Facts that the name of a lesion may give."""

@@ -36,7 +36,7 @@ CASE_CONSENTS: dict[Purpose, str] = {
         "The patient agrees that these photos and this answer are kept in this case book under a "
         "pseudonym; they may be deleted at any time."
     ),
-    "compare": "They may be compared with earlier and later photos of the same place.",
+    "compare": "The photos may be compared with earlier and later photos of the same place.",
     "train": (
         "Once a clinician has confirmed a diagnosis, the photos and that diagnosis may be used to "
         "train a model."
@@ -50,7 +50,7 @@ SCAN_CONSENTS: dict[Purpose, str] = {
         "The patient agrees that a small copy of these photos, the lesions on them and this result "
         "are kept in this case book under a pseudonym; they may be deleted at any time."
     ),
-    "compare": "They may be compared with earlier and later scans of the same view.",
+    "compare": "This scan may be compared with earlier and later scans of the same view.",
 }
 
 _OLDER: dict[str, tuple[Purpose, ...]] = {
@@ -62,6 +62,13 @@ _OLDER: dict[str, tuple[Purpose, ...]] = {
     "deleted at any time.": ("keep", "compare"),
 }
 """Texts of older versions, each one consent to several purposes."""
+_OLDER_COMPARE = (
+    "They may be compared with earlier and later photos of the same place.",
+    "They may be compared with earlier and later scans of the same view.",
+    "Pueden compararse con fotos anteriores y posteriores del mismo lugar.",
+    "Pueden compararse con escaneos anteriores y posteriores de la misma vista.",
+)
+"""Sentences of older versions that agree to comparing, word by word."""
 
 
 def consent_text(consents: dict[Purpose, str], purposes: Collection[Purpose]) -> str:
@@ -79,6 +86,8 @@ def purposes_of(consent: str) -> frozenset[Purpose]:
         for purpose, sentence in consents.items()
         if any(said in consent for said in _in_each_language(sentence))
     }
+    if any(said in consent for said in _OLDER_COMPARE):
+        covered.add("compare")
     return frozenset({"keep", *covered})
 
 

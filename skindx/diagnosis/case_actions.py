@@ -171,6 +171,24 @@ def is_acted_on(actions: Iterable[CaseAction]) -> bool:
     return bool(done) and done[-1].kind is not ActionKind.ABSENT
 
 
+def is_treated(actions: Iterable[CaseAction], since: date | None, *, confirmed: bool) -> bool:
+    """Tell whether something was done about a diagnosis that must not wait.
+
+    An excision counts whenever it was made, a referral and a closing from the day of the diagnosis,
+    `since`. Before something `confirmed` it, a biopsy and an awaited result count too. An
+    examination alone never does.
+    """
+    counting = {ActionKind.REFERRED, ActionKind.CLOSED}
+    if not confirmed:
+        counting |= {ActionKind.BIOPSIED, ActionKind.AWAITED}
+    done = standing(actions)
+    return is_acted_on(done) and any(
+        one.kind is ActionKind.EXCISED
+        or (one.kind in counting and (since is None or one.day >= since))
+        for one in done
+    )
+
+
 def action_to_json(one: CaseAction) -> list[str]:
     """Return an entry as a case book holds it."""
     struck = one.struck.isoformat() if one.struck else ""

@@ -123,6 +123,11 @@ def serve(
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if book is not None:
+            if users is None:
+                greeting += (
+                    " Everyone who can open the page sees the cases of the case book; for logins, "
+                    "run `skindx user add users.json NAME` and add --login users.json."
+                )
             greeting += f" Back up the key file {book.keys.path} apart from the case book."
         if proxy is not None and not allowed_hosts:
             greeting += " Requests for the proxy's own name are refused without --allowed-host."

@@ -196,6 +196,40 @@ def test_the_list_names_the_last_confirmed_diagnosis_behind_what_replaced_it(
     assert told() == f"Nevus (mole) (expert consensus, taken back on {day})"
 
 
+def test_a_diagnosis_that_must_not_wait_asks_for_a_treatment_or_a_referral() -> None:
+    found = NOW.replace(day=5)
+
+    def state(told: Told, *actions: CaseAction) -> tuple[str, bool]:
+        state = lesion_state(lesion((3, replace(told, actions=actions))), MODEL)
+        return state.ended, state.without_action
+
+    def melanoma(how: str) -> Told:
+        return Told("urgent", ConfirmedFinding("Melanoma", confirmed_by=how, found=found))
+
+    open_ = ("No treatment or referral is recorded since the diagnosis.", True)
+    histology, opinion = melanoma("histopathology"), melanoma("clinical opinion")
+    assert state(histology) == ("", True)
+    for kind in ("examined", "biopsied", "awaited", "known"):
+        assert state(histology, done(kind, 6)) == open_
+    for kind in ("referred", "closed"):
+        assert state(histology, done(kind, 4, detail="x")) == open_  # before the diagnosis
+        assert state(histology, done(kind, 5, detail="x")) == ("", False)
+    assert state(histology, done("excised", 3)) == ("", False)
+    assert state(histology, done("excised", 3), done("absent", 8))[1]
+    assert state(opinion, done("examined", 6)) == open_
+    for kind in ("biopsied", "awaited"):
+        assert state(opinion, done(kind, 6)) == ("", False)
+    # One that may wait ends what the answer advised, and the list says so.
+    nevus = ConfirmedFinding("Nevus", confirmed_by="histopathology", found=found)
+    closed = "It is closed by the confirmed diagnosis."
+    assert state(Told("urgent", nevus)) == (closed, False)
+    assert state(Told("soon", nevus), done("absent", 4)) == (closed, False)
+    assert state(Told("urgent", nevus), done("excised", 4)) == ("", False)
+    assert state(Told("routine", nevus)) == ("", False)
+    lapsed = replace(opinion, lapsed=EarlierFinding(histology.finding, NOW, ""))
+    assert state(lapsed, done("biopsied", 6)) == open_
+
+
 @pytest.mark.parametrize("oldest", [True, False])
 def test_a_card_of_an_older_version_lacks_them_and_the_record_tells(
     book: Casebook, *, oldest: bool
@@ -279,7 +313,8 @@ def test_an_answer_that_asks_for_an_examination_is_counted_until_one_is_recorded
     examined = done("examined", 4)
     assert state((3, Told("unknown", actions=(examined,)))) == (examined.words, False, False)
     opinion = ConfirmedFinding("Nevus", confirmed_by="clinical opinion")
-    assert state((3, Told("unknown", opinion))) == ("", False, False)
+    seen = "The recorded diagnosis counts as an examination."
+    assert state((3, Told("unknown", opinion))) == (seen, False, False)
     suspects = ConfirmedFinding("Melanoma", confirmed_by="clinical opinion")
     assert state((3, Told("unknown", suspects)))[2]  # an opinion that must not wait does not
     assert state((3, Told("unknown")), (9, Told("urgent"))) == (none[0], False, True)

@@ -206,6 +206,13 @@ def test_an_older_consent_covers_what_it_said_and_an_unknown_text_keeping_alone(
     assert purposes_of(old) == {"keep", "compare", "train"}
     assert purposes_of(old.replace("train", "show")) == {"keep"}
     assert purposes_of("") == {"keep"}
+    for compare in (
+        "They may be compared with earlier and later photos of the same place.",
+        "They may be compared with earlier and later scans of the same view.",
+        "Pueden compararse con fotos anteriores y posteriores del mismo lugar.",
+        "Pueden compararse con escaneos anteriores y posteriores de la misma vista.",
+    ):
+        assert purposes_of(f"{CASE_CONSENTS['keep']} {compare}") == {"keep", "compare"}
 
 
 def test_a_diagnosis_outside_the_classes_is_kept_with_its_code(book: Casebook) -> None:

@@ -127,7 +127,7 @@ def test_a_page_is_spanish_for_a_spanish_browser_and_english_for_another_one(
 
 def keep_and_open(page: "Page") -> None:
     """Keep the answer on the page, record a diagnosis in the case book, and unfold its case."""
-    page.fill(".sx-keep-form [name=patient]", "P-017")
+    page.fill(".sx-follow [name=patient]", "P-017")
     page.fill(".sx-keep-form [name=lesion]", "espalda")
     for name in ("consent", "train"):
         page.check(f".sx-keep-form [name={name}]")

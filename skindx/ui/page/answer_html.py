@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.case_names import SIDE_WORDS, side_named
+from skindx.casebook.case_names import NAMED_FACTS, NAMED_PLACES
 from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules, require_extra
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import answer_texts
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, values_of
+from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import (
     CaseAnswer,
@@ -186,7 +187,7 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
 
 _KEEP_FIELDS = (
     "patient", "lesion", "one_lesion", "same_lesion", "same_person", "again", "consent", "compare",
-    "train", "side_left", "side_right",
+    "train", "laterality", "site",
 )  # fmt: skip
 
 
@@ -215,6 +216,7 @@ def followup_html(
     `already` that the lesion has the photo. `known` are the names of the user's
     patients and lesions, `sent` is what the form held.
     """
+    given, lesion = answer.diagnosis.patient.given, (sent or {}).get("lesion", "")
     sealed, no_pdf, now = "", "", datetime.fromisoformat(answer.given).astimezone()
     try:
         require_extra("serve", "fpdf", purpose="a PDF report")
@@ -236,8 +238,10 @@ def followup_html(
         already=already or bool(sent and sent.get("again")),
         known={name: list(lesions) for name, lesions in (known or {}).items()},
         sent={name: (sent or {}).get(name, "") for name in _KEEP_FIELDS},
-        sides={} if answer.diagnosis.patient.laterality else SIDE_WORDS,
-        named=side_named((sent or {}).get("lesion", "")),
+        places=NAMED_PLACES,
+        asked={name: INTAKE[name] for name in NAMED_FACTS if name not in given},
+        named={name: of(lesion) for name, of in NAMED_FACTS.items()},
+        values_of=values_of,
         one_lesion=one_lesion_question(answer.diagnosis),
         consents=CASE_CONSENTS,
     )

@@ -1,11 +1,11 @@
 """What speaks against that two cases are of one person or one lesion, in sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.casebook.case_names import is_elsewhere, side_named
+from skindx.casebook.case_names import is_elsewhere, side_named, site_named
 from skindx.casebook.kept_case import KeptCase, PersonSeen
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.conclusion import are_sure_of_others
@@ -29,7 +29,7 @@ def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]
     """Return the facts that two photos of one lesion cannot both have, with both values."""
     pairs = [(name, getattr(first, name), getattr(last, name)) for name in _LASTING]
     return [
-        (INTAKE[name].noun or name, str(one), str(other))
+        (INTAKE[name].noun or name, word(str(one)), word(str(other)))
         for name, one, other in pairs
         if one is not None and other is not None and one != other
     ]
@@ -72,6 +72,34 @@ def another_lesion(lesion: str, patient: Patient, others: Sequence[KeptCase]) ->
     if site and is_elsewhere(lesion, site):
         said.append(text("keep_place", lesion=lesion, place=word(site)))
     return said
+
+
+def entries_differ(before: KeptCase, after: KeptCase, names: Mapping[str, str]) -> list[str]:
+    """Return in sentences which entries of two cases of a lesion differ, or its name contradicts.
+
+    `names` are those of the cases by their ids. It does not depend on how alike the photos look:
+    two nevi of one patient may look the same.
+    """
+    cases = {"before": names[before.id], "after": names[after.id]}
+    said = [
+        text("book_differs", fact=fact, first=first, last=last, **cases)
+        for fact, first, last in differing_facts(before.person, after.person)
+    ]
+    for case in (before, after):
+        side, site = side_named(case.lesion), case.person.site
+        other = case.person.laterality if side else None
+        if other not in (None, "midline", side):
+            values = {"fact": text("fact", name="side", value=word(str(other)))}
+            said.append(text("book_name_differs", case=names[case.id], **values))
+        if site and is_elsewhere(case.lesion, site):
+            values = {"fact": text("fact", name="place", value=word(site))}
+            said.append(text("book_name_differs", case=names[case.id], **values))
+    return said
+
+
+def unplaced(*cases: KeptCase) -> list[KeptCase]:
+    """Return the cases of which neither a fact nor the name of the lesion gives a place."""
+    return [case for case in cases if not (case.person.site or site_named(case.lesion))]
 
 
 def unlike_words(told: Diagnosis, features: Sequence[bytes], others: Sequence[KeptCase]) -> str:

@@ -6,7 +6,7 @@ from datetime import date
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from skindx.casebook.case_names import IdentifyingName, side_named, spelled
+from skindx.casebook.case_names import NAMED_FACTS, IdentifyingName, spelled
 from skindx.casebook.kept_case import PersonSeen, first_day, one_lesion_question
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
@@ -24,6 +24,7 @@ from skindx.ui.page.casebook_confirming import (
 from skindx.ui.page.casebook_doubts import another_lesion, unlike_words
 from skindx.ui.page.casebook_page import answered, casebook_error, form_of
 from skindx.ui.page.casebook_words import case_names, same_photos
+from skindx.ui.page.form_html import patient_of
 from skindx.ui.page_basics import FAILED, log_fault, render, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
@@ -53,11 +54,9 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
             told = answer.diagnosis
             if one_lesion_question(told) and form.get("one_lesion") != "yes":
                 raise UserError(joined(text("keep_one_case"), text("keep_one_case_do")))
-            person, side = told.patient, side_named(form.get("lesion", ""))
-            new = None
-            if side and form.get(f"side_{side}") == "yes" and person.laterality is None:
-                new = Patient(laterality=side)
-                person = person.model_copy(update=new.given)
+            asked = [name for name in NAMED_FACTS if name not in told.patient.given]
+            new = patient_of({name: form.get(name, "") for name in asked})
+            person = told.patient.model_copy(update=new.given)
             day = first_day(photo.taken for photo in told.photos) or date.today()
             require_same_person(casebook, owner, form, PersonSeen(person, day))
             require_same_lesion(casebook, owner, form, person, answer)

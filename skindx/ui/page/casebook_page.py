@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.case_names import side_named
+from skindx.casebook.case_names import NAMED_FACTS
 from skindx.casebook.findings import CONFIRMED_BY, OPINION
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
@@ -58,8 +58,9 @@ from skindx.ui.page.casebook_confirming import (
 from skindx.ui.page.casebook_doubts import (
     another_person,
     are_unlike,
-    differing_facts,
+    entries_differ,
     seen_in,
+    unplaced,
 )
 from skindx.ui.page.casebook_words import (
     added_words,
@@ -314,7 +315,7 @@ def _html(
         login=owner,
         same=same,
         same_named={same[one].id for one in ids if one in same},
-        side_named=side_named,
+        named_facts=NAMED_FACTS,
         asks_field=refusal.field if isinstance(refusal, AsksField) else "",
         ticks={
             tick: text(key)
@@ -369,7 +370,8 @@ def _html(
         later_facts={one: INTAKE[one] for one in LATER_FACTS},
         values_of=values_of,
         limits_of=limits_of,
-        differing_facts=differing_facts,
+        differences=entries_differ(before, after, case_names(cases)) if before and after else [],
+        unplaced=unplaced(before, after) if before and after else [],
         classes=taxonomy.classes,
         percent=percent,
         done=done,

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
+from skindx.casebook.case_names import NAMED_FACTS
 from skindx.casebook.deletions import Deletion
-from skindx.casebook.findings import ConfirmedFinding
+from skindx.casebook.findings import NO_FINDING, ConfirmedFinding
 from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
@@ -16,7 +17,13 @@ from skindx.casebook.kept_case import (
     consent_changes,
 )
 from skindx.diagnosis.case import facts_list, patient_facts
-from skindx.diagnosis.case_actions import awaited_since, is_acted_on, standing
+from skindx.diagnosis.case_actions import (
+    CaseAction,
+    awaited_since,
+    is_acted_on,
+    is_treated,
+    standing,
+)
 from skindx.diagnosis.checklist_advice import Tier, tier_of_advice
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
@@ -54,40 +61,64 @@ class LesionState:
 
     words: str = ""
     without_action: bool = False
-    """Its answer, or a recorded diagnosis, must not wait, and nothing was done since."""
+    """Its answer, or a recorded diagnosis, must not wait, and nothing was done since; of a
+    diagnosis neither a treatment nor a referral."""
     unexamined: bool = False
     """Its answer names no urgency but an examination, of which nothing tells."""
     awaited: bool = False
     """A result of one of its cases is awaited."""
+    ended: str = ""
+    """What a recorded diagnosis ended or left open, in a sentence; "" for nothing."""
 
 
 def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
     """Return what was done about a lesion.
 
     An entry counts for its own case, and for the others of its lesion where it is not older than
-    they are. So an earlier referral answers for no later photo that must not wait.
+    they are. So an earlier referral answers for no later photo that must not wait. A diagnosis
+    that must not wait asks for a treatment or a referral, and one that may wait ends the advice.
     """
     done = standing(action for _, told in lesion.told for action in told.actions)
     since = [day for _, told in lesion.told if (day := awaited_since(told.actions))]
     awaited = text("done_awaited_since", day=min(since)) if since else ""
-    unseen = ""
+    unseen, ended = "", ""
     for kept, told in lesion.told:
         day = kept.astimezone().date()
         counts = [one for one in done if one in told.actions or one.day >= day]
-        waits_not = must_not_wait(told, taxonomy)
-        if (waits_not or must_be_examined(told)) and not is_acted_on(counts):
-            last = counts[-1].words if counts else ""
-            if not last:
-                none = text("done_none_since", day=done[-1].day) if done else no_entry(lesion)
-            said = joined(last or none, awaited)
-            if waits_not:
-                return LesionState(said, without_action=True, awaited=bool(since))
-            unseen = unseen or said
+        last = counts[-1].words if counts else ""
+        if not last:
+            last = text("done_none_since", day=done[-1].day) if done else no_entry(lesion)
+        acted, waits_not = is_acted_on(counts), must_not_wait(told, taxonomy)
+        if waits_not and (not acted or not _is_treated(told, counts, taxonomy)):
+            untreated = text("done_untreated") if acted else ""
+            said = joined(last, untreated, awaited)
+            return LesionState(said, True, awaited=bool(since), ended=untreated)
+        if not acted and must_be_examined(told) and not waits_not:
+            unseen = unseen or joined(last, awaited)
+        elif not acted:
+            ended = ended or _ended_by(told, taxonomy)
+    said = joined(done[-1].words if done else "", ended)
     return LesionState(
-        unseen or awaited or (done[-1].words if done else ""),
-        unexamined=bool(unseen),
-        awaited=bool(since),
+        unseen or awaited or said, unexamined=bool(unseen), awaited=bool(since), ended=ended
     )
+
+
+def _is_treated(told: Told, done: Sequence[CaseAction], taxonomy: Taxonomy) -> bool:
+    """Tell whether entries answer to a diagnosis of a case that must not wait, if there is one."""
+    recorded = [*([told.lapsed.finding] if told.lapsed else []), told.finding]
+    finding = next((one for one in recorded if _urgency(one, taxonomy) in _PRESSING), None)
+    if finding is None:
+        return True  # only the answer presses
+    since = finding.found.astimezone().date() if finding.found else None
+    return is_treated(done, since, confirmed=finding.is_confirmed)
+
+
+def _ended_by(told: Told, taxonomy: Taxonomy) -> str:
+    """Return in a sentence that a diagnosis ended what the answer advised; "" where none did."""
+    answer = replace(told, finding=NO_FINDING, lapsed=None)
+    if must_not_wait(answer, taxonomy):
+        return text("done_by_diagnosis")
+    return text("done_seen_by_diagnosis") if must_be_examined(answer) else ""
 
 
 def no_entry(lesion: LesionHistory) -> str:
@@ -324,9 +355,14 @@ def person_words(case: KeptCase) -> list[str]:
 
 
 def added_words(case: KeptCase) -> list[str]:
-    """Return in sentences which facts were added after the answer, when and by whom."""
-    said = []
+    """Return in sentences which facts were added after the answer, when and by whom.
+
+    Those that the lesion's name gave when the case was kept stand with the person already.
+    """
+    said, named = [], {name: of(case.lesion) for name, of in NAMED_FACTS.items()}
     for one in case.added:
+        if one.when == case.taken and one.given.items() <= named.items():
+            continue
         side = None if one.facts.site else one.facts.laterality
         names = facts_list(one.facts.model_copy(update={"laterality": None}) if side else one.facts)
         names += [text("fact", name="side", value=word(side))] if side else []

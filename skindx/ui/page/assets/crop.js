@@ -4,7 +4,7 @@
 const SIDE = 96, CROP_PIXELS = 224, LEAST_OUTSIDE = 0.01, LEAST_SOLID = 0.6, LEAST_CONTRAST = 0.18;
 const LEAST_CENTRAL = 0.05, LEAST_TOUCHING = 0.25, MOST_TOUCHING = 1.5, CORNER = 0.05, RIM = 20, RIM_SHARE = 0.2;
 // What the form says of a lesion that is cut, and of one that is not.
-const cutWords = (cut) => cut ? sayAll(`js_cut_${cut}`, `js_cut_${cut}_do`) : say("js_cut_none");
+const cutWords = (cut) => say(`js_cut_${cut}`);
 
 // Draws the central square of an image, `crop` of its shorter side, and returns the canvas.
 function cropOf(image, crop) {

@@ -82,7 +82,7 @@ function show() {
     preview.onload = () => afterPaint(() => { // the part that the networks will see
       photo.cut ??= cutBy(preview, crop || Infinity);
       if (photo.refusal) return;
-      const cut = cutOf(photo), words = make("p", { className: cut ? "sx-cut" : "sx-hint" }, make("b", {}, say(crop ? "js_sees_square" : "js_sees_whole"), " "), photo.example ? "" : cutWords(cut));
+      const cut = cutOf(photo), words = make("p", { className: cut ? "sx-cut" : "sx-hint" }, cut ? cutWords(cut) : make("b", {}, say(crop ? "js_sees_square" : "js_sees_whole"), " "), cut || photo.example ? "" : say("js_cut_none"));
       if (cut) words.setAttribute("role", "status");
       seen.replaceChildren(...(crop ? [cropOf(preview, crop)] : []), words);
       if (!crop) return;

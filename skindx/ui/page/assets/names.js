@@ -26,7 +26,7 @@ function offerPlaces(form) {
   const values = !patient ? { name: typed } : places.length ? { name: patient, lesions: places } : { name: patient };
   const near = !patient && typed && Object.keys(names).find((one) => isNear(one, typed));
   const asked = near ? `${say("js_name_near", { name: near })} ` : "";
-  form.querySelector(".sx-known-names").textContent = typed ? asked + say(key, values) : "";
+  form.closest("section").querySelector(".sx-known-names").textContent = typed ? asked + say(key, values) : "";
 }
 
 document.addEventListener("change", ({ target }) => { if (target.form?.dataset.names && target.name === "patient") offerPlaces(target.form); });
@@ -34,25 +34,35 @@ document.addEventListener("input", ({ target }) => {
   if (!target.form?.dataset.names || target.name !== "patient") return;
   if (alike(Object.keys(JSON.parse(target.form.dataset.names)), target.value)) offerPlaces(target.form);
 });
-// A side that the name of a lesion gives, and the form does not, is proposed.
-function proposeSide(form) {
-  const ticks = [...form.querySelectorAll("[data-side]")], name = form.elements.lesion?.value ?? "";
-  const named = ticks.filter((one) => new RegExp(one.dataset.side, "iu").test(name));
-  for (const one of ticks) {
-    const hides = named.length !== 1 || named[0] !== one;
-    if (one.hidden !== hides) one.querySelector("input").checked = !hides;
-    one.hidden = hides;
+// Side and place that the name of a lesion gives, and the form does not, are filled in; what a person
+// chose stays.
+const filled = {};
+function fillNamed(form) {
+  const { parts, near, none, ...facts } = JSON.parse(form.dataset.called), name = form.elements.lesion.value, plain = name.replace(new RegExp(none, "giu"), " ");
+  for (const [fact, words] of Object.entries(facts)) {
+    const field = form.elements[fact], isPlace = fact === "site";
+    if (!field) continue; // the answer knew it
+    let found = Object.keys(words).filter((one) => new RegExp(words[one], "iu").test(isPlace ? plain : name));
+    if (isPlace && new RegExp(near, "iu").test(plain)) found = [];
+    if (isPlace) found = found.filter((one) => !found.some((part) => (parts[part] ?? "").split(" ").includes(one)));
+    const named = found.length === 1 ? found[0] : "";
+    if (field.value === "" || field.value === filled[fact]) field.value = filled[fact] = named;
+    sayNamed(field, named);
   }
 }
-for (const kind of ["input", "change"]) document.addEventListener(kind, ({ target }) => { if (target.name === "lesion" && target.form?.dataset.names) proposeSide(target.form); });
-// Other names need another look, and the pseudonym of the PDF is offered for keeping.
-let carried = "";
+function sayNamed(field, named = filled[field.name]) { field.closest("label").querySelector("[data-says]").hidden = !named || field.value !== named; }
+for (const kind of ["input", "change"]) document.addEventListener(kind, ({ target }) => {
+  if (!target.form?.dataset.called) return;
+  if (target.name === "lesion") fillNamed(target.form);
+  if (["site", "laterality"].includes(target.name)) sayNamed(target);
+});
+// Other names need another look.
 document.addEventListener("input", ({ target }) => {
-  if (["patient", "lesion", "view"].includes(target.name) && target.form?.dataset.names) {
-    for (const tick of target.form.querySelectorAll("[name=no_person], [name=same_lesion], [name=same_person]")) tick.checked = false;
-  }
-  const patient = target.matches("[data-pseudonym]") && target.closest("section").querySelector(".sx-keep-form [name=patient]");
-  if (!patient || (patient.value && patient.value !== carried)) return;
-  patient.value = carried = target.value;
-  offerPlaces(patient.form);
+  if (!["patient", "lesion", "view"].includes(target.name) || !target.form?.dataset.names) return;
+  for (const tick of target.form.querySelectorAll("[name=no_person], [name=same_lesion], [name=same_person]")) tick.checked = false;
+});
+// The patient stands beside the PDF too, where the enter key keeps no case that is folded away.
+document.addEventListener("keydown", (event) => {
+  const form = event.key === "Enter" && event.target.matches("[data-pseudonym]") && event.target.form;
+  if (form && !form.closest("details").open) event.preventDefault();
 });
