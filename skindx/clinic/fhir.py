@@ -1,5 +1,7 @@
 """An answer as a FHIR Bundle: DiagnosticReport, Observations, Device, Media, and who it is about.
 
+Of a kept case it holds what was done, too.
+
 HL7 FHIR R4 (4.0.1). Resources are checked by the models of R4B (4.3.0), of which only elements are
 used that R4 has too. Whoever the photos are of is named by what was given, and by nothing else.
 """
@@ -13,6 +15,7 @@ from datetime import datetime
 from html import escape
 
 from skindx import __version__
+from skindx.clinic.fhir_actions import actions_taken
 from skindx.clinic.fhir_observations import (
     CODES,
     Plain,
@@ -172,6 +175,9 @@ def _bundle(
     if filing.contradicts:
         observed[0]["note"] += notes(filing.contradicts)
     results = [entries.add(observation) for observation in observed]
+    if whose := common.get("subject"):
+        for done in actions_taken(filing, diagnosis.patient, whose, results[0]):
+            entries.add(done)
     report: Plain = {
         "resourceType": "DiagnosticReport",
         "language": spoken(),

@@ -18,6 +18,7 @@ from skindx.core.text import printable
 from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import Metrics
 from skindx.diagnosis.case import facts_list
+from skindx.diagnosis.case_actions import entries_by_day
 from skindx.diagnosis.checklist_advice import checklist_short, is_met
 from skindx.diagnosis.filing import (
     NOT_FILED,
@@ -114,6 +115,7 @@ def sections(
     if study_date is not None:
         recorded = joined(recorded, text("sr_unverified") if filing.status == "amended" else "")
         record.append(RecordLine("study", text("record_study"), study_date).sentence)
+    done = [one.in_full for _, one in entries_by_day(filing.actions)]
     parts = [
         ("notice", "notice_heading", [diagnosis.notice, *answer_texts.warnings(diagnosis)]),
         ("record", "record_heading", [status_sentence(filing, when), recorded, *record]),
@@ -141,6 +143,8 @@ def sections(
             ],
         ),
     ]
+    if done:
+        parts.append(("done", "done_heading", done))
     if facts := facts_list(diagnosis.patient):
         given = [text("facts_given", facts=facts), diagnosis.use_of_facts]
         parts.append(("given-facts", "facts_heading", given))

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +19,7 @@ from skindx.clinic.fhir import Attachments, Subject, fhir_json, outcome
 from skindx.clinic.narrative import conclusion, conditions, sites
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case_actions import ActionKind, CaseAction
 from skindx.diagnosis.filing import NOT_FILED, Filing, RecordedDiagnosis
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import Diagnosis, notice
@@ -67,6 +68,7 @@ R4 = {
     "status category code subject encounter effectiveDateTime effectivePeriod issued performer "
     "resultsInterpreter specimen result imagingStudy media conclusion conclusionCode presentedForm",
     "Observation": "identifier basedOn partOf status category code subject focus encounter issued "
+    "effectiveDateTime "
     "performer valueQuantity valueCodeableConcept valueString valueBoolean dataAbsentReason "
     "interpretation note bodySite method specimen device referenceRange hasMember derivedFrom "
     "component",
@@ -80,6 +82,12 @@ R4 = {
     "Organization": "id identifier active type name alias telecom address partOf contact endpoint",
     "Patient": "identifier active name telecom gender birthDate",
     "OperationOutcome": "text issue",
+    "ServiceRequest": "identifier basedOn replaces status intent category priority code subject "
+    "encounter occurrenceDateTime authoredOn requester performerType performer reasonCode "
+    "reasonReference supportingInfo specimen bodySite note patientInstruction",
+    "Procedure": "identifier basedOn partOf status statusReason category code subject encounter "
+    "performedDateTime recorder asserter performer location reasonCode reasonReference bodySite "
+    "outcome report complication followUp note",
 }
 PARTS = {
     "entry": "fullUrl resource",
@@ -103,12 +111,14 @@ PARTS = {
     "issue": "severity code details diagnostics location expression",
     "media": "comment link",
     **dict.fromkeys(
-        ("subject", "device", "derivedFrom", "result", "link", "performer"), "reference"
+        ("subject", "device", "derivedFrom", "result", "link", "focus", "reasonReference"),
+        "reference",
     ),
+    **dict.fromkeys(("performer", "requester", "recorder"), "reference display"),
     "imagingStudy": "reference identifier",
     **dict.fromkeys(
         ("code", "category", "valueCodeableConcept", "dataAbsentReason", "interpretation", "type",
-         "bodySite", "method", "conclusionCode", "details"), "coding text"),
+         "bodySite", "method", "conclusionCode", "details", "statusReason"), "coding text"),
 }  # fmt: skip
 
 
@@ -135,6 +145,62 @@ def test_every_element_is_one_of_r4_and_every_reference_leads_somewhere(
     assert len(urls) == len(made["entry"])
     assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls | {"#software"}
     assert unknown_to_r4({"resourceType": "Observation", "value": 1}) == [".value"]
+
+
+def test_what_was_done_stands_with_its_day_and_its_state() -> None:
+    def entry(kind: str, day: int, *given: Any, **more: Any) -> CaseAction:
+        return CaseAction(ActionKind(kind), date(2026, 11, day), WHEN, *given, **more)
+
+    entries = (
+        entry("referred", 3, "Dr Vogt's clinic", "anna", "Dr A. Keller"),
+        entry("absent", 4),
+        entry("excised", 6, "4 mm margin", "anna"),
+        entry("awaited", 6),
+        entry("known", 9),
+        entry("awaited", 12),
+        entry("biopsied", 2, struck=WHEN, struck_by="anna"),
+        entry("closed", 13, "healed"),
+    )
+    filing = Filing("P-017", "arm", kept=True, actions=entries)
+    patient = Patient(site="arm", laterality="left")
+    answer = diagnosed()
+    made = json.loads(
+        fhir_json(answer.model_copy(update={"patient": patient}), None, WHEN, filing=filing)
+    )
+    assert unknown_to_r4(made) == []
+    urls = {one["fullUrl"] for one in made["entry"]}
+    assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls | {"#software"}
+
+    def told(kind: str, day: str) -> list[tuple[str, str, str]]:
+        return [
+            (one["code"]["coding"][0]["code"].removeprefix("action-"), one["status"], one[day])
+            for one in resources(made, kind)
+            if "action-" in one["code"]["coding"][0]["code"]
+        ]
+
+    assert told("ServiceRequest", "authoredOn") == [
+        ("referred", "active", "2026-11-03"),
+        ("awaited", "completed", "2026-11-06"),
+        ("awaited", "active", "2026-11-12"),
+    ]
+    assert told("Procedure", "performedDateTime") == [
+        ("biopsied", "entered-in-error", "2026-11-02"),
+        ("absent", "not-done", "2026-11-04"),
+        ("excised", "completed", "2026-11-06"),
+    ]
+    assert told("Observation", "effectiveDateTime") == [
+        ("known", "final", "2026-11-09"),
+        ("closed", "final", "2026-11-13"),
+    ]
+    referral, excision = resources(made, "ServiceRequest")[0], resources(made, "Procedure")[-1]
+    assert referral["performer"] == [{"display": "Dr Vogt's clinic"}]
+    assert referral["requester"] == {"display": "Dr A. Keller"}
+    assert excision["recorder"] == {"display": "login anna"}
+    assert excision["bodySite"][0]["text"] == "arm, left side"
+    assert entries[2].words in excision["note"][0]["text"]
+    (report,) = resources(made, "DiagnosticReport")
+    assert "Struck out on" in report["text"]["div"]
+    assert not resources(bundle(answer, KNOWN), "Procedure")
 
 
 def test_a_place_has_its_code_and_its_side_in_words() -> None:

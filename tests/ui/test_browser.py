@@ -358,7 +358,7 @@ def test_the_keyboard_is_enough(opened: Opened, photos: Photos) -> None:
     for place in (".sx-heat-on", ".sx-behind summary", ".sx-pdf", ".sx-keep summary"):
         tab_to(place)
     page.keyboard.press("Enter")
-    tab_to("[name=patient]")
+    tab_to("[name=lesion]")
     tab_to("[data-again]")
     page.keyboard.press("Enter")
     page.wait_for_selector(".sx-waiting")

@@ -10,7 +10,7 @@ function isChanged(field) {
 }
 // What is written and not sent, by case: a reply writes the page anew, and takes none of it away.
 const typed = new Map();
-const nameOf = (form) => form.elements.case.value + form.dataset.written; // a case has two such forms
+const nameOf = (form) => form.elements.case.value + form.dataset.written + (form.dataset.part ?? ""); // a case has several such forms
 function noted({ target }) {
   const form = target.closest?.("form[data-written]");
   if (form) typed.set(nameOf(form), [...form.elements].filter((field) => field.name && isChanged(field)).map(({ name, value, checked }) => [name, value, checked]));
@@ -54,7 +54,9 @@ element.addEventListener("close", ({ target }) => { // the escape key stays too
 element.addEventListener("submit", (event) => {
   restoring = false;
   chose = !!event.submitter?.matches(".sx-lesion");
-  const form = event.target, others = unsaved().filter((one) => one !== form);
+  const form = event.target, consent = event.submitter?.value === "agree";
+  // A consent is saved at once: what is written about the same case stays in its form.
+  const others = unsaved().filter((one) => one !== form && !(consent && one.elements.case.value === form.elements.case.value));
   if (next || !others.length) {
     if (form.matches("[data-written]")) typed.delete(nameOf(form));
     return;
@@ -188,7 +190,11 @@ watch("value", () => {
   }
   at("form[data-refused] :is([name=same_person]:not(:checked), [name=same_lesion]:not(:checked), [aria-invalid])")?.focus();
   for (const form of element.querySelectorAll("form[data-written]")) {
-    for (const [name, value, checked] of typed.get(nameOf(form)) ?? []) Object.assign(form.elements[name] ?? {}, { value, checked });
+    for (const [name, value, checked] of typed.get(nameOf(form)) ?? []) {
+      const folded = form.elements[name]?.closest?.("details");
+      Object.assign(form.elements[name] ?? {}, { value, checked });
+      if (folded) folded.open = true;
+    }
   }
   if (next && !saving) ask(next.go, next.stay); // the reply wrote the open question anew too
   for (const form of element.querySelectorAll("form.sx-compare")) offerCompare(form);

@@ -46,7 +46,7 @@ function fillNamed(form) {
     if (isPlace && new RegExp(near, "iu").test(plain)) found = [];
     if (isPlace) found = found.filter((one) => !found.some((part) => (parts[part] ?? "").split(" ").includes(one)));
     const named = found.length === 1 ? found[0] : "";
-    if (field.value === "" || field.value === filled[fact]) field.value = filled[fact] = named;
+    if (field.value === (filled[fact] ?? "") || (field.value === "" && named !== filled[fact])) field.value = filled[fact] = named;
     sayNamed(field, named);
   }
 }
@@ -55,6 +55,12 @@ for (const kind of ["input", "change"]) document.addEventListener(kind, ({ targe
   if (!target.form?.dataset.called) return;
   if (target.name === "lesion") fillNamed(target.form);
   if (["site", "laterality"].includes(target.name)) sayNamed(target);
+});
+// A form that is written anew holds what the server filled in.
+document.addEventListener("reset", ({ target }) => {
+  for (const field of target.dataset.called ? target.querySelectorAll("select") : []) {
+    filled[field.name] = field.closest("label").querySelector("[data-says]").hidden ? undefined : field.querySelector("[selected]")?.value;
+  }
 });
 // Other names need another look.
 document.addEventListener("input", ({ target }) => {
