@@ -433,14 +433,24 @@ def test_a_note_is_kept_or_asked_about_and_a_reload_keeps_the_place(
     page.go_back()
     page.wait_for_selector(".sx-pair:has-text('left arm')")
     assert page.input_value("[name=note]") == "a note"
-    # Of the same case, what waited goes on from the version that the note made.
+    # A consent is saved at once, and what is written beside it stays and can be saved after it.
     page.fill("[name=note]", "a third note")
     page.click("summary:has-text('deletion')")
     page.check("[name=train]")
     page.click("button[value=agree]")
-    page.click("[data-save]")
     page.wait_for_selector("text=The consent is saved. The patient agreed to train on")
     assert page.input_value("[name=note]") == "a third note"
+    assert _unsaved(page)
+    page.click("button[value=confirm]")
+    page.wait_for_selector("text=The note is saved.")
+    # Facts that are typed and not saved are asked about too.
+    page.click(".sx-later-facts summary >> nth=0")
+    page.fill("[name=age]:visible", "64")
+    page.click(".sx-lesion:has-text('right arm')")
+    page.click("[data-discard]")
+    page.wait_for_selector(".sx-pair:has-text('right arm')")
+    page.go_back()
+    page.wait_for_selector(".sx-pair:has-text('left arm')")
     # What is typed while the opened tab is still being read stays.
     page.click("button[role=tab]:has-text('Diagnosis')")
     held: list[Route] = []
