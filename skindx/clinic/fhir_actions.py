@@ -1,5 +1,7 @@
 """What was done about a kept case, as FHIR resources: requests, procedures and observations."""
 
+from datetime import date, datetime
+
 from skindx.clinic.fhir_observations import CODES, Plain, body_site, coded, notes, text_value
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import ActionKind, CaseAction, by_login, entries_by_day
@@ -22,7 +24,9 @@ def actions_taken(filing: Filing, patient: Patient, subject: Plain, about: Plain
     return [_resource(one, patient, about, last) | {"subject": subject} for one in entries]
 
 
-def _resource(one: CaseAction, patient: Patient, about: Plain, known: object) -> Plain:
+def _resource(
+    one: CaseAction, patient: Patient, about: Plain, known: tuple[date, datetime] | None
+) -> Plain:
     who = one.clinician or by_login(one.by)
     named = {"display": text_value(who)} if who else None
     day = one.day.isoformat()
@@ -31,7 +35,8 @@ def _resource(one: CaseAction, patient: Patient, about: Plain, known: object) ->
         "note": notes(one.in_full),
     }
     if one.kind in _REQUESTS:
-        is_known = one.kind is ActionKind.AWAITED and known and (one.day, one.when) <= known
+        awaited = one.kind is ActionKind.AWAITED
+        is_known = awaited and known is not None and (one.day, one.when) <= known
         said |= {
             "resourceType": "ServiceRequest",
             "status": "completed" if is_known else "active",
