@@ -23,7 +23,7 @@ from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 def not_judged() -> str:
     """Return what stands after every refusal: silence must not pass for an all-clear."""
-    return joined(text("not_judged"), text("advice_refused"), text("advice_without_time_sooner"))
+    return joined(text("not_judged"), advice_for("without_time"))
 
 
 def unjudged(message: str) -> str:

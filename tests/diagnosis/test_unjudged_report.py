@@ -43,8 +43,8 @@ def pages(
 @pytest.mark.parametrize(
     ("patient", "advice"),
     [
-        (Patient(), "Examine the lesion yourself all the same, and refer it if it looks"),
-        (Patient(pigmented="yes", **NO), "Examine the lesion yourself all the same"),
+        (Patient(), "Examine the lesion yourself, and refer it if you are unsure."),
+        (Patient(pigmented="yes", **NO), "Examine the lesion yourself"),
         (Patient(bleeds="yes"), "A dermatologist should see the lesion within days, because it"),
         (Patient(grew="yes", irregular_shape="yes"), "7-point checklist scores 4 (referral from"),
     ],

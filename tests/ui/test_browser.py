@@ -190,6 +190,8 @@ def test_a_person_says_how_refused_photos_were_taken_and_the_answer_says_so(
     page.click("[aria-label='Remove photo 2']")
     assert say.count() == 0  # it is of the photos that were refused, and of no others
     page.click(".sx-ask")
+    say.wait_for()
+    assert box(page.locator(".sx-refusal:has-text('no such photo')"))["y"] < box(say)["y"]
     say.click()
     page.wait_for_selector(".sx-follow")
     warning, advice = (

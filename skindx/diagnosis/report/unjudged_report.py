@@ -98,7 +98,7 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
     tier = f" ({text('step_urgent')})" if refers else ""
     sheet.heading(f"{text('step_heading')}{tier}")
     fill = FILL["urgent" if refers else "soon" if asks else "unknown"]
-    advice = asks or text("advice_now" if case.now else "advice_refused")
+    advice = asks or text("advice_now" if case.now else "advice_without_time")
     sheet.text(advice, 12, bold=True, fill=fill)
     if asks:
         sheet.text(text("unjudged_by_answers"))

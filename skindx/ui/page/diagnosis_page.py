@@ -292,7 +292,7 @@ def _answering(
             own = not examples.find(case.photos)
             offered = offer_html(wide, scans, **keeping, answered=False) if scans and own else ""
             step = unanswered_shown(case.patient, error.unless if own else "") | {
-                "shared": shared_reason([one.message for one in error.refusals], len(case.photos))
+                "shared": _shared(error, len(case.photos))
             }
             refused = told("refused", error.refusals, shown_of_refused(error), step=step)
             record = partial(unjudged_html, case, error, reports, user, day=day)
@@ -320,6 +320,12 @@ def _answering(
         yield {parts.kept_scan: ""}
 
     return answers
+
+
+def _shared(error: Refused, photos: int) -> str:
+    """Return the reason of all photos, which stands in the next step, before what it offers."""
+    alone = error.refusals[0].message if photos == 1 and error.unless else ""
+    return alone or shared_reason([one.message for one in error.refusals], photos)
 
 
 def close_ups(error: Refused, bundle: Bundle) -> set[int]:

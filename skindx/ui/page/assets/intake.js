@@ -124,7 +124,7 @@ function changed() {
   show();
 }
 
-const isShared = () => Boolean(refusal?.shared) && asked.photos.every((photo) => photos.includes(photo) && photo.refusal);
+const isShared = () => Boolean(refusal?.shared) && (asked.photos.length > 1 || photos.length === 1) && asked.photos.every((photo) => photos.includes(photo) && photo.refusal);
 
 // The next step of a case that has no answer, as large as that of an answer. What answers ask for
 // stays when the photos go.
