@@ -935,6 +935,18 @@ MUTANTS = {
         "return message",
         "tests/diagnosis/test_refusals.py::test_no_refusal_sounds_like_an_all_clear",
     ),
+    "refusals: any word of a person passes the check of modality": Mutant(
+        "skindx/diagnosis/network_gates.py",
+        "said = other if gates.modality and modality == gates.modality.kind else set()",
+        "said = other if modality else set()",
+        "tests/diagnosis/test_modality_said.py",
+    ),
+    "refusals: an answer that a person had against the check may give time": Mutant(
+        "skindx/diagnosis/record_assembly.py",
+        'no_wait = joined(text("no_wait_said") if said else "", stated.no_wait)',
+        "no_wait = stated.no_wait",
+        "tests/diagnosis/test_modality_said.py",
+    ),
     "refusals: a photo from afar is offered no scan": Mutant(
         "skindx/diagnosis/network_gates.py",
         'text("refused_afar_do")] if count else []',

@@ -12,6 +12,7 @@ from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
 from some_features import Alike
+from tiny_bundle import pack_tiny
 
 from skindx.clinic import narrative
 from skindx.core.errors import UserError
@@ -27,7 +28,7 @@ from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.scope import giving_no_time, not_judged, shown_tier
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.ood.ood_check import OodCheck
-from skindx.taxonomy import Urgency, advice_for
+from skindx.taxonomy import Urgency, advice_for, load_taxonomy
 from skindx.texts.catalogue import text
 from skindx.ui.page.form_html import unanswered_shown
 
@@ -165,3 +166,10 @@ def test_what_is_said_counts_only_against_a_check_that_is_wrong(plain: Predictor
     assert "without a dermatoscope" in modality_warning(marked)[0]
     with pytest.raises(UserError, match="modality 'macro' is not known"):
         Case((SOUND,), modality="macro")  # type: ignore[arg-type]
+
+
+def test_an_answer_that_is_not_urgent_says_why_it_gives_no_time(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "checked", taxonomy=load_taxonomy("skin10"))
+    step = said_so(checked(Predictor.load(bundle.path)), SOUND).diagnosis.next_step
+    assert (step.urgency, step.advice) == ("soon", advice_for("soon_now"))
+    assert text("no_wait_said") in " ".join(step.more)

@@ -19,6 +19,7 @@ from skindx.diagnosis.network_gates import WideRule
 from skindx.diagnosis.photo_checks import MAX_BYTES, Refusal, Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import not_judged
+from skindx.texts.catalogue import text
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_routes import docs_html, routes
 from skindx.ui.http.server_metrics import (
@@ -183,6 +184,22 @@ def test_errors_are_reported_and_counted(
     text = metrics.text().decode()
     assert f'skindx_cases_total{{outcome="{outcome}",way="api"}} 1.0' in text
     assert ('skindx_refusals_total{gate="blur"} 1.0' in text) == (gate == "blur")
+
+
+def test_a_person_may_say_how_a_photo_was_taken() -> None:
+    other = Refusal(0, "modality", "it seems to be no such photo.", unless="dermoscopic")
+    fake = Fake(Refused.from_photos([other], 1, "Examine it now."))
+    app, _ = served(fake)
+    said = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+    body = said.json()
+    assert (said.status_code, body["refusals"][0]["unless"]) == (422, "dermoscopic")
+    assert body["refusals"][0]["error"].startswith("Examine it now. ")
+    assert body["next_step"]["advice"] == text("advice_now")
+    assert fake.case.modality == ""
+    ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"modality": "dermoscopic"})
+    assert fake.case.modality == "dermoscopic"
+    wrong = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"modality": "macro"})
+    assert (wrong.status_code, "dermoscopic" in wrong.json()["error"]) == (400, True)
 
 
 def test_every_refused_photo_is_reported_and_counted() -> None:
