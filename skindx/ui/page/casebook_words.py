@@ -91,7 +91,7 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
         acted, waits_not = is_acted_on(counts), must_not_wait(told, taxonomy)
         if waits_not and (not acted or not _is_treated(told, counts, taxonomy)):
             untreated = text("done_untreated") if acted else ""
-            said = joined(last, untreated, awaited)
+            said = joined(_earlier_words(lesion, told), last, untreated, awaited)
             return LesionState(said, True, awaited=bool(since), ended=untreated)
         if not acted and must_be_examined(told) and not waits_not:
             unseen = unseen or joined(last, awaited)
@@ -101,6 +101,15 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
     return LesionState(
         unseen or awaited or said, unexamined=bool(unseen), awaited=bool(since), ended=ended
     )
+
+
+def _earlier_words(lesion: LesionHistory, told: Told) -> str:
+    """Return that an earlier answer presses, where the list shows that of a later one; or ""."""
+    if told.urgency is None or told.urgency not in _PRESSING or lesion.told[-1][1] is told:
+        return ""
+    if lesion.told[-1][1].urgency in _PRESSING or told.finding.is_given:
+        return ""
+    return text("done_earlier", tier=text(f"tier_{told.urgency}").lower())
 
 
 def _is_treated(told: Told, done: Sequence[CaseAction], taxonomy: Taxonomy) -> bool:
