@@ -210,7 +210,7 @@ def test_a_diagnosis_that_must_not_wait_asks_for_a_treatment_or_a_referral() -> 
 
     open_ = ("No treatment or referral is recorded since the diagnosis.", True)
     histology, opinion = melanoma("histopathology"), melanoma("clinical opinion")
-    assert state(histology) == ("", True)
+    assert state(histology) == open_
     for kind in ("examined", "biopsied", "awaited", "known"):
         assert state(histology, done(kind, 6)) == open_
     for kind in ("referred", "closed"):

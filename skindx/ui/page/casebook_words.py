@@ -89,9 +89,11 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
         if not last:
             last = text("done_none_since", day=done[-1].day) if done else no_entry(lesion)
         acted, waits_not = is_acted_on(counts), must_not_wait(told, taxonomy)
-        if waits_not and (not acted or not _is_treated(told, counts, taxonomy)):
-            untreated = text("done_untreated") if acted else ""
-            said = joined(_earlier_words(lesion, told), last, untreated, awaited)
+        treated = _is_treated(told, counts, taxonomy)
+        if waits_not and not (acted and treated):
+            untreated = "" if treated else text("done_untreated")
+            open_ = untreated if acted else ""
+            said = joined(_earlier_words(lesion, told), last, open_, awaited)
             return LesionState(said, True, awaited=bool(since), ended=untreated)
         if not acted and must_be_examined(told) and not waits_not:
             unseen = unseen or joined(last, awaited)
