@@ -38,6 +38,7 @@ from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, notice
+from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.scope import known_names
 from skindx.imaging.photo_gates import Kind
@@ -113,14 +114,16 @@ class Answer:
         """Return the record as plain values, as `skindx diagnose --json` prints it."""
         return self.diagnosis.model_dump(mode="json")
 
-    def pdf(self, patient: str = "", when: datetime | None = None) -> bytes:
-        """Return the report for a clinician: a record to file, a page for the patient, the basis.
+    def pdf(self, patient: str = "", when: datetime | None = None, part: PdfPart = "full") -> bytes:
+        """Return the report for a clinician: a record to file, the basis, a page for the patient.
 
+        `part`: "short" leaves the technical basis out, "patient" is that page alone.
         `patient` is a pseudonym, which the record leaves a line for where none is given; `when` the
         answer was given (default: now). Raises UserError without fpdf2.
         """
         now = datetime.now().astimezone()
-        return report_pdf(self._answered, self._metrics, when or now, Filing(patient))
+        filing = Filing(patient)
+        return report_pdf(self._answered, self._metrics, when or now, filing, part)
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure: photos, the set with probabilities, next step and limits.

@@ -15,6 +15,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.core.text import printable
 from skindx.diagnosis.intake import INTAKE, OPTION_USES
+from skindx.diagnosis.report import PdfPart
 from skindx.texts.catalogue import LANGUAGE, checked_language, speaking, text
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ def diagnose(
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF.")
     ] = None,
+    pdf_part: Annotated[
+        PdfPart,
+        typer.Option(help="--pdf: all, without the technical basis, or the patient's page alone."),
+    ] = "full",
     fhir: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a FHIR R4 DiagnosticReport.")
     ] = None,
@@ -157,6 +162,7 @@ def diagnose(
         or any(path.is_dir() or path.suffix in _TABLES for path in photos)
     ):
         unfit = [name for name, value in facts.items() if value is not None]
+        unfit += ["pdf_part"] if pdf_part != "full" else []
         reports = {"pdf": pdf, "fhir": fhir, "dicom_sr": dicom_sr, "patient_id": patient_id}
         one_case: dict[str, object] = {
             "json": as_json,
@@ -183,7 +189,7 @@ def diagnose(
     from skindx.diagnosis.report.unjudged_report import unjudged, unjudged_pdf
 
     patient_of(facts)  # before a bundle is loaded and photos are read
-    files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf)
+    files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf, pdf_part)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)
     files.check(case, photos)

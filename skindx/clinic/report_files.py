@@ -20,9 +20,10 @@ from skindx.core.machine import require_extra
 from skindx.core.private_files import write_private
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.report import PdfPart
 from skindx.imaging.dicom_facts import DicomFacts
 
-MakePdf = Callable[[str, datetime], bytes]
+MakePdf = Callable[[str, datetime, PdfPart], bytes]
 """Makes the printed report from a patient ID ("": not known) and the time of the answer."""
 
 
@@ -34,6 +35,8 @@ class ReportFiles:
     dicom_sr: Path | None = None
     named: Named = field(default_factory=Named)
     pdf: Path | None = None
+    part: PdfPart = "full"
+    """What the file `pdf` holds; FHIR carries the full report."""
     _headers: list[DicomFacts | None] = field(default_factory=list)
 
     def check(self, photos: Sequence[bytes], paths: Sequence[Path] = ()) -> None:
@@ -60,6 +63,10 @@ class ReportFiles:
             raise UserError(
                 "--patient-id works only with --pdf, --fhir or --dicom-sr; add one of them, or "
                 "remove --patient-id."
+            )
+        if self.part != "full" and not self.pdf:
+            raise UserError(
+                f"--pdf-part {self.part} works only with --pdf; add --pdf FILE, or remove it."
             )
         if self.fhir:
             require_fhir("--fhir")
@@ -93,11 +100,10 @@ class ReportFiles:
             files[path] = report
             headers = list(facts)
         subject = subject_of(headers, self.named)
-        printed = pdf(subject.patient_id, when) if pdf else b""
-        if self.pdf and printed:
-            files[self.pdf] = printed
+        if self.pdf and pdf:
+            files[self.pdf] = pdf(subject.patient_id, when, self.part)
         if self.fhir:
-            attached = Attachments(pdf=printed)
+            attached = Attachments(pdf=pdf(subject.patient_id, when, "full") if pdf else b"")
             files[self.fhir] = fhir_json(diagnosis, metrics, when, subject, attached)
         for file, data in files.items():
             write_private(file, data)

@@ -26,7 +26,7 @@ from skindx.diagnosis.filing import (
     urgent_first,
 )
 from skindx.diagnosis.record import CaseAnswer, NextStep, PhotoView
-from skindx.diagnosis.report import answer_report, pdf_sheet
+from skindx.diagnosis.report import PdfPart, answer_report, pdf_sheet
 from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.report.patient_page import patient_advice, refused_advice
 from skindx.diagnosis.scope import as_on_the_page
@@ -38,11 +38,12 @@ WHEN = datetime(2026, 11, 29, 18, 5, tzinfo=timezone(timedelta(hours=1), "CET"))
 NEVUS = RecordedDiagnosis("Nevus (mole)", "D22.9", "histopathology", who="ann", when=WHEN)
 
 
-def pages(answer: CaseAnswer, filing: Filing | None = None) -> list[str]:
-    """Return what each page says, in its order, its footer last."""
-    words = words_of(report_pdf(answer, None, WHEN, filing or Filing()))
+def pages(answer: CaseAnswer, filing: Filing | None = None, part: PdfPart = "full") -> list[str]:
+    """Return what the record, the patient's page and the pages between say, footers last."""
+    words = words_of(report_pdf(answer, None, WHEN, filing or Filing(), part))
     words = words.replace("\\(", "(").replace("\\)", ")")
-    return re.split(r"page \d+ of ?", words)[:-1]
+    first, *between, patient = re.split(r"page \d+ of ?", words)
+    return [first, patient, *between]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def readable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("abstained", [False, True])
 @pytest.mark.parametrize("photos", [1, 3])
-def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
+def test_page_1_is_a_whole_record_and_the_last_page_is_the_patient_s_alone(
     photos: int, abstained: bool
 ) -> None:
     answer = answered(photos=photos, abstained=abstained)
@@ -75,11 +76,31 @@ def test_page_1_is_a_whole_record_and_page_2_is_the_patient_s_alone(
     places = [second.find(words) for words in order]
     assert -1 not in places
     assert places == sorted(places)
-    assert not re.search(r"Technical|ICD|Probab|doctor within|\d %", second)
+    assert not re.search(r"Technical|ICD|Probab|doctor within|\d %|preliminary", second)
+    short = pages(answer, Filing("P-017"), "short")
+    assert "The technical basis is in the full report" in short[0]
+    assert f"bundle painted of 2026-01-02, digest {'cd' * 8}." in short[0]
+    assert (short[1], len(short)) == (second, 3)
+    assert "Technical basis" not in " ".join(short)
+    assert "Notes" in short[2]
     at_once = second.partition("When to get help at once")[2]
     assert "within days" not in at_once.partition("When to see a clinician")[0]
     assert third.lstrip().startswith("Technical basis")
     assert (text("patient_no_name", n=photos) in second) == abstained
+
+
+@pytest.mark.parametrize("photos", [1, 2, 3])
+def test_the_patient_s_page_is_the_front_of_a_sheet_of_paper(photos: int) -> None:
+    """Whoever prints both sides hands nothing else over; a page for notes stands behind page 1."""
+    answer = answered(photos=photos)
+    parts: tuple[PdfPart, ...] = ("full", "short", "patient")
+    for part in parts:
+        pdf = report_pdf(answer, None, WHEN, Filing("P-017"), part)
+        words = words_of(pdf).partition("For the patient")[0]
+        count = len(re.findall(rb"/Type /Page\b", pdf))
+        assert count % 2 == 1
+        assert len(re.findall(r"page \d+ of", words)) == count - 1
+    assert count == 1
 
 
 def test_nothing_is_invented_where_nobody_gave_it() -> None:
@@ -184,9 +205,11 @@ def test_a_corrected_record_says_what_it_replaces_and_every_page_names_whose_it_
                  "Clinician's finding"):  # fmt: skip
         assert said in first
     assert "Last confirmed diagnosis" not in first  # the box above has it
-    for page in every:
+    for page in (first, *every[2:]):
         assert "P-017 \xb7 mole on back answered 29 November 2026, 18:05 CET" in page
         assert "amended 29 November 2026, 18:05:00 CET \xb7 version 3" in page
+    own = "mole on back For the patient, answer of 29 November 2026 \xb7 version 3"
+    assert own in second
     for said in ("Versions of this report", "1 none, the answer alone", "bob", "18:04:51",
                  "3 Nevus"):  # fmt: skip
         assert said in third
@@ -503,9 +526,7 @@ def test_page_1_is_one_page_in_the_letters_that_are_printed(
         pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
     monkeypatch.setattr(pdf_sheet, "dejavu", DEJAVU)
     ends: list[int] = []
-    monkeypatch.setattr(
-        answer_report, "patient_page", lambda sheet, *more: ends.append(sheet.pages)
-    )
+    monkeypatch.setattr(answer_report, "_basis", lambda sheet, *more: ends.append(sheet.pages))
     patient = Patient(age=61, site="leg", laterality="left", grew="yes", itches="no")
     with speaking(language):
         answer = rich(Case(tuple(jpeg(64, 48, seed) for seed in range(photos)), patient), "urgent")

@@ -36,7 +36,8 @@ def pages(
     monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     words = words_of(unjudged_pdf(case, WHEN, filing or Filing()))
     words = words.replace("\\(", "(").replace("\\)", ")").replace("\xa0", " ")
-    first, second, _ = re.split(r"p(?:age|ágina) \d+ (?:of|de)", words)
+    first, notes, second = re.split(r"p(?:age|ágina) \d+ (?:of|de)", words)
+    assert re.search("Not(es|as)", notes)
     return first, second
 
 

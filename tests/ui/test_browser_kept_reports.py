@@ -36,6 +36,10 @@ def test_reports_on_a_fresh_and_on_a_kept_answer(
         page.click(".sx-pdf")
     assert Path(fresh.value.path()).read_bytes().startswith(b"%PDF")
     assert re.fullmatch(r"skindx-P-018-[0-9-]+-preliminary\.pdf", fresh.value.suggested_filename)
+    for part in ("short", "patient"):
+        with page.expect_download() as fresh:
+            page.click(f"[data-part={part}]")
+        assert fresh.value.suggested_filename.endswith(f"-preliminary.{part}.pdf")
     page.fill("[data-pseudonym]", "Maria Schneider")
     page.click(".sx-pdf")
     page.wait_for_selector("[data-no-person]")

@@ -16,6 +16,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.report.unjudged_report import unjudged, unjudged_pdf
 from skindx.ui.http.answer_forms import PATH, Reports, made_pdf, report_routes
@@ -25,14 +26,14 @@ WHEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 ANSWER = rich(Case((jpeg(80, 60),)))
 
 
-def asked(reports: Reports, sealed: str, user: str = "") -> httpx.Response:
+def asked(reports: Reports, sealed: str, user: str = "", query: str = "") -> httpx.Response:
     app = FastAPI()
     app.include_router(report_routes(reports))
 
     async def logged_in(scope: Message, receive: Receive, send: Send) -> None:
         await app({**scope, USER: user}, receive, send)
 
-    return ask(logged_in, "POST", PATH, content=sealed.encode())
+    return ask(logged_in, "POST", PATH + query, content=sealed.encode())
 
 
 def test_a_sealed_answer_comes_back_as_its_report() -> None:
@@ -58,6 +59,18 @@ def test_a_pseudonym_after_the_seal_stands_in_the_record() -> None:
     )
     refused = asked(reports, f"{sealed}\nP-017\n{'x' * 81}\n", "ann")
     assert (refused.status_code, "at most 80" in refused.json()["error"]) == (422, True)
+
+
+def test_a_query_asks_for_a_part_of_the_report() -> None:
+    reports = Reports(None)
+    sealed = reports.sealed(ANSWER, WHEN, "ann")
+    parts: tuple[PdfPart, ...] = ("short", "patient")
+    for part in parts:
+        sent = asked(reports, sealed, "ann", f"?part={part}")
+        assert sent.content == report_pdf(ANSWER, None, WHEN, part=part)
+        assert f"-preliminary.{part}.pdf" in sent.headers["content-disposition"]
+    refused = asked(reports, sealed, "ann", "?part=whole")
+    assert (refused.status_code, "valid: full, short" in refused.json()["error"]) == (422, True)
 
 
 def test_a_refusal_is_sealed_too_and_gets_its_record() -> None:

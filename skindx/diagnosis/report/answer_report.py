@@ -27,6 +27,7 @@ from skindx.diagnosis.record import (
     in_its_language,
     shown_heat,
 )
+from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.patient_page import patient_page
 from skindx.diagnosis.report.pdf_sheet import Sheet
 from skindx.diagnosis.report.record_page import SHORT_NOTE, named_words, record_page
@@ -71,40 +72,66 @@ _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 75, 55
 
 @in_its_language(named=True)
 def report_pdf(
-    answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing = NOT_FILED
+    answer: CaseAnswer,
+    metrics: Metrics,
+    when: datetime,
+    filing: Filing = NOT_FILED,
+    part: PdfPart = "full",
 ) -> bytes:
     """Return the report on an answer as PDF; `metrics` are the bundle's own (`Bundle.metrics`).
 
-    Page 1 is a record that one can file, page 2 is for the patient alone, and the technical basis
-    begins on page 3. `when` it was answered, in local time with its zone. The same answer at
-    the same time gives the same bytes. Raises UserError without fpdf2.
+    Page 1 is a record that one can file, the technical basis follows, and the last sheet of paper
+    is for the patient alone. `when` it was answered, in local time with its zone. The same answer
+    at the same time gives the same bytes. Raises UserError without fpdf2.
     """
-    sheet = _report(answer, metrics, when, filing)
-    for scale in _BASIS_SIZES:
-        if not sheet.is_last_page_short:
-            break
-        smaller = _report(answer, metrics, when, filing, scale)
-        sheet, other = (smaller, sheet) if smaller.pages < sheet.pages else (sheet, smaller)
-        other.close()
+    title = text("paper_title", when=when)
+    if part == "patient":
+        sheet = Sheet(title, when, filing.footer(when))
+    else:
+        sheet = _record(answer, when, filing, part)
+    if part == "full":
+        sheet = _with_basis(sheet, answer, metrics, when, filing)
+    patient_page(sheet, answer, filing, when, outlined)
     return sheet.pdf_bytes()
 
 
-def _report(
-    answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing, scale: float = 1
+def _with_basis(
+    sheet: Sheet, answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing
 ) -> Sheet:
-    """Return the report; `scale` is the size of letters in its technical basis."""
-    diagnosis = answer.diagnosis
+    """Return the record with its technical basis, in smaller letters where they save a page."""
+    record = sheet.pages
+    _basis(sheet, answer, metrics, when, filing)
+    for scale in _BASIS_SIZES:
+        if sheet.pages == record + 1 or not (sheet.pages % 2 or sheet.is_last_page_short):
+            break
+        smaller = _record(answer, when, filing, "full")
+        smaller.scale = scale
+        _basis(smaller, answer, metrics, when, filing)
+        sheet, other = (smaller, sheet) if smaller.pages < sheet.pages else (sheet, smaller)
+        other.close()
+    sheet.scale = 1
+    return sheet
+
+
+def _record(answer: CaseAnswer, when: datetime, filing: Filing, part: PdfPart) -> Sheet:
+    """Return the record alone, in the largest letters that leave it on one page."""
     for smaller in _RECORD_SIZES:
         sheet = Sheet(text("paper_title", when=when), when, filing.footer(when))
         sheet.scale = smaller
-        whole = record_page(sheet, answer, when, filing, outlined)
+        whole = record_page(sheet, answer, when, filing, outlined, is_short=part == "short")
         if whole or smaller == _RECORD_SIZES[-1]:
             break
         sheet.close()
     sheet.scale = 1
-    patient_page(sheet, answer, filing, when, outlined)
+    return sheet
+
+
+def _basis(
+    sheet: Sheet, answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing
+) -> None:
+    """Write the technical basis."""
+    diagnosis = answer.diagnosis
     sheet.page()
-    sheet.scale = scale
     sheet.text(text("record_technical"), 16, bold=True)
     if len(filing.note) > SHORT_NOTE:
         sheet.heading(text("record_note"))
@@ -134,7 +161,6 @@ def _report(
     sheet.bullets([*listed, *networks])
     if sheet.lacking:
         sheet.bullets([text("paper_letters")])
-    return sheet
 
 
 def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics, beside: Sequence[str]) -> None:

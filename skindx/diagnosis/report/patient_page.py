@@ -37,7 +37,8 @@ def patient_page(
 
     What a clinician recorded comes first, and the program's advice stands where it still counts.
     """
-    sheet.page()
+    of_when = "patient_footer_kept" if filing.undated else "patient_footer"
+    _own_sheet(sheet, filing, of_when, when)
     sheet.text(text("patient_heading"), 16, bold=True)
     diagnosis, one = answer.diagnosis, filing.recorded
     spot, place = filing.lesion, diagnosis.patient.place
@@ -73,10 +74,11 @@ def patient_refusal_page(
     *,
     photo: "Image.Image | None",
     count: int,
-    clinician: str,
+    filing: Filing,
+    when: datetime,
 ) -> None:
     """Write the same page about `count` photos that were not judged; `facts` say whose."""
-    sheet.page()
+    _own_sheet(sheet, filing, "patient_footer_refused", when)
     sheet.text(text("patient_heading"), 16, bold=True)
     sheet.lines(facts, photo)
     look = "" if referred(patient) else text("patient_unexamined")
@@ -88,7 +90,16 @@ def patient_refusal_page(
         ("patient_come_heading", (text("patient_come_spot"),)),
         ("patient_looked_heading", (*refused, text("patient_ask"), unreviewed())),
     )
-    _write_parts(sheet, parts, clinician, books=True)
+    _write_parts(sheet, parts, filing.clinician, books=True)
+
+
+def _own_sheet(sheet: Sheet, filing: Filing, of_when: str, when: datetime) -> None:
+    """Begin a sheet that can be handed over: its foot has no word that is for clinicians."""
+    names, _ = filing.footer(when)
+    notes = text("notes_heading"), text("notes_why")
+    version = text("footer_version", number=str(filing.number)) if filing.number else ""
+    facts = " · ".join(filter(None, (text(of_when, when=when), version)))
+    sheet.own_sheet((names, facts), notes)
 
 
 def refused_advice(patient: Patient) -> str:

@@ -73,6 +73,8 @@ _BULLET_MM, _WHOLE_TABLE_MM = 4, 120
 """Width of a bullet, and the height up to which a table stands on one page."""
 _CAPTION_MM, _LEGEND_MM = 8, 40
 """Room below photos for their captions, and of a legend's colours."""
+_RULED_MM, _LAST_RULE_MM = 10, 275
+"""Room between two lines of a page for notes, and where the last of them may be."""
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
 
 
@@ -91,7 +93,7 @@ class Sheet:
         require_extra("serve", "fpdf", purpose="a PDF report")
         from fpdf import FPDF
 
-        self._below = footer or ("", title)
+        self._below, self._is_numbered = footer or ("", title), True
         self._letters: set[int] = set()
         """Code points that the open fonts have."""
         self._written = ""
@@ -121,7 +123,8 @@ class Sheet:
         names, facts = map(self._known, self._below)
         page = text("footer_page", page=self.pdf.page_no(), pages="{nb}")
         self.pdf.set_y(4 - MARGIN_MM)
-        for words, bold in ((names, True), (f"{facts} · {page}", False)):
+        last = f"{facts} · {page}" if self._is_numbered else facts
+        for words, bold in ((names, True), (last, False)):
             self._ink(7.5 / self.scale, bold=bold, faint=True)
             room = len(words)
             while room and self.pdf.get_string_width(words[:room]) > _WIDTH_MM:
@@ -344,6 +347,25 @@ class Sheet:
     def page(self) -> None:
         """Begin a page."""
         self.pdf.add_page()
+
+    def own_sheet(self, footer: tuple[str, str], notes: tuple[str, str]) -> None:
+        """Begin the front of a sheet of paper, also where both sides are printed.
+
+        It has a `footer` of its own, without the number of the page. `notes` are the heading of the
+        page with lines that stands before it where it would be the back of a sheet, and why that
+        page is there. The first page of a document that has nothing yet is such a front.
+        """
+        if self._written:
+            if self.pages % 2:
+                self.pdf.add_page()
+                heading, why = notes
+                self.text(heading, 16, bold=True)
+                self.text(why, faint=True)
+                self.pdf.set_draw_color(*_LINE)
+                for foot in range(round(self.pdf.get_y()) + _RULED_MM, _LAST_RULE_MM, _RULED_MM):
+                    self.pdf.line(MARGIN_MM, foot, MARGIN_MM + _WIDTH_MM, foot)
+            self.pdf.add_page()
+        self._below, self._is_numbered = footer, False
 
     def table(
         self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False

@@ -7,6 +7,7 @@ photos, and at its foot a clinician's finding, name and signature.
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from skindx.core.seven_points import QUESTIONS
@@ -71,9 +72,17 @@ Outline = Callable[[Photo, PhotoView], "Image.Image"]
 
 
 def record_page(
-    sheet: Sheet, answer: CaseAnswer, when: datetime, filing: Filing, outlined: Outline
+    sheet: Sheet,
+    answer: CaseAnswer,
+    when: datetime,
+    filing: Filing,
+    outlined: Outline,
+    *,
+    is_short: bool = False,
 ) -> bool:
     """Write page 1; `outlined` draws the boxes of a photo.
+
+    `is_short`: no technical basis follows, so that it says where that is and what answered.
 
     Return whether all is on one page, with photos large enough: not where the sheet's letters are
     too large for so many words.
@@ -91,6 +100,11 @@ def record_page(
     notice = joined(text("notice_tool"), unreviewed(), *warnings)
     sheet.text(notice, 9, bold=True, fill=NOTICE_FILL)
     sheet.lines(_facts(diagnosis, filing, when))
+    if is_short:
+        source, software = diagnosis.source, version("skindx")
+        names = {"version": software, "name": source.name, "day": source.created[:10]}
+        digest = (source.digest or source.version)[:16]
+        sheet.text(text("record_short_basis", digest=digest, **names), 8, faint=True)
     if sheet.lacking:
         sheet.text(text("paper_letters"), bold=True)
     if one := filing.recorded:

@@ -5,8 +5,10 @@ condition and no error rate. A clinician can file with it what the photo showed,
 was answered, and the own finding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from skindx.core.errors import UserError
 from skindx.core.seven_points import QUESTIONS
@@ -15,6 +17,7 @@ from skindx.diagnosis.checklist_advice import checklist_of, referred, unanswered
 from skindx.diagnosis.filing import NOT_FILED, Filing, dated
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
 from skindx.diagnosis.record import unreviewed
+from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.answer_report import opened
 from skindx.diagnosis.report.patient_page import patient_refusal_page
 from skindx.diagnosis.report.pdf_sheet import Sheet
@@ -23,6 +26,9 @@ from skindx.diagnosis.scope import shared_reason
 from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
 from skindx.texts.catalogue import joined, speaking, text, word
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _MOST_MM = 90
 """Greatest height of the photos."""
@@ -71,24 +77,53 @@ def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
     return UnjudgedCase(tuple(photos), case.patient, case.language, bool(error.unless))
 
 
-def unjudged_pdf(case: UnjudgedCase, when: datetime, filing: Filing = NOT_FILED) -> bytes:
+def unjudged_pdf(
+    case: UnjudgedCase, when: datetime, filing: Filing = NOT_FILED, part: PdfPart = "full"
+) -> bytes:
     """Return the record as PDF; `when` the photos were refused.
 
-    It has one page where it fits, and another one for the patient.
+    It has one page where it fits, and a sheet of paper for the patient. Without a technical basis
+    the short one is the same.
 
     Raises UserError without fpdf2.
     """
     with speaking(case.language):
-        return _sheet(case, when, filing).pdf_bytes()
+        return _sheet(case, when, filing, part).pdf_bytes()
 
 
-def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
+def _sheet(case: UnjudgedCase, when: datetime, filing: Filing, part: PdfPart) -> Sheet:
     count, patient = len(case.photos), case.patient
+    shown = [
+        (opened(photo.jpeg), ", ".join(filter(None, (label, dated(photo.taken)))))
+        for number, photo in enumerate(case.photos, 1)
+        if photo.jpeg and (label := text("photo_label", number=number))
+    ]
     heading = text("unjudged_heading", n=count)
     facts = (text("footer_unjudged", when=when), text("footer_preliminary"))
     names = filing.patient or text("footer_patient")
     sheet = Sheet(heading, when, (names, " · ".join(facts)))
-    sheet.text(heading, 16, bold=True)
+    if part != "patient":
+        _record(sheet, case, when, filing, shown)
+    whose = [
+        (text("record_patient"), filing.patient),
+        (text("patient_spot"), patient.place),
+        (text("unjudged_when"), text("record_day", when=when)),
+    ]
+    first = shown[0][0] if shown else None
+    patient_refusal_page(sheet, patient, whose, photo=first, count=count, filing=filing, when=when)
+    return sheet
+
+
+def _record(
+    sheet: Sheet,
+    case: UnjudgedCase,
+    when: datetime,
+    filing: Filing,
+    shown: Sequence[tuple["Image.Image", str]],
+) -> None:
+    """Write the record; `shown` are the photos that can be printed, with their captions."""
+    count, patient = len(case.photos), case.patient
+    sheet.text(text("unjudged_heading", n=count), 16, bold=True)
     sheet.text(text("record_preliminary"), 10, bold=True)
     sheet.text(text("record_hand_over"), 9)
     notice = joined(text("notice_tool"), unreviewed())
@@ -116,24 +151,11 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing) -> Sheet:
         why = "" if shared else photo.why or text("unjudged_beside")
         if why or missing:
             sheet.text(joined(label, why, missing))
-    shown = [
-        (opened(photo.jpeg), ", ".join(filter(None, (label, dated(photo.taken)))))
-        for number, photo in enumerate(case.photos, 1)
-        if photo.jpeg and (label := text("photo_label", number=number))
-    ]
     if shown:
         images, captions = zip(*shown, strict=True)
         height = max(24, min(_MOST_MM, sheet.room_above_signature()))
         sheet.strip(images, captions, height)
     sign_off(sheet, filing)
-    whose = [
-        (text("record_patient"), filing.patient),
-        (text("patient_spot"), patient.place),
-        (text("unjudged_when"), text("record_day", when=when)),
-    ]
-    first, who = shown[0][0] if shown else None, filing.clinician
-    patient_refusal_page(sheet, patient, whose, photo=first, count=count, clinician=who)
-    return sheet
 
 
 def _facts(case: UnjudgedCase, when: datetime, filing: Filing) -> list[tuple[str, str]]:

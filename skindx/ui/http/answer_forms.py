@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
@@ -35,6 +35,7 @@ from skindx.diagnosis.checklist_advice import UnansweredStep
 from skindx.diagnosis.filing import NOT_FILED, Filing
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.unjudged_report import UnjudgedCase, unjudged_pdf
 from skindx.texts.catalogue import text
 from skindx.ui.http.api_schemas import problem
@@ -61,13 +62,14 @@ def made_pdf(
     metrics: dict[str, Any] | None,
     when: datetime,
     filing: Filing = NOT_FILED,
+    part: PdfPart = "full",
 ) -> bytes:
     """Return the report on an answer as `report_pdf` does. Raises UserError without fpdf2."""
     from skindx.diagnosis.report.answer_report import report_pdf
 
     with _making:
         try:
-            return report_pdf(answer, metrics, when, filing)
+            return report_pdf(answer, metrics, when, filing, part)
         finally:
             if next(_made) % _EVERY == 0:
                 gc.collect()
@@ -111,7 +113,7 @@ class Reports:
         packed = worker_process.pack({"user": user, "when": when.isoformat(), kind: plain})
         return base64.b64encode(self._tag(packed) + packed).decode()
 
-    def pdf(self, sent: bytes, user: str) -> tuple[bytes, str]:
+    def pdf(self, sent: bytes, user: str, part: PdfPart = "full") -> tuple[bytes, str]:
         """Return the report on a sealed answer, and its name; the same answer gives the same bytes.
 
         Lines after the seal, which it does not cover: the patient's pseudonym, the clinician's
@@ -141,12 +143,28 @@ class Reports:
         if "unjudged" in message:
             case = worker_process.rebuilt(UnjudgedCase, message["unjudged"])
             with _making:
-                return unjudged_pdf(case, when, filing), name(when, "pdf", "not-judged")
+                printed = unjudged_pdf(case, when, filing, part)
+            return printed, name(when, pdf_ending(part), "not-judged")
         answer = worker_process.rebuilt(CaseAnswer, message["answer"])
-        return made_pdf(answer, self._metrics, when, filing), name(when, "pdf")
+        printed = made_pdf(answer, self._metrics, when, filing, part)
+        return printed, name(when, pdf_ending(part))
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")
+
+
+def part_of_query(value: str | None) -> PdfPart:
+    """Return which part of a report a query asks for. Raises UserError for none that there is."""
+    for part in get_args(PdfPart):
+        if (value or "full") == part:
+            return cast(PdfPart, part)
+    valid = ", ".join(get_args(PdfPart))
+    raise UserError(f"a report has no part {(value or '')[:20]!r}; valid: {valid}.")
+
+
+def pdf_ending(part: PdfPart) -> str:
+    """Return how the file of a part ends, so that no two parts have one name."""
+    return "pdf" if part == "full" else f"{part}.pdf"
 
 
 def name_doubt(patient: str) -> str:
@@ -169,9 +187,10 @@ def report_routes(reports: Reports) -> "APIRouter":
     async def report(request: Request) -> Response:
         user = str(request.scope.get(USER) or "")
         try:
+            part = part_of_query(request.query_params.get("part"))
             sealed = await request.body()
             async with making:
-                pdf, name = await asyncio.to_thread(reports.pdf, sealed, user)
+                pdf, name = await asyncio.to_thread(reports.pdf, sealed, user, part)
         except ClientDisconnect:
             return Response(status_code=400)
         except IdentifyingName as error:

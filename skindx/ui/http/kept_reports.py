@@ -21,8 +21,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules, require_extra
 from skindx.diagnosis.filing import Filing
 from skindx.diagnosis.record import CaseAnswer, PhotoView
+from skindx.diagnosis.report import PdfPart
 from skindx.models.bundle.bundle import Bundle
-from skindx.ui.http.answer_forms import CONTENT_TYPE, made_pdf
+from skindx.ui.http.answer_forms import CONTENT_TYPE, made_pdf, part_of_query, pdf_ending
 from skindx.ui.http.api_schemas import problem
 from skindx.ui.http.asgi import USER
 
@@ -33,16 +34,20 @@ if TYPE_CHECKING:
 
 PATH = "/kept/{case}/{form}"
 Metrics = dict[str, object] | None
-MakeFile = Callable[[KeptCase, Filing, Metrics, datetime], bytes]
+MakeFile = Callable[[KeptCase, Filing, Metrics, datetime, PdfPart], bytes]
 
 
-def pdf_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) -> bytes:
+def pdf_of(
+    case: KeptCase, filing: Filing, metrics: Metrics, when: datetime, part: PdfPart = "full"
+) -> bytes:
     """Return the printed report. Raises UserError without fpdf2."""
     views = tuple(PhotoView(jpeg) for jpeg in case.photos)
-    return made_pdf(CaseAnswer(case.diagnosis, views), metrics, when, filing)
+    return made_pdf(CaseAnswer(case.diagnosis, views), metrics, when, filing, part)
 
 
-def fhir_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) -> bytes:
+def fhir_of(
+    case: KeptCase, filing: Filing, metrics: Metrics, when: datetime, _: PdfPart = "full"
+) -> bytes:
     """Return the FHIR bundle, with the PDF within. Raises UserError without fhir.resources."""
     printed = b"" if missing_modules("fpdf") else pdf_of(case, filing, metrics, when)
     attached = Attachments(pdf=printed)
@@ -50,7 +55,9 @@ def fhir_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) ->
     return fhir_json(case.diagnosis, metrics, when, subject, attached, filing=filing)
 
 
-def dicom_of(case: KeptCase, filing: Filing, metrics: Metrics, when: datetime) -> bytes:
+def dicom_of(
+    case: KeptCase, filing: Filing, metrics: Metrics, when: datetime, _part: PdfPart = "full"
+) -> bytes:
     """Return a ZIP of the structured report and the wrapped photos. Raises UserError."""
     require_extra("clinic", "highdicom", "pydicom", purpose="a DICOM report")
     from skindx.clinic.report_files import dicom_files
@@ -86,14 +93,15 @@ def kept_report_routes(book: "Casebook", bundle: Bundle) -> "APIRouter":
     making = asyncio.Semaphore(1)  # pure Python, as in `report_routes`
     measured = bundle.metrics()
 
-    def made(owner: str, case_id: str, form: str) -> tuple[bytes, str]:
+    def made(owner: str, case_id: str, form: str, part: PdfPart) -> tuple[bytes, str]:
         case = book.case(owner, case_id)
         when = case.reported
         # Of another evaluation than the one that the answer rests on, no figure may stand here.
         same = case.diagnosis.source.evaluation == bundle.evaluation
         metrics = measured if same else None
         filing, ending = filing_of(case, bundle.taxonomy), form.rpartition(".")[2]
-        return FORMS[form][0](case, filing, metrics, when), filing.file_name(when, ending)
+        ending = pdf_ending(part) if ending == "pdf" else ending
+        return FORMS[form][0](case, filing, metrics, when, part), filing.file_name(when, ending)
 
     @router.get(PATH, include_in_schema=False)
     async def kept_report(case: str, form: str, request: Request) -> Response:
@@ -101,8 +109,9 @@ def kept_report_routes(book: "Casebook", bundle: Bundle) -> "APIRouter":
         if form not in FORMS:
             return problem(404, f"a kept case has no such file; it has {', '.join(FORMS)}.")
         try:
+            part = part_of_query(request.query_params.get("part"))
             async with making:
-                data, name = await asyncio.to_thread(made, owner, case, form)
+                data, name = await asyncio.to_thread(made, owner, case, form, part)
         except NoSuchCase as error:
             return problem(404, str(error))
         except UserError as error:

@@ -93,7 +93,7 @@ def unanswered_shown(patient: Patient, unless: Kind | Literal[""] = "") -> dict[
         button, means = map(text, _SAID[unless])
         hazard = joined(text("said_only"), means, text("said_stated"))
         shown |= {"unless": unless, "button": button, "hazard": hazard}
-    return shown | asdict(step)
+    return shown | asdict(step) | {"record": text("unjudged_report")}
 
 
 def question_groups() -> dict[str, dict[str, str]]:

@@ -140,6 +140,7 @@ function showStep() {
     make("h2", {}, step.heading, " ", make("span", { className: "sx-tier" }, step.tier)),
     ...paragraph("sx-advice", step.advice), ...paragraph("sx-sooner", step.sooner), ...paragraph("sx-small sx-because", step.because),
     make("p", { className: "sx-small sx-unjudged" }, make("b", {}, form.dataset.notAssessed)),
+    make("button", { className: "sx-button sx-to-record", type: "button" }, step.record),
     ...(isShared() ? paragraph("sx-small sx-refusal", step.shared) : []), ...(canSay() ? saying(step) : [])));
 }
 

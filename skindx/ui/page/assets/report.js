@@ -1,18 +1,18 @@
 // The report is made when it is asked for: the sealed answer of this page goes to the server, which
 // keeps nothing of it, and a PDF comes back.
 element.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-report]");
+  const button = event.target.closest("[data-part]");
   if (!button || button.getAttribute("aria-disabled") === "true") return;
   const tell = (sentence) => { button.closest("section").querySelector(".sx-report-problem").textContent = sentence; };
   const words = button.textContent;
   const field = (name) => button.closest("section").querySelector(`[data-${name}]`);
   const noPerson = field("no-person"), doubted = noPerson.closest("label");
-  const sent = [button.dataset.report, field("pseudonym").value, field("clinician").value, noPerson.checked ? "yes" : ""];
+  const sent = [button.closest("section").querySelector("[data-report]").dataset.report, field("pseudonym").value, field("clinician").value, noPerson.checked ? "yes" : ""];
   tell("");
   button.setAttribute("aria-disabled", "true");
   button.textContent = `${say("js_report_making")} …`;
   try {
-    const answer = await fetch("report", { method: "POST", body: sent.join("\n") });
+    const answer = await fetch(`report?part=${button.dataset.part}`, { method: "POST", body: sent.join("\n") });
     if (answer.ok) {
       const [, name] = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition")) || [];
       const url = URL.createObjectURL(await answer.blob());
@@ -32,6 +32,13 @@ element.addEventListener("click", async (event) => {
   }
   button.textContent = words;
   button.removeAttribute("aria-disabled");
+});
+// On a phone the record of a refusal lies below the whole form.
+element.addEventListener("click", (event) => {
+  if (!event.target.closest(".sx-to-record")) return;
+  const pseudonym = element.querySelector(".sx-unjudged-report [data-pseudonym]");
+  pseudonym.scrollIntoView({ block: "center" });
+  pseudonym.focus({ preventScroll: true });
 });
 element.addEventListener("input", (event) => { // another name needs another look
   if (!event.target.closest("[data-pseudonym]")) return;
