@@ -126,6 +126,13 @@ function changed() {
 
 const isShared = () => Boolean(refusal?.shared) && (asked.photos.length > 1 || photos.length === 1) && asked.photos.every((photo) => photos.includes(photo) && photo.refusal);
 
+// On a phone the record of a refusal lies below the whole form.
+function toRecord() {
+  const pseudonym = document.querySelector(".sx-unjudged-report [data-pseudonym]");
+  pseudonym.scrollIntoView({ block: "center" });
+  pseudonym.focus({ preventScroll: true });
+}
+
 // The next step of a case that has no answer, as large as that of an answer. What answers ask for
 // stays when the photos go.
 function showStep() {
@@ -140,7 +147,7 @@ function showStep() {
     make("h2", {}, step.heading, " ", make("span", { className: "sx-tier" }, step.tier)),
     ...paragraph("sx-advice", step.advice), ...paragraph("sx-sooner", step.sooner), ...paragraph("sx-small sx-because", step.because),
     make("p", { className: "sx-small sx-unjudged" }, make("b", {}, form.dataset.notAssessed)),
-    make("button", { className: "sx-button sx-to-record", type: "button" }, step.record),
+    make("button", { className: "sx-button sx-to-record", type: "button", onclick: toRecord }, step.record),
     ...(isShared() ? paragraph("sx-small sx-refusal", step.shared) : []), ...(canSay() ? saying(step) : [])));
 }
 

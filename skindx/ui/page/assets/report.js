@@ -33,13 +33,6 @@ element.addEventListener("click", async (event) => {
   button.textContent = words;
   button.removeAttribute("aria-disabled");
 });
-// On a phone the record of a refusal lies below the whole form.
-element.addEventListener("click", (event) => {
-  if (!event.target.closest(".sx-to-record")) return;
-  const pseudonym = element.querySelector(".sx-unjudged-report [data-pseudonym]");
-  pseudonym.scrollIntoView({ block: "center" });
-  pseudonym.focus({ preventScroll: true });
-});
 element.addEventListener("input", (event) => { // another name needs another look
   if (!event.target.closest("[data-pseudonym]")) return;
   const noPerson = event.target.closest("section").querySelector("[data-no-person]");
