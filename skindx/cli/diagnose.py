@@ -198,7 +198,8 @@ def diagnose(
     except Refused as error:
         if pdf and not missing_modules("fpdf"):
             record = unjudged(Case(case, patient_of(facts)), error)
-            printed = unjudged_pdf(record, datetime.now().astimezone(), Filing(patient_id))
+            now, filing = datetime.now().astimezone(), Filing(patient_id)
+            printed = unjudged_pdf(record, now, filing, pdf_part)
             write_private(pdf, printed)
             print(f"note: {text('refused_record', file=str(pdf))}", file=sys.stderr)
         if error.unless:
