@@ -58,8 +58,11 @@ def advice_errors(
     of_test = called.pictures / (called.pictures + raised.pictures)
     stated = STATED_PREVALENCE if prevalence is None else prevalence
     soon_missed, soon_raised = _soon_errors(part_of(metrics, "soon_risk"), soon_miss_rate)
+    classes = rows_of(metrics or {}, "classes")
+    shown = [one for one in classes if one.get("urgency") == "urgent" and _counted(one.get("n"))]
     return AdviceErrors(
         split=split_of(metrics),
+        only=str(shown[0].get("name")) if len(shown) == 1 else "",
         soon_missed=soon_missed,
         soon_raised=soon_raised,
         missed=missed,

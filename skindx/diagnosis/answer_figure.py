@@ -11,6 +11,7 @@ from markupsafe import Markup
 from skindx.core.machine import require_extra
 from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import right_at
+from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
 from skindx.diagnosis.report.answer_report import heading, opened, outlined
 from skindx.diagnosis.scope import tier_of
@@ -95,7 +96,7 @@ def answer_figure(answer: CaseAnswer, metrics: dict[str, Any] | None) -> "Figure
     foot = 0.15 + 0.16 * len(below)
     height = 0.2 + 0.24 * len(above) + body + foot
     figure = _notebook_figure()(figsize=(_WIDE, height), facecolor="white")
-    bold: dict[str, Any] = {"size": 12, "weight": "bold", "color": _EDGE[step.urgency]}
+    bold: dict[str, Any] = {"size": 12, "weight": "bold", "color": _EDGE[urgency_given(diagnosis)]}
     figure.text(0.02, 1 - 0.1 / height, "\n".join(above), va="top", **bold)
     figure.text(0.02, foot / height, "\n".join(below), va="top", size=8, color=_SOFT)
     share = body / max(len(views), 1)
@@ -192,7 +193,7 @@ def answer_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         '<p style="border-left:.4em solid {};padding-left:.6em"><b>{}: {}</b><br>{}</p>'
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}"
     ).format(
-        _EDGE[step.urgency],
+        _EDGE[urgency_given(diagnosis)],
         answer_texts.tier_name(diagnosis),
         _short(step.advice),
         _short(step.because),

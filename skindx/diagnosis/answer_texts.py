@@ -20,6 +20,7 @@ from skindx.diagnosis.advice_figures import (
 from skindx.diagnosis.checklist_advice import (
     checklist_short,
     tier_of_advice,
+    urgency_given,
 )
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE, LEAST_VOTES, MOST_DISAGREEMENT
 from skindx.diagnosis.decision_texts import FEW, decided_parts, errors, named_below
@@ -58,6 +59,7 @@ class AnswerTexts:
     suspected: str
     knows: str
     """How many conditions the model knows."""
+    given: Urgency
     tier: str
     """Name of the advice's urgency."""
 
@@ -75,6 +77,7 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
         scope=tuple(scope(diagnosis)),
         knows=knows(diagnosis.known),
         unknown=tuple(unknown(diagnosis)),
+        given=urgency_given(diagnosis),
         tier=tier_name(diagnosis),
         checklist=checklist_short(diagnosis) if answered(diagnosis.patient) else "",
         agreement_of_networks=agreement_of_networks(diagnosis),
@@ -89,7 +92,7 @@ def written(diagnosis: Diagnosis, metrics: Metrics) -> AnswerTexts:
 
 
 def tier_name(diagnosis: Diagnosis) -> str:
-    """Return the name of the advice's urgency, or its time where answers shortened that.
+    """Return the name of the advice's urgency, which answers can have raised.
 
     The model assessed no urgency of what it did not learn.
     """
@@ -214,10 +217,12 @@ def weak_spots(diagnosis: Diagnosis) -> list[str]:
     if left := left_out(diagnosis):
         said += [text("not_excluded", name=left.name, share=left.probability)]
     if one := diagnosis.confused:
-        counts = {"called": one.called, "images": one.images, "names": one.names}
-        few = {"most": one.most} if one.called < FEW and one.most is not None else {}
-        key, first = "confused_few" if few else "confused", diagnosis.candidates[0].name
-        said += [text(key, name=first, split=one.split, **counts, **few)]
+        whose = {"name": diagnosis.candidates[0].name, "names": one.names, "split": one.split}
+        if one.called < FEW and one.most is not None:
+            counts = {"called": one.called, "images": one.images, "most": one.most}
+            said += [text("confused_few", **whose, **counts)]
+        else:
+            said += [text("confused", **whose, share=one.called / one.images)]
     shown = [one.name for one in diagnosis.candidates if one.in_set or one in diagnosis.outside]
     if measured and measured.least and measured.least.value < 0.5 and measured.least_name in shown:
         images = measured.least.pictures

@@ -27,10 +27,12 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     """
     dermoscopic = diagnosis.source.modality == "dermoscopic"
     step = diagnosis.next_step
-    # An advice without urgency says it; an abstention shows no probabilities.
+    # An advice without urgency says it; an abstention shows no probabilities. What a bundle says it
+    # learned from stands beside the advice.
     met = diagnosis.patient.model_fields_set and is_met(diagnosis)
     examine = [] if step.urgency == "unknown" and not met else [text("assessed")]
-    shown = [] if diagnosis.abstained else [text("assessed_dermoscopic")]
+    told = diagnosis.learned_images and not diagnosis.modality_said
+    shown = [] if diagnosis.abstained or told else [text("assessed_dermoscopic")]
     assessed = [*examine, *shown] if dermoscopic else []
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
@@ -66,8 +68,10 @@ def _soon(measured: AdviceErrors | None) -> list[str]:
     missed, raised = (measured.soon_missed, measured.soon_raised) if measured else (None, None)
     if not (measured and missed and raised):
         return []
-    counts = {"missed": round(missed.value * missed.pictures), "images": missed.pictures}
-    return [text("errors_soon", **counts), text("errors_soon_raised", raised=raised.value)]
+    return [
+        text("errors_soon", missed=missed.value),
+        text("errors_soon_raised", raised=raised.value),
+    ]
 
 
 def errors_of(measured: AdviceErrors | None, *, unlike: bool = False) -> list[str]:
@@ -86,6 +90,8 @@ def _missed(measured: AdviceErrors) -> str:
     if (count := round(share.value * share.pictures)) < FEW:
         counts = {"missed": count, "images": share.pictures, "most": share.high}
         return text("errors_missed_few", split=split, **counts)
+    if measured.only:
+        return text("errors_missed_only", missed=share.value, split=split, only=measured.only)
     return text("errors_missed", missed=share.value, split=split)
 
 
@@ -100,6 +106,7 @@ def _raised(measured: AdviceErrors) -> str:
 def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
     """Return how next step and set came about, and their figures, by the keys of their headings."""
     how, photos = how_combined(diagnosis), combined(diagnosis)
+    whose = text("assessed_dermoscopic") if diagnosis.source.modality == "dermoscopic" else ""
     raised = diagnosis.next_step.raised_from and not diagnosis.beyond
     more = diagnosis.next_step.more
     parts = {
@@ -111,7 +118,7 @@ def decided_parts(diagnosis: Diagnosis) -> dict[str, list[str]]:
             *_thresholds(diagnosis),
         ],
         "decided_list": _sets(diagnosis.promise, diagnosis) if diagnosis.promise else [],
-        "decided_holds": [sentence for sentence in (how, diagnosis.mix) if sentence],
+        "decided_holds": [sentence for sentence in (how, whose, diagnosis.mix) if sentence],
     }
     return {key: said for key, said in parts.items() if said}
 

@@ -132,6 +132,8 @@ class AdviceErrors(RecordPart):
     """Images of urgent conditions that were refused."""
     abstained: int = Field(ge=0)
     """Images of urgent conditions without a condition that is named."""
+    only: str = ""
+    """The one condition that all urgent images show; "": several, or it was not counted."""
     soon_missed: Share | None = None
     """Share of images of urgent and soon conditions that the thresholds call neither, with
     refused images judged like the others; None: not measured."""

@@ -146,7 +146,7 @@ def test_an_answer_that_is_soon_has_the_errors_of_soon() -> None:
         )
         for urgency in ("urgent", "soon")
     }
-    both = {text("errors_soon", missed=4, images=40), text("errors_soon_raised", raised=0.3)}
+    both = {text("errors_soon", missed=0.1), text("errors_soon_raised", raised=0.3)}
     assert both < {*said["soon"]}
     assert not both & {*said["urgent"]}
     # Of a threshold that is not the one in use it says nothing.
@@ -374,6 +374,6 @@ def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -
     assert confused_with(None, "Nevus") is None
     diagnosis = answered().diagnosis.model_copy(update={"confused": found})
     said = answer_texts.weak_spots(diagnosis)[-1]
-    assert said.startswith("The model took 8 of 40 test images of Melanoma for ")
+    assert said.startswith("The model took 20 of 100 test images of Melanoma for ")
     assert said in result_html(replace(answered(), diagnosis=diagnosis), None)
     assert answer_texts.weak_spots(diagnosis.model_copy(update={"abstained": "No."})) == []

@@ -163,7 +163,7 @@ def test_what_is_urgent_anyway_says_what_was_answered_with_yes(predictor: Predic
     assert said == urgent.model_copy(update={"because": f"{urgent.because} {yes}"})
     assert with_checklist(urgent, Patient(changed="no", bleeds="no")) == urgent
     met = diagnosed(predictor, changed="yes")
-    assert tier_name(met) == "Within days"  # as its advice says
+    assert tier_name(met) == "Urgent"  # one badge for one time, as its codes say
     assert tier_name(diagnosed(predictor, bleeds="no")) == "Soon"
 
 

@@ -233,7 +233,9 @@ RISK = UrgentRiskRule(
 def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     said = concluded(of(0.64, 0.01, 0.32), urgent_risk=RISK)
     assert said.next_step.urgency == "urgent"
-    assert said.next_step.because == ("The estimated risk of C2 is 32 % (urgent from 30 %).")
+    assert said.next_step.because == (
+        "C2 decides the advice, with an estimated risk of 32 % (urgent from 30 %)."
+    )
     assert said.urgent_risk is not None
     assert (said.urgent_risk.risk, said.urgent_risk.threshold) == (pytest.approx(0.32), 0.3)
     assert said.urgent_risk.by_photo == ()
@@ -273,7 +275,7 @@ def test_an_urgent_condition_outside_the_set_can_still_make_it_urgent() -> None:
     said = concluded(of(0.88, 0.01, 0.08), urgent_risk=RISK, miss_rate=0.02)
     assert held(said) == {"c0"}
     assert said.next_step.urgency == "urgent"
-    assert "risk of C2 is 8 %" in said.next_step.because
+    assert "C2 decides the advice, with an estimated risk of 8 %" in said.next_step.because
 
 
 def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> None:
@@ -334,7 +336,7 @@ def test_of_several_photos_the_highest_risk_counts() -> None:
     assert said.next_step.urgency == "urgent"
     assert said.urgent_risk is not None
     assert said.urgent_risk.risk == pytest.approx(0.35)
-    assert "is 35 %" in said.next_step.because
+    assert "risk of 35 %" in said.next_step.because
 
 
 def test_a_skin_type_is_judged_by_its_own_threshold() -> None:

@@ -228,7 +228,7 @@ def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
     error = refused(refusing_all(checked(-1e9)), SOUND, AGAIN)
     assert gates(error) == [(0, "modality"), (1, "modality")]
     # The check cannot tell a photo by a phone from one of a flower: the sentence is right for both.
-    assert "take one through a dermatoscope" in str(error)
+    assert "take another through a dermatoscope" in str(error)
     assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
     (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
     assert found.other_modality is True

@@ -285,7 +285,8 @@ def test_both_errors_are_those_of_the_rows(
     errors = answers[kind][0].diagnosis.advice_errors
     raised = text("errors_raised", raised=counts.raised / counts.others)
     share = counts.missed / counts.urgent
-    missed = text("errors_missed", missed=share, split="test")
+    only = {"only": errors.only} if errors.only else {}
+    missed = text("errors_missed" + "_only" * bool(only), missed=share, split="test", **only)
     if counts.missed < answer_texts.FEW:
         high = errors.missed.high
         assert high == pytest.approx(proportion_interval(share, counts.urgent).high, abs=0.2)

@@ -374,7 +374,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
     for warning in said.warnings:
         console.print(Text(warning, style="bold"))
     title, (advice, sooner) = f"{text('step_heading')}  ", step.parts
-    console.print(Text.assemble((title, "bold"), (advice, _STYLE[step.urgency])))
+    console.print(Text.assemble((title, "bold"), (advice, _STYLE[said.given])))
     if sooner:
         console.print(Text(sooner))
     if said.unsure:

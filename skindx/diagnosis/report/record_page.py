@@ -19,6 +19,7 @@ from skindx.diagnosis.checklist_advice import (
     checklist_short,
     checklist_words,
     is_met,
+    urgency_given,
 )
 from skindx.diagnosis.filing import (
     Filing,
@@ -150,7 +151,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     timed = step.urgency != "unknown" and not is_met(diagnosis)
     tier = f" ({answer_texts.step_name(diagnosis)})" if timed else ""
     sheet.heading(f"{heading}{tier}")
-    fill = NEUTRAL_FILL if past else FILL[step.urgency]
+    fill = NEUTRAL_FILL if past else FILL[urgency_given(diagnosis)]
     over = text("record_advice_past") if past and filing.is_confirmed else ""
     sheet.text(joined(over, step.parts[0]), 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
