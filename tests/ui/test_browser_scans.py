@@ -99,7 +99,7 @@ def test_a_wide_photo_is_scanned_and_what_was_found_is_listed_and_deleted(
     page.click(".sx-scan-keep .sx-primary")
     said = page.locator(".sx-scan-keep .sx-lacks").all_inner_texts()
     assert said[:2] == [
-        "The patient is missing, so fill it in.",
+        "The pseudonym is missing, so fill it in.",
         "The view is missing, so fill it in.",
     ]
     page.fill(".sx-scan-keep [name=patient]", "P-017")
