@@ -39,7 +39,7 @@ from skindx.taxonomy.lexicon import site_of
 STEPS = ("urgent", "soon", "unknown", "routine", "none")
 """Urgencies of the next step; none: the photo is refused, so there is no answer."""
 ALONE = " (modality alone)"
-"""End of the name of a row."""
+"""End of the name of a row of images that the check of modality alone refuses."""
 _HISTOLOGY = re.compile(r"hist|biops|pathol", re.IGNORECASE)
 
 
@@ -61,6 +61,11 @@ class ServedScore:
     abstained: int
     """Answered images without a condition that is named with confidence."""
     abstained_rate: Interval
+
+    @property
+    def alone(self) -> bool:
+        """Whether the row counts the images that the check of modality alone refuses."""
+        return self.name.endswith(ALONE)
 
 
 @dataclass(frozen=True, slots=True)

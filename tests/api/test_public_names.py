@@ -42,7 +42,7 @@ SIGNATURES = {
     "Dataset.files": "self, split",
     "Dataset.show": "self, label, split, most",
     "Answer.to_dict": "self",
-    "Answer.pdf": "self, patient, when",
+    "Answer.pdf": "self, patient, when, part",
     "Answer.plot": "self",
 }
 
