@@ -157,11 +157,12 @@ def sections(
 
 
 def next_step(diagnosis: Diagnosis) -> list[str]:
-    """Return what to do, that the model abstains if it does, why, and what is not ruled out."""
+    """Return what to do, why, that the model abstains if it does, and what is not ruled out."""
     step, unsure = diagnosis.next_step, answer_texts.unsure(diagnosis)
     errors = joined(*decision_texts.errors(diagnosis))
     because = joined(step.because, checklist_short(diagnosis))
-    return [step.advice, unsure, because, text("cannot_rule_out"), errors]
+    reasons = [because, unsure] if answer_texts.suspected(diagnosis) else [unsure, because]
+    return [step.advice, *reasons, text("cannot_rule_out"), errors]
 
 
 _HAD_ADVISED = {
@@ -185,7 +186,7 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
     named = urgent_first(possible(diagnosis))
     has_set = any(one.in_set for one in named)
     names = [one.name for one in named]
-    listed, short = joined(answer_texts.unsure(diagnosis), answer_texts.suspected(diagnosis)), ""
+    listed, short = joined(answer_texts.suspected(diagnosis), answer_texts.unsure(diagnosis)), ""
     if diagnosis.abstained:
         short = text("record_no_condition")
     elif names:

@@ -80,9 +80,8 @@ def refused_urgent(metrics: Metrics) -> str:
     share = share_of(part_of(urgent, "rates").get("none"), urgent.get("n"))
     if share is None:
         return ""
-    counts = {"refused": _counted(part_of(urgent, "steps").get("none")), "images": share.pictures}
     ends = {"low": Digits(share.low, 1), "high": Digits(share.high, 1)}
-    return text("refused_urgent", split=split_of(metrics), **counts, **ends)
+    return text("refused_urgent", split=split_of(metrics), refused=share.value, **ends)
 
 
 def modality_said(kind: Kind, metrics: Metrics, miss_rate: float | None) -> ModalitySaid:

@@ -6,7 +6,7 @@ words. `decided`, `unknown` and `basis` are what a page folds and a report print
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from skindx.core.seven_points import answered
 from skindx.diagnosis.advice_figures import (
@@ -138,8 +138,12 @@ def synthetic_warning(diagnosis: Diagnosis) -> str:
 
 
 def unsure(diagnosis: Diagnosis) -> str:
-    """Return that the model abstains and why; "" where it names conditions."""
-    return joined(text("does_not_know"), diagnosis.abstained) if diagnosis.abstained else ""
+    """Return that the model abstains and why; "" where it names conditions.
+
+    Where it suspects one, this stands behind the suspicion: what is urgent is read first.
+    """
+    key = "is_unsure" if suspected(diagnosis) else "does_not_know"
+    return joined(text(key), diagnosis.abstained) if diagnosis.abstained else ""
 
 
 def suspected(diagnosis: Diagnosis) -> str:
@@ -222,12 +226,17 @@ def weak_spots(diagnosis: Diagnosis) -> list[str]:
             counts = {"called": one.called, "images": one.images, "most": one.most}
             said += [text("confused_few", **whose, **counts)]
         else:
-            said += [text("confused", **whose, share=one.called / one.images)]
+            # More were taken for it than were missed, so the advice was urgent for some of them.
+            errors = diagnosis.advice_errors
+            counted = errors and (errors.only,) == one.names
+            missed = errors.missed.value * errors.missed.pictures if errors and counted else inf
+            key = "confused_urgent" if one.called > missed + 0.5 else "confused"
+            said += [text(key, **whose, share=one.called / one.images)]
     shown = [one.name for one in diagnosis.candidates if one.in_set or one in diagnosis.outside]
     if measured and measured.least and measured.least.value < 0.5 and measured.least_name in shown:
-        images = measured.least.pictures
-        missed = {"missed": round((1 - measured.least.value) * images), "images": images}
-        said += [text("set_least", name=measured.least_name, split=measured.split, **missed)]
+        missed = 1 - measured.least.value
+        whose = {"name": measured.least_name, "split": measured.split}
+        said += [text("set_least", **whose, missed=missed)]
     return said
 
 

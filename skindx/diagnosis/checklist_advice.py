@@ -115,8 +115,6 @@ class UnansweredStep:
     """The reason, in sentences; "" where the advice has it."""
     asks: bool = True
     """Whether the answers ask for it."""
-    now: bool = False
-    """Whether no photo is to be waited for, since the check of modality may be wrong."""
 
     @property
     def urgency(self) -> Urgency:
@@ -129,21 +127,18 @@ class UnansweredStep:
     @property
     def text(self) -> str:
         """It in sentences; "": what every refusal advises is enough."""
-        if self.asks:
-            return joined(self.advice, self.because)
-        return joined(self.advice, self.sooner) if self.now else ""
+        return joined(self.advice, self.because) if self.asks else ""
 
 
-def unanswered_step(patient: Patient, *, now: bool = False) -> UnansweredStep:
-    """Return the next step of a case whose photos were refused; `now`: by the modality alone."""
+def unanswered_step(patient: Patient) -> UnansweredStep:
+    """Return the next step of a case whose photos were refused."""
     if patient.seven_points.refers:
         return UnansweredStep(
             advice_for("urgent_cancer"), "", joined(_yes(patient), _score(patient))
         )
     if met := advice_met(patient):
         return UnansweredStep(met, text("advice_urgent_sooner"))
-    weaker = text("advice_now" if now else "advice_without_time")
-    return UnansweredStep(weaker, text("advice_without_time_sooner"), asks=False, now=now)
+    return UnansweredStep(text("advice_now"), text("advice_now_sooner"), asks=False)
 
 
 def referred(patient: Patient) -> str:

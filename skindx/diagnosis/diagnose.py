@@ -130,9 +130,7 @@ def _is_seen(checked: CheckedCase | UserError, predictor: "Predictor") -> TypeGu
 
 def _refused(refusals: Sequence[Refusal], case: Case) -> Refused:
     """Return the refusal of a case, with its next step where that is more than each refusal's."""
-    alone = Refused.from_photos(refusals, len(case.photos))
-    step = unanswered_step(case.patient, now=bool(alone.unless))
-    return Refused.from_photos(refusals, len(case.photos), step.text) if step.text else alone
+    return Refused.from_photos(refusals, len(case.photos), unanswered_step(case.patient).text)
 
 
 def _concluded(

@@ -74,8 +74,6 @@ class NetworkGates:
 
     ood: "OodCheck | None"
     modality: ModalityCheck | None
-    dermoscopic: bool
-    """Photos must be taken through a dermatoscope."""
     frame: "Preprocess"
     """The frame of the member that sees most of a photo."""
     no_boxes: str
@@ -157,8 +155,7 @@ def _refused_by(
     why: dict[int, tuple[Gate, list[str], Kind | Literal[""]]] = {}
     for n in sorted(unlike | other):
         if n not in other:
-            # Whoever took it through a dermatoscope is told first not to wait for another photo.
-            do = text("advice_now" if gates.dermoscopic else "refused_unlike_do")
+            do = text("refused_unlike_do")
             why[n] = "unfamiliar", [text("refused_unlike"), do, gates.refused_urgent], ""
             continue
         assert gates.modality
@@ -167,9 +164,8 @@ def _refused_by(
         if said:
             why[n] = "modality", [text(_SAID_OTHER[kind])], ""
         elif n in unlike:
-            though = text("refused_though_dermoscopic") if kind == "dermoscopic" else ""
             also = text("refused_unlike_too")
-            why[n] = "modality", [message, also, though, gates.refused_urgent, do], ""
+            why[n] = "modality", [message, also, gates.refused_urgent, do], ""
         else:
             why[n] = "modality", [message, do, gates.refused_urgent], kind
     return why

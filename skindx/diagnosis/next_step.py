@@ -83,8 +83,8 @@ def _by_set_and_risk(
         key, likeliest = _likeliest(ranked, "urgent_risk")
         alone = sum(one.urgency == "urgent" for one, _, _ in ranked) == 1
         because = "because_urgent" if alone else "because_urgent_any"
-        if alone and ranked[0][0].urgency not in ("urgent", "soon"):
-            because = "because_urgent_despite"  # the largest bar is a harmless condition's
+        if alone and ranked[0][0].urgency != "urgent":
+            because = "because_urgent_despite"  # the largest bar is of a less urgent condition
         update = {
             "urgency": "urgent",
             "advice": advice_for("urgent"),

@@ -412,11 +412,7 @@ def check_photos(
         try:
             decoded = opened(data, photo, apart=apart)
         except Refused as refused:
-            kind = text("refused_dermoscopic_alone") if needs.dermoscopic else ""
-            refusals += [
-                replace(one, message=joined(kind, one.message)) if one.gate == "size" else one
-                for one in refused.refusals
-            ]
+            refusals += refused.refusals
             continue
         checked = _check_photo(decoded, data, photo, needs)
         if isinstance(checked, Refusal):

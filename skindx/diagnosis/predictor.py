@@ -197,7 +197,6 @@ class Predictor:
         return NetworkGates(
             self.ood,
             self.modality,
-            self.needs.dermoscopic,
             shown_frame(self.bundle.spec),
             "" if self.has_detector else self.missing or text("no_detector"),
             self.statement.refused_urgent,

@@ -23,7 +23,7 @@ from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 def not_judged() -> str:
     """Return what stands after every refusal: silence must not pass for an all-clear."""
-    return joined(text("not_judged"), advice_for("without_time"))
+    return joined(text("not_judged"), advice_for("now"))
 
 
 def unjudged(message: str) -> str:
@@ -165,7 +165,7 @@ def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextSte
 def giving_no_time(step: NextStep, why: str, *, now: bool = False) -> NextStep:
     """Return a next step that gives no time to wait for this reason; "": it may give time.
 
-    `now`: it is never weaker than the next step after a refusal of the check of modality.
+    `now`: it is never weaker than the next step after a refusal.
     """
     if not why or step.urgency == "urgent":
         return step

@@ -142,11 +142,15 @@ def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
     return b64encode(small_jpeg(opened.pixels_HWC, THUMBNAIL_PX)).decode()
 
 
+def _reaches(row: Row, question: str) -> bool:
+    risk = row[f"{question}_risk"]
+    return risk is not None and bool(risk >= row[f"{question}_threshold"])
+
+
 def _risks(row: Row) -> list[tuple[str, str]]:
     """Return each risk with its name and threshold, the one that made the advice soon first."""
     questions = [("urgent", "summary_urgent")] if row["urgent_risk"] is not None else []
-    raised = row["soon_risk"] is not None and row["soon_risk"] >= row["soon_threshold"]
-    if raised and row["urgency"] == "soon":
+    if row["urgency"] == "soon" and _reaches(row, "soon"):
         questions.insert(0, ("soon", "summary_soon"))
     risks = []
     for key, name in questions:
@@ -164,7 +168,11 @@ def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
         reason = str(row["reason"])
         shown |= {"first": "", "text": reason[:1].upper() + reason[1:]}
     elif row["abstained"]:
-        shown |= {"first": "", "text": joined(text("does_not_know"), row["abstained"])}
+        is_suspected = row["urgency"] == "urgent" and _reaches(row, "urgent")
+        name = names.get(decided, decided) if is_suspected else ""
+        first = text("because_suspected", name=name) if name else ""
+        said = text("is_unsure" if name else "does_not_know")
+        shown |= {"first": first, "text": joined(said, row["abstained"])}
     else:
         likely = [names.get(key, key) for key in row["set"] or ()]
         first = f"{word(names.get(row['first'], str(row['first'])))}, {percent(row['probability'])}"

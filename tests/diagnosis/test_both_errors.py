@@ -24,7 +24,7 @@ from skindx.diagnosis.advice_figures import (
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.record_assembly import measured_risk
-from skindx.diagnosis.record_figures import Promise, UrgentRisk
+from skindx.diagnosis.record_figures import AdviceErrors, Promise, UrgentRisk
 from skindx.diagnosis.report import pdf_sheet
 from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
 from skindx.models.conformal import Conformal, Share, fit_conformal
@@ -364,8 +364,8 @@ def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -
     none = confused_with({"classes": rows, "confusion": [[32, 8, 0], [4, 56, 0], [0] * 3]}, "Wart")
     assert none is not None
     few = answered().diagnosis.model_copy(update={"confused": none})
-    assert "The model took 0 of 40 test images of Melanoma for " in answer_texts.weak_spots(few)[-1]
-    assert answer_texts.weak_spots(few)[-1].endswith(", but it may take up to 9 of 100.")
+    rarely = "was likeliest in 0 of 40 test images of Melanoma, but it may be in up to "
+    assert answer_texts.weak_spots(few)[-1].endswith(f"{rarely}9 of 100.")
     soon = [rows[0], rows[1], rows[2] | {"urgency": "soon"}]
     assert confused_with(metrics | {"classes": soon}, "Wart") is None
     assert confused_with(metrics, "Melanoma") is None
@@ -374,6 +374,13 @@ def test_an_answer_says_how_often_an_urgent_condition_was_called_by_its_name() -
     assert confused_with(None, "Nevus") is None
     diagnosis = answered().diagnosis.model_copy(update={"confused": found})
     said = answer_texts.weak_spots(diagnosis)[-1]
-    assert said.startswith("The model took 20 of 100 test images of Melanoma for ")
+    assert said.endswith(" was likeliest in 20 of 100 test images of Melanoma.")
     assert said in result_html(replace(answered(), diagnosis=diagnosis), None)
     assert answer_texts.weak_spots(diagnosis.model_copy(update={"abstained": "No."})) == []
+    for missed, ending in ((0.1, " of Melanoma, some with urgent advice."), (0.2, " of Melanoma.")):
+        share = Share(value=missed, low=0, high=0.5, pictures=40)  # 4 and 8 of which 8 were nevi
+        errors = AdviceErrors(
+            split="test", only="Melanoma", missed=share, raised=share, refused=0, abstained=0
+        )
+        counted = diagnosis.model_copy(update={"advice_errors": errors})
+        assert answer_texts.weak_spots(counted)[-1].endswith(ending)

@@ -44,8 +44,8 @@ def pages(
 @pytest.mark.parametrize(
     ("patient", "advice"),
     [
-        (Patient(), "Examine the lesion yourself, and refer it if you are unsure."),
-        (Patient(pigmented="yes", **NO), "Examine the lesion yourself"),
+        (Patient(), "Examine or refer the lesion now, without waiting for another photo."),
+        (Patient(pigmented="yes", **NO), "Examine or refer the lesion now"),
         (Patient(bleeds="yes"), "A dermatologist should see the lesion within days, because it"),
         (Patient(grew="yes", irregular_shape="yes"), "7-point checklist scores 4 (referral from"),
     ],

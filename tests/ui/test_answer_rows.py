@@ -100,6 +100,9 @@ def test_a_row_leads_with_the_condition_that_decides_and_the_risk_that_did() -> 
     unsure = shown_row(
         ROW | {"urgency": "urgent", "decided_by": "mel", "abstained": "Blur."}, "", NAMES
     )
+    said = ("Melanoma is suspected.", "The model is not sure. Blur.")
+    assert (unsure["first"], unsure["text"]) == said
+    unsure = shown_row(ROW | raised | {"abstained": "Blur."}, "", NAMES)
     assert (unsure["first"], unsure["text"]) == ("", "The model does not know. Blur.")
 
 

@@ -218,7 +218,7 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
         ],
         "next_step": {
             "urgency": "unknown",
-            "advice": "Examine the lesion yourself, and refer it if you are unsure.",
+            "advice": "Examine or refer the lesion now, without waiting for another photo.",
             "sooner": "Do so within days if it looks suspicious, is new, grows, changes, bleeds, "
             "hurts or does not heal.",
             "because": "",

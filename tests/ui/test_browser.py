@@ -140,8 +140,8 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     step = page.locator(".sx-step").inner_text()
     order = (
         text("tier_beyond"),
-        text("advice_without_time"),
-        text("advice_without_time_sooner"),
+        text("advice_now"),
+        text("advice_now_sooner"),
         f"Not assessed. {text('not_judged')}",
     )
     places = [step.index(words) for words in order]
@@ -492,7 +492,7 @@ def test_facts_of_one_patient_do_not_pass_to_the_next_after_a_refusal(
     assert first.inner_text() == urgent
     size = first.evaluate("one => getComputedStyle(one).fontSize")
     assert size == ("18.88px" if window is PHONE else "20.8px")  # as in an answer
-    assert text("advice_without_time") not in page.locator(".sx-intake").inner_text()
+    assert text("advice_now") not in page.locator(".sx-intake").inner_text()
     findings = axe(page)
     assert findings == [], reported(findings)
     # A record is offered of what was sent alone.

@@ -247,7 +247,7 @@ def test_a_refusal_and_what_a_script_says_are_spanish(
         page.click(".sx-ask")
         page.wait_for_selector(f".sx-refused:has-text('{text('refused_dark')}')")
         step = page.locator(".sx-step").inner_text()
-        assert text("advice_without_time") in step
+        assert text("advice_now") in step
         assert text("tier_beyond") in step
 
 

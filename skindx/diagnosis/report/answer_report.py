@@ -377,9 +377,11 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool = T
     console.print(Text.assemble((title, "bold"), (advice, _STYLE[said.given])))
     if sooner:
         console.print(Text(sooner))
-    if said.unsure:
-        console.print(Text(said.unsure, style="bold"))
-    console.print(Text(joined(step.because, said.checklist, said.combined)))
+    because = joined(step.because, said.checklist, said.combined)
+    reasons = [(said.unsure, "bold"), (because, "")]
+    for words, style in reversed(reasons) if said.suspected else reasons:
+        if words:
+            console.print(Text(words, style=style))
     console.print(Text(joined(text("cannot_rule_out"), *said.errors)))
     console.print(_candidates(diagnosis, said.tiers))
     if held := joined(said.less_sure, said.set_sentence, *said.weak_spots, diagnosis.agreement):

@@ -158,13 +158,13 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     short = "" if filing.is_advice_past else checklist_short(diagnosis)
     because = joined(step.because, short, combined(diagnosis), _unknown_cancer(diagnosis))
     errors = joined(*decision_texts.errors(diagnosis))
+    reasons = [(step.parts[1], False), (unsure, True), (because, False)]
+    if answer_texts.suspected(diagnosis):
+        reasons = [(because, True), (unsure, False), (step.parts[1], False)]
     if past:  # the clinician's diagnosis has taken its place
-        said = (step.parts[1], unsure, because, text("cannot_rule_out"), errors)
+        said = (*(words for words, _ in reasons), text("cannot_rule_out"), errors)
         sheet.text(joined(*said), 9, faint=True)
     else:
-        reasons = [(step.parts[1], False), (unsure, True), (because, False)]
-        if answer_texts.suspected(diagnosis):
-            reasons = [*reasons[1:], reasons[0]]
         for words, bold in reasons:
             if words:
                 sheet.text(words, bold=bold)

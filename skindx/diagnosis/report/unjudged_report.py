@@ -53,8 +53,6 @@ class UnjudgedCase:
     photos: tuple[UnjudgedPhoto, ...]
     patient: Patient
     language: str
-    now: bool = False
-    """Whether the check of modality alone refused the photos."""
 
 
 def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
@@ -74,7 +72,7 @@ def unjudged(case: Case, error: Refused, day: str = "") -> UnjudgedCase:
         except UserError:  # its refusal says so
             pass
         photos.append(UnjudgedPhoto(whys.get(place, ""), jpeg, day or taken))
-    return UnjudgedCase(tuple(photos), case.patient, case.language, bool(error.unless))
+    return UnjudgedCase(tuple(photos), case.patient, case.language)
 
 
 def unjudged_pdf(
@@ -133,7 +131,7 @@ def _record(
     tier = f" ({text('step_urgent')})" if refers else ""
     sheet.heading(f"{text('step_heading')}{tier}")
     fill = FILL["urgent" if refers else "soon" if asks else "unknown"]
-    advice = asks or text("advice_now" if case.now else "advice_without_time")
+    advice = asks or text("advice_now")
     sheet.text(advice, 12, bold=True, fill=fill)
     if asks:
         sheet.text(text("unjudged_by_answers"))

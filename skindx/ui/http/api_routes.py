@@ -258,7 +258,7 @@ def _failure(
     """Return why there is no answer, in the form that `failed` gives it."""
     if isinstance(error, Refused):
         wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
-        step = unanswered_step(case.patient, now=bool(error.unless))
+        step = unanswered_step(case.patient)
         return failed(422, str(error), refused=error, wide=wide, step=step)
     if isinstance(error, Busy):
         return failed(503, str(error), retry_after_s=error.retry_after_s)

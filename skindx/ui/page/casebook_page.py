@@ -21,7 +21,13 @@ from skindx.casebook.kept_case import (
 from skindx.casebook.key_file import KeyFileError
 from skindx.core.errors import UserError
 from skindx.diagnosis.advice_figures import combined
-from skindx.diagnosis.answer_texts import modality_warning, scope, weak_spots
+from skindx.diagnosis.answer_texts import (
+    modality_warning,
+    scope,
+    suspected,
+    unsure,
+    weak_spots,
+)
 from skindx.diagnosis.case import limits_of, values_of
 from skindx.diagnosis.case_actions import (
     LONGEST_DETAIL,
@@ -299,6 +305,8 @@ def _html(
         uncompared_words=uncompared_words,
         is_advice_past=is_advice_past,
         modality_warning=modality_warning,
+        suspected=suspected,
+        unsure=unsure,
         tiers={case.id: tier_of_advice(case.diagnosis) for case in cases},
         filings=filings,
         chosen=chosen,

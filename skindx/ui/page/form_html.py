@@ -87,7 +87,7 @@ def unanswered_shown(patient: Patient, unless: Kind | Literal[""] = "") -> dict[
 
     `unless` is how a person may say that the photos were taken, to get an answer.
     """
-    step = unanswered_step(patient, now=bool(unless))
+    step = unanswered_step(patient)
     shown = {"heading": text("step_heading"), "tier": step.tier, "urgency": step.urgency}
     if unless:
         button, means = map(text, _SAID[unless])
