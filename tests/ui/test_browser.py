@@ -150,6 +150,8 @@ def test_refusals_stand_beside_their_photos_and_the_page_goes_on(
     assert page.locator(".sx-result").count() == 0
     assert painted.uploads == []
     record = page.locator(".sx-unjudged-report")
+    assert not page.locator(".sx-to-record").is_visible()  # the form stands beside it
+    page.set_viewport_size(PHONE["viewport"])
     page.click(".sx-to-record")
     assert record.locator("[data-pseudonym]").evaluate("one => one === document.activeElement")
     record.locator("[data-pseudonym]").fill("P-017")
