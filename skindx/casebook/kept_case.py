@@ -12,6 +12,7 @@ from datetime import date, datetime
 from functools import cache
 from typing import Literal, Self
 
+from skindx.casebook.case_names import NAMED_FACTS
 from skindx.casebook.findings import (
     NO_FINDING,
     OPINION,
@@ -193,6 +194,16 @@ class KeptCase:
         return person_with(self.diagnosis.patient, self.added)
 
     @property
+    def facts_at_keeping(self) -> tuple[FactsAdded, ...]:
+        """Those of `added` that the lesion's name gave when the case was kept."""
+        named = {name: of(self.lesion) for name, of in NAMED_FACTS.items()}
+        return tuple(
+            one
+            for one in self.added
+            if one.when == self.taken and one.given.items() <= named.items()
+        )
+
+    @property
     def place(self) -> str:
         """The lesion."""
         return self.lesion
@@ -311,7 +322,8 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         note=case.note,
         notes=tuple(replace(one, when=one.when.astimezone()) for one in case.notes),
         version=case.version,
-        added=tuple(replace(one, when=one.when.astimezone()) for one in case.added),
+        added=tuple(one.in_local_time for one in case.added),
+        at_keeping=tuple(one.in_local_time for one in case.facts_at_keeping),
         actions=case.actions,
     )
 

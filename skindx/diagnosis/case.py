@@ -227,6 +227,23 @@ def facts_list(patient: Patient) -> list[str]:
     return [text("fact", name=name, value=value) for name, value in patient_facts(patient)]
 
 
+_ANSWERED: dict[Answer, str] = {
+    "yes": "record_answers_yes",
+    "no": "record_answers_no",
+    "unknown": "record_answers_unknown",
+}
+
+
+def answers_words(patient: Patient) -> list[str]:
+    """Return what was answered with yes, with no and as unknown, in a sentence for each."""
+    said = []
+    for answer, key in _ANSWERED.items():
+        asked = [INTAKE[one].report for one in QUESTIONS if getattr(patient, one) == answer]
+        if asked:
+            said.append(text(key, facts=[word(name) for name in asked]))
+    return said
+
+
 def patient_facts(patient: Patient) -> list[tuple[str, str]]:
     """Return the given facts as (name, value) for a reader; the others are left out."""
     facts = []

@@ -6,7 +6,7 @@ Nothing is guessed: what nobody gave stays empty, and the printed record has a l
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Literal
@@ -128,6 +128,11 @@ class FactsAdded:
         """The facts that were set, by name."""
         return self.facts.model_dump(exclude_unset=True)
 
+    @property
+    def in_local_time(self) -> "FactsAdded":
+        """The same with the time as clocks here show it."""
+        return replace(self, when=self.when.astimezone())
+
 
 def person_with(patient: Patient, added: Iterable[FactsAdded]) -> Patient:
     """Return all that is known of a person, by the answer and later."""
@@ -177,6 +182,8 @@ class Filing:
     """Who signs the report, by name."""
     added: tuple[FactsAdded, ...] = ()
     """Facts about the person that were recorded after the answer, oldest first."""
+    at_keeping: tuple[FactsAdded, ...] = ()
+    """Those of `added` that the lesion's name gave, so that they were known at keeping."""
     actions: tuple[CaseAction, ...] = ()
     """What was done about the case, in the order in which it was written down."""
 

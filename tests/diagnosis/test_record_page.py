@@ -126,8 +126,9 @@ def test_what_nobody_gave_is_one_line_and_leaves_room_for_the_photo(
 
     monkeypatch.setattr(pdf_sheet.Sheet, "strip", noted)
     first, *_ = pages(bare)
-    absent = ", ".join(text(key) for key in ("record_patient", "record_site", "record_side"))
-    assert f"Not given {absent.replace('ID)', 'ID), Date of the photo')}, About the person" in first
+    absent = "Date of the photo, Place on the body, Side of the body, About the person"
+    assert f"Not given {absent}" in first
+    assert "Patient (pseudonym or ID) Date of the answer" in first  # with a line to write on
     assert min(heights) >= 70
     assert "seeing a clinician" not in first  # a clinician reads it
 
@@ -328,6 +329,10 @@ def test_a_reason_and_facts_that_were_added_are_printed() -> None:
     given = replace(CORRECTED.earlier[0], reason="wrong vial")
     added = FactsAdded(Patient(age=71, site="back"), WHEN, "ann")
     filing = replace(CORRECTED, earlier=(given, *CORRECTED.earlier[1:]), added=(added,))
+    known = replace(filing, at_keeping=(added,))  # the lesion's name gave them
+    page = pages(answered(), known)[0]
+    assert "age 71 years" in page
+    assert "Facts added after the answer" not in page
     first, *rest = pages(answered(), filing)
     assert re.search(
         r"The reason given for changing Melanoma \(C43\.9\) was .{1,6}wrong vial", " ".join(rest)
@@ -336,14 +341,14 @@ def test_a_reason_and_facts_that_were_added_are_printed() -> None:
     assert "This advice is no longer current, because a confirmed diagnosis stands." in first
     assert "no longer current" not in pages(answered())[0]
     assert "age 71 years" in first
-    assert "Facts added after the answer 29 November 2026, 18:05:00 CET, by login ann" in first
+    assert "Facts added after the answer 29 November 2026, 18:05:00 CET, by login ann: age" in first
 
 
 def test_answers_about_the_lesion_stand_apart_with_their_score() -> None:
     patient = Patient(age=54, grew="yes", irregular_shape="yes", itches="no")
     first, *_ = pages(rich(Case((jpeg(64, 48),), patient)))
     assert "About the person age 54 years" in first
-    assert "Answers about the lesion growth yes, irregular shape yes, itch no. The" in first
+    assert "Answers about the lesion Yes: growth and irregular shape. No: itch. The" in first
     assert "7-point checklist scores 4" in first
 
 

@@ -66,6 +66,19 @@ def report(made: httpx.Response) -> dict[str, Any]:
     return first
 
 
+def test_what_a_lesion_s_name_gave_was_known_at_keeping(kept: tuple[Casebook, str]) -> None:
+    book, _ = kept
+    named = Patient(site="back", laterality="left")
+    whose = {"patient": "P-018", "lesion": "back, left", "consent": True}
+    case = book.keep("ann", answer(3), facts=named, **whose)
+    words = plain_words(got(book, case, "report.pdf"))
+    assert "Place on the body back, left side" in words
+    assert "Facts added" not in words
+    book.add_facts("ann", case, Patient(age=71), version=1)
+    words = plain_words(got(book, case, "report.pdf"))
+    assert re.search(r"Facts added after the answer [\w ,:+-]+, by login ann: age\.", words)
+
+
 def test_a_kept_case_has_the_files_of_a_fresh_answer(kept: tuple[Casebook, str]) -> None:
     made = got(*kept, "report.pdf")
     name = made.headers["content-disposition"].partition("filename=")[2]
@@ -76,6 +89,7 @@ def test_a_kept_case_has_the_files_of_a_fresh_answer(kept: tuple[Casebook, str])
                  "keeps no heat maps"):  # fmt: skip
         assert said in words
     assert "licence" not in words.lower()
+    assert "Photo 1, arm, left side" in words
     fhir = report(got(*kept, "report.json"))
     assert fhir["status"] == "preliminary"
     assert fhir["presentedForm"][0]["contentType"] == "application/pdf"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
-_LABEL_MM, _EMPTY_MM = 62, 5.6
+_LABEL_MM, _EMPTY_MM = 62, 5.2
 """Width of labels, and height of a line to write on beside one."""
 _BESIDE_MM = (52, 32)
 """Largest width and height of an image beside labels and values."""

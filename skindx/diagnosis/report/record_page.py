@@ -4,7 +4,7 @@ It has whose it is, next step, reason, both errors of the advice, the set, the m
 photos, and at its foot a clinician's finding, name and signature.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import combined
-from skindx.diagnosis.case import Patient, facts_list
+from skindx.diagnosis.case import answers_words, facts_list, nouns
 from skindx.diagnosis.case_actions import by_login, standing
 from skindx.diagnosis.checklist_advice import (
     checklist_short,
@@ -22,6 +22,7 @@ from skindx.diagnosis.checklist_advice import (
     urgency_given,
 )
 from skindx.diagnosis.filing import (
+    FactsAdded,
     Filing,
     NoteChange,
     agreement_with,
@@ -93,8 +94,10 @@ def record_page(
     if filing.number:
         heading = text("paper_heading_version", number=str(filing.number))
     sheet.text(heading, 16, bold=True)
-    anew = text("record_sign_anew") if filing.status == "amended" else ""
-    sheet.text(joined(status_sentence(filing, when), anew), 10, bold=True)
+    amended = filing.status == "amended"
+    sheet.text(status_sentence(filing, when), 9 if amended else 10, bold=not amended)
+    if amended:
+        sheet.text(text("record_sign_anew"), bold=True)
     sheet.text(text("record_hand_over"), 9)
     warnings = answer_texts.warnings(diagnosis)
     # The rest of the notice is for whoever is no clinician.
@@ -123,10 +126,9 @@ def record_page(
     beside = said if len(diagnosis.photos) == 1 else []
     for words in said if not beside else ():
         sheet.text(words)
-    captions = [
-        text("photo_label", number=number) + (f", {date}" if date else "")
-        for number, date in enumerate(photo_dates(diagnosis), 1)
-    ]
+    place = person_with(diagnosis.patient, filing.added).place
+    dates = enumerate(photo_dates(diagnosis), 1)
+    captions = [photo_caption(number, date, place) for number, date in dates]
     room = sheet.room_above_signature()
     height = max(_SMALLEST_PHOTO_MM, min(_PHOTO_MM, room))
     views = zip(diagnosis.photos, answer.views, strict=True)
@@ -211,16 +213,12 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         lines = [one for one in lines if one[0] != text("record_side")]
         lines = [(a, place if a == text("record_site") else b) for a, b in lines]
     lines += _recorded(filing)
-    asked = diagnosis.patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
     person = known.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
     lines.append((text("record_person"), ", ".join(facts_list(person))))
-    if filing.added:
-        last = filing.added[-1]
-        at = text("record_seconds", when=last.when)
-        by = text("record_when_who", when=last.when, who=by_login(last.by)) if last.by else at
-        lines.append((text("record_facts_added"), by))
-    if said := ", ".join(facts_list(Patient(**asked))):
-        lines.append((text("record_asked"), joined(f"{said}.", *checklist_words(diagnosis)[:1])))
+    if later := [one for one in filing.added if one not in filing.at_keeping]:
+        lines.append((text("record_facts_added"), joined(*map(_added, later))))
+    if said := answers_words(diagnosis.patient):
+        lines.append((text("record_asked"), joined(*said, *checklist_words(diagnosis)[:1])))
     if filing.note:
         short = len(filing.note) <= SHORT_NOTE
         lines.append((text("record_note"), filing.note if short else text("record_note_below")))
@@ -235,9 +233,30 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
         shown, more = done[-_DONE:], len(done) - _DONE
         rest = text("record_done_more", n=more) if more > 0 else ""
         lines.append((text("record_done"), joined(*(one.words for one in shown), rest)))
-    absent = [label for label, value in lines if not value]
-    given = [one for one in lines if one[1]]
+    return with_absent(lines)
+
+
+def with_absent(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return lines of which those without a value are named in one, save the first.
+
+    That is for the patient, whose name can be written on it.
+    """
+    absent = [label for label, value in lines[1:] if not value]
+    given = [lines[0], *(one for one in lines[1:] if one[1])]
     return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
+
+
+def photo_caption(number: int, *facts: str) -> str:
+    """Return which photo one is, and what is known of its date and place."""
+    return ", ".join(filter(None, (text("photo_label", number=number), *facts)))
+
+
+def _added(one: FactsAdded) -> str:
+    """Return which facts were added, when and by whom, in a sentence."""
+    said = {"facts": nouns(one.given), "when": one.when}
+    if one.by:
+        return text("record_facts_added_by", who=by_login(one.by), **said)
+    return text("record_facts_added_on", **said)
 
 
 def _when_and_who(change: NoteChange) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.errors import UserError
 from skindx.core.seven_points import QUESTIONS
-from skindx.diagnosis.case import Case, Patient, facts_list
+from skindx.diagnosis.case import Case, Patient, answers_words, facts_list
 from skindx.diagnosis.checklist_advice import checklist_of, referred, unanswered_step
 from skindx.diagnosis.filing import NOT_FILED, Filing, dated
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, Refused, open_photo
@@ -21,7 +21,13 @@ from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.answer_report import opened
 from skindx.diagnosis.report.patient_page import patient_refusal_page
 from skindx.diagnosis.report.pdf_sheet import Sheet
-from skindx.diagnosis.report.record_page import FILL, NOTICE_FILL, sign_off
+from skindx.diagnosis.report.record_page import (
+    FILL,
+    NOTICE_FILL,
+    photo_caption,
+    sign_off,
+    with_absent,
+)
 from skindx.diagnosis.scope import shared_reason
 from skindx.imaging.photo_date import day_of, unbelieved
 from skindx.imaging.resize import small_jpeg
@@ -92,9 +98,9 @@ def unjudged_pdf(
 def _sheet(case: UnjudgedCase, when: datetime, filing: Filing, part: PdfPart) -> Sheet:
     count, patient = len(case.photos), case.patient
     shown = [
-        (opened(photo.jpeg), ", ".join(filter(None, (label, dated(photo.taken)))))
+        (opened(photo.jpeg), photo_caption(number, dated(photo.taken), patient.place))
         for number, photo in enumerate(case.photos, 1)
-        if photo.jpeg and (label := text("photo_label", number=number))
+        if photo.jpeg
     ]
     heading = text("unjudged_heading", n=count)
     facts = (text("footer_unjudged", when=when), text("footer_preliminary"))
@@ -160,7 +166,6 @@ def _facts(case: UnjudgedCase, when: datetime, filing: Filing) -> list[tuple[str
     """Return whose photos they are, of when and where, and what was answered."""
     patient, dates = case.patient, [dated(one.taken) for one in case.photos]
     known = [one or text("record_undated") for one in dates] if any(dates) else []
-    asked = patient.model_dump(include=set[str](QUESTIONS), exclude_none=True)
     person = patient.model_copy(update=dict.fromkeys(("site", "laterality", *QUESTIONS)))
     lines = [
         (text("record_patient"), filing.patient),
@@ -170,9 +175,7 @@ def _facts(case: UnjudgedCase, when: datetime, filing: Filing) -> list[tuple[str
         (text("record_side"), word(patient.laterality or "")),
         (text("record_person"), ", ".join(facts_list(person))),
     ]
-    if said := ", ".join(facts_list(Patient(**asked))):
+    if said := answers_words(patient):
         score = [] if patient.seven_points.refers else checklist_of(patient)
-        lines.append((text("record_asked"), joined(f"{said}.", *score)))
-    absent = [label for label, value in lines if not value]
-    given = [one for one in lines if one[1]]
-    return [*given, (text("record_absent"), ", ".join(absent))] if absent else given
+        lines.append((text("record_asked"), joined(*said, *score)))
+    return with_absent(lines)

@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from skindx.casebook.case_names import NAMED_FACTS
 from skindx.casebook.deletions import Deletion
 from skindx.casebook.findings import NO_FINDING, ConfirmedFinding
 from skindx.casebook.kept_case import (
@@ -370,9 +369,9 @@ def added_words(case: KeptCase) -> list[str]:
 
     Those that the lesion's name gave when the case was kept stand with the person already.
     """
-    said, named = [], {name: of(case.lesion) for name, of in NAMED_FACTS.items()}
+    said = []
     for one in case.added:
-        if one.when == case.taken and one.given.items() <= named.items():
+        if one in case.facts_at_keeping:
             continue
         side = None if one.facts.site else one.facts.laterality
         names = facts_list(one.facts.model_copy(update={"laterality": None}) if side else one.facts)
