@@ -201,7 +201,7 @@ def test_every_output_says_them_and_none_says_the_thresholds(
         text = " ".join(shown.replace("\xa0", " ").split())
         assert all(sentence in text for sentence in decision_texts.errors_of(advice)), name
         missed = "20.0 % (95 % interval 10.0 to 30.0 %, 20 images) of urgent test images"
-        table = "refused images counted) 4 of 20 20.0 % 10.0 % to 30.0 %"
+        table = "or were refused 4 of 20 20.0 % (10.0 % to 30.0 %)"
         assert (table if name == "paper" else missed) in text, name
         assert "73.5" not in text, name  # what the threshold does with calibration images
         assert "31.0" not in text, name

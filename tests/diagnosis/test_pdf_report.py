@@ -71,8 +71,8 @@ def test_the_notice_and_the_next_step_come_first(
         diagnosis.candidates[1].name,
         "The model knows 9 conditions",
         "Photo 1.",
-        "likeliest condition is the true one 10 of 20 50.0 %",
         "Similar cases",
+        "True condition is the likeliest one 10 of 20 50.0 %",
         diagnosis.source.version[:16],
         "Some letters are printed as",
     ]
@@ -104,7 +104,7 @@ def test_both_errors_stand_under_the_next_step_and_the_guarantee_below(
         "What it may be",
         "How this is decided",
         "May miss up to",
-        "urgent conditions 8 % 57 5 of 100 8.1 %",
+        "urgent conditions 8 % 57 lesions 5 of 100 8.1 %",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))

@@ -8,13 +8,16 @@ from pdf_words import words_of
 from tiny_bundle import measured as figures
 
 from skindx.diagnosis import decision_texts
-from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.record import CaseAnswer, Diagnosis
 from skindx.diagnosis.record_figures import AdviceErrors, MeasuredSets, PredictiveValue
 from skindx.diagnosis.report import pdf_sheet
 from skindx.diagnosis.report.answer_report import report_pdf
 from skindx.diagnosis.report.record_tables import (
+    advice_table,
     classes_table,
-    errors_table,
+    conditions_table,
+    names_table,
+    outcomes_table,
     rest_of,
     thresholds_table,
 )
@@ -44,32 +47,62 @@ def measured(*, abstained: bool = False) -> CaseAnswer:
 
 
 def test_each_rate_has_its_count_and_interval() -> None:
-    head, *rows = errors_table(measured().diagnosis, None)
-    assert head == ("Measured on the test images", "Images", "Share", "95 % interval")
+    diagnosis = measured().diagnosis
+    head, *rows = advice_table(diagnosis)
+    assert head == ("Measured on the test images", "Images", "Share (95 % interval)")
     assert [row[1:] for row in rows] == [
-        ("20 of 200", "10.0 %", "5.0 % to 17.5 %"),
-        ("8 of 200", "–", "–"),
-        ("30 of 200", "–", "–"),
-        ("162 of 200", "–", "–"),
-        ("100 of 400", "25.0 %", "20.0 % to 30.0 %"),
-        ("12 of 300", "4.0 %", "2.0 % to 6.0 %"),
-        ("90 of 300", "30.0 %", "25.0 % to 35.0 %"),
-        ("12 of 600", "–", "–"),
-        ("60 of 600", "–", "–"),
-        ("528 of 600", "–", "–"),
-        ("540 of 600", "90.0 %", "88.0 % to 92.0 %"),
+        ("20 of 200", "10.0 % (5.0 % to 17.5 %)"),
+        ("100 of 400", "25.0 % (20.0 % to 30.0 %)"),
+        ("12 of 300", "4.0 % (2.0 % to 6.0 %)"),
+        ("90 of 300", "30.0 % (25.0 % to 35.0 %)"),
     ]
-    assert thresholds_table(measured().diagnosis)[1:] == [
-        ("urgent conditions", "5 %", "212", "5 of 100", "7.1 %")
+    assert outcomes_table(diagnosis) == [
+        ("Measured on the test images", "Urgent images", "All images"),
+        ("Refused", "8 of 200", "12 of 600"),
+        ("Not refused, no condition named", "30 of 200", "60 of 600"),
+        ("Conditions named", "162 of 200", "528 of 600"),
+    ]
+    assert [row[1:] for row in names_table(diagnosis, None)[1:]] == [
+        ("540 of 600", "90.0 % (88.0 % to 92.0 %)")
+    ]
+    assert thresholds_table(diagnosis)[1:] == [
+        ("urgent conditions", "5 %", "212 lesions", "5 of 100", "7.1 %")
     ]
 
 
 def test_an_abstention_has_no_rates_of_names_and_no_thresholds() -> None:
     diagnosis = measured(abstained=True).diagnosis
-    assert len(errors_table(diagnosis, None)) == 8
+    assert len(advice_table(diagnosis)) == 5
+    assert {len(row) for row in outcomes_table(diagnosis)} == {2}  # of urgent images alone
+    assert names_table(diagnosis, None) == []
     assert thresholds_table(diagnosis) == classes_table(diagnosis, figures(0.5)) == []
     bare = diagnosis.model_copy(update={"advice_errors": None, "promise": None})
-    assert errors_table(bare, None) == []
+    assert advice_table(bare) == outcomes_table(bare) == []
+
+
+def test_the_table_of_conditions_says_which_one_decides() -> None:
+    diagnosis = answered().diagnosis
+    first, second, third, *_ = diagnosis.candidates
+    step = diagnosis.next_step.model_copy(update={"urgency": "urgent", "decided_by": third.key})
+    held = (
+        first.model_copy(update={"in_set": True}),
+        second.model_copy(update={"in_set": False, "probability": 0.05}),
+        third.model_copy(update={"in_set": False, "probability": 0.04}),
+        third.model_copy(update={"in_set": False, "probability": 0.01, "key": "other"}),
+    )
+    said = diagnosis.model_copy(update={"candidates": held, "next_step": step})
+
+    def named(diagnosis: Diagnosis) -> list[str]:
+        rows, _ = conditions_table(diagnosis, held, says_named=True)
+        return [row[-1] for row in rows[1:]]
+
+    assert named(said) == ["yes", "no, but 5 % or more", "no, but decides the urgency", "no"]
+    inside = step.model_copy(update={"decided_by": first.key})
+    assert named(said.model_copy(update={"next_step": inside}))[0] == "yes, decides the urgency"
+    by_answers = step.model_copy(update={"raised_from": "soon"})  # an answer decides, none of them
+    assert named(said.model_copy(update={"next_step": by_answers}))[2] == "no"
+    rows, _ = conditions_table(said, held, says_named=False)
+    assert {len(row) for row in rows} == {4}
 
 
 def test_conditions_have_their_share_and_nothing_where_none_was_measured() -> None:
@@ -107,8 +140,10 @@ def test_a_condition_is_possible_at_both_places_or_at_none(
     page, _, technical = words.partition("Technical basis")
     shown = [one.name for one in said.diagnosis.outside]
     assert second.name in shown
-    assert page.count(text("record_also")) - 1 == len(shown) == technical.count(text("record_also"))
-    assert "have at least 5 % or decide the advice" in page
+    for words in (page, technical):
+        unnamed = words.count(text("record_also")) + words.count(text("record_also_decides"))
+        assert unnamed == len(shown)
+    assert "A condition that the model does not name is still possible." in page
 
 
 @pytest.mark.parametrize(("urgency", "stands"), [("soon", True), ("urgent", False)])

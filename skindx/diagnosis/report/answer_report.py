@@ -30,14 +30,18 @@ from skindx.diagnosis.record import (
 from skindx.diagnosis.report import PdfPart
 from skindx.diagnosis.report.patient_page import patient_page
 from skindx.diagnosis.report.pdf_sheet import Sheet
-from skindx.diagnosis.report.record_page import SHORT_NOTE, named_words, record_page
+from skindx.diagnosis.report.record_page import SHORT_NOTE, record_page
 from skindx.diagnosis.report.record_tables import (
+    Rows,
+    advice_table,
     classes_table,
-    errors_table,
+    conditions_table,
+    names_table,
+    outcomes_table,
     rest_of,
     thresholds_table,
 )
-from skindx.diagnosis.scope import as_on_the_page, shown_tier, tier_of
+from skindx.diagnosis.scope import as_on_the_page, shown_tier
 from skindx.taxonomy import Urgency
 from skindx.texts.catalogue import joined, percent, text
 
@@ -58,12 +62,12 @@ _NOTED_ALONE = {
     "removed": "record_alone_removed",
     "fits": "record_note_fits",
 }
-_OF_ERRORS = ("decided_advice", "decided_list")
-"""Parts of `decided_parts` whose figures the table of errors holds."""
+_RATES = (72, 20, 32)
+"""Widths of the columns of a table of rates."""
 _RECORD_SIZES = (1, 0.9, 0.8, 0.75)
 """Sizes of letters that are tried on page 1, which a full record fills."""
-_BASIS_SIZES = (0.92, 0.85)
-"""Sizes of letters that are tried where a short last page would end the technical basis."""
+_BASIS_SIZES = (1, 0.92, 0.85)
+"""Sizes of letters that are tried where the technical basis has an odd number of pages."""
 _LEAST_ACROSS, _MOST_ACROSS = 3, 4
 """Images in a row."""
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 75, 55
@@ -87,30 +91,28 @@ def report_pdf(
     title = text("paper_title", when=when)
     if part == "patient":
         sheet = Sheet(title, when, filing.footer(when))
-    else:
+    elif part == "short":
         sheet = _record(answer, when, filing, part)
-    if part == "full":
-        sheet = _with_basis(sheet, answer, metrics, when, filing)
+    else:
+        sheet = _with_basis(answer, metrics, when, filing)
     patient_page(sheet, answer, filing, when, outlined)
     return sheet.pdf_bytes()
 
 
-def _with_basis(
-    sheet: Sheet, answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing
-) -> Sheet:
-    """Return the record with its technical basis, in smaller letters where they save a page."""
-    record = sheet.pages
-    _basis(sheet, answer, metrics, when, filing)
-    for scale in _BASIS_SIZES:
-        if sheet.pages == record + 1 or not (sheet.pages % 2 or sheet.is_last_page_short):
-            break
-        smaller = _record(answer, when, filing, "full")
-        smaller.scale = scale
-        _basis(smaller, answer, metrics, when, filing)
-        sheet, other = (smaller, sheet) if smaller.pages < sheet.pages else (sheet, smaller)
-        other.close()
-    sheet.scale = 1
-    return sheet
+def _with_basis(answer: CaseAnswer, metrics: Metrics, when: datetime, filing: Filing) -> Sheet:
+    """Return the record with its technical basis, in smaller letters where they save paper."""
+    made: list[Sheet] = []
+    while not made or (made[-1].pages % 2 and len(made) < len(_BASIS_SIZES)):
+        sheet = _record(answer, when, filing, "full")
+        sheet.scale = _BASIS_SIZES[len(made)]
+        _basis(sheet, answer, metrics, when, filing)
+        made.append(sheet)
+    best = min(made, key=lambda one: one.pages + one.pages % 2)  # two pages a sheet of paper
+    for other in made:
+        if other is not best:
+            other.close()
+    best.scale = 1
+    return best
 
 
 def _record(answer: CaseAnswer, when: datetime, filing: Filing, part: PdfPart) -> Sheet:
@@ -131,54 +133,70 @@ def _basis(
 ) -> None:
     """Write the technical basis."""
     diagnosis = answer.diagnosis
-    sheet.page()
-    sheet.text(text("record_technical"), 16, bold=True)
+    sheet.page(text("record_technical"))
+    sheet.text(text("record_technical_why"))
     if len(filing.note) > SHORT_NOTE:
-        sheet.heading(text("record_note"))
+        sheet.section(text("record_note"))
         sheet.text(filing.note)
     if filing.actions:
-        sheet.heading(text("done_heading"))
+        sheet.section(text("done_heading"))
         for _, done in entries_by_day(filing.actions):
             sheet.text(done.in_full)
     _versions(sheet, filing, when)
     _conditions(sheet, diagnosis)
     seen = _photos(sheet, answer)
     parts = decision_texts.decided_parts(diagnosis)
-    of_photo = (*parts.pop("decided_photo", ()), *seen, diagnosis.use_of_facts)
-    sheet.heading(text("decided_heading"))
+    rest = {key: rest_of(diagnosis, said) for key, said in parts.items()}
+    of_photo = (*parts.get("decided_photo", ()), *seen, diagnosis.use_of_facts)
+    sheet.section(text("decided_heading"))
     sheet.bullets(of_photo, text("decided_photo", n=len(diagnosis.photos)))
-    about_errors = [one for key in _OF_ERRORS for one in parts.pop(key, ())]
-    _tables(sheet, diagnosis, metrics, rest_of(diagnosis, about_errors))
-    for key, sentences in parts.items():
-        sheet.bullets(rest_of(diagnosis, sentences), text(key))
+    sheet.bullets(rest.get("decided_checklist", ()), text("decided_checklist"))
+    _table(sheet, "rules_heading", thresholds_table(diagnosis), (36, 18, 20, 22, 26))
     _similar(sheet, answer, kept=filing.kept)
-    sheet.heading(text("basis_heading"))
+    begin = sheet.page if _errors(sheet, diagnosis, metrics, rest) else sheet.section
+    begin(text("record_model"))
+    sheet.bullets([*answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
+    sheet.section(text("record_sources"))
     in_tables = advice_figures.measured(metrics)
     said = [[one] for one in answer_texts.basis(diagnosis, metrics)]
-    rest = advice_figures.measured_risks(metrics)
-    listed = [one for part in said for one in (rest if part == [in_tables] else part)]
+    more = advice_figures.measured_risks(metrics)
+    listed = [one for part in said for one in (more if part == [in_tables] else part)]
     networks = [] if diagnosis.abstained else [diagnosis.agreement]
     sheet.bullets([*listed, *networks])
     if sheet.lacking:
         sheet.bullets([text("paper_letters")])
 
 
-def _tables(sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics, beside: Sequence[str]) -> None:
-    """Write the thresholds of the advice, and what the evaluation measured.
+def _errors(
+    sheet: Sheet, diagnosis: Diagnosis, metrics: Metrics, rest: Mapping[str, Sequence[str]]
+) -> bool:
+    """Write what the evaluation measured, each table with what it does not hold of the `rest`.
 
-    What no table holds of the errors stands `beside` their table.
+    Return whether it has a page of its own.
     """
-    tables = (
-        ("rules_heading", thresholds_table(diagnosis), (40, 16, 20, 22, 24)),
-        ("rates_heading", errors_table(diagnosis, metrics), (62, 22, 14, 26)),
-        ("classes_heading", classes_table(diagnosis, metrics), (34, 12, 32, 32)),
-    )
-    for key, rows, widths in tables:
-        if rows:
-            sheet.subheading(text(key), sheet.table_mm(rows, widths))
-            sheet.table(rows, widths)
-        if key == "rates_heading":
-            sheet.bullets(beside, "" if rows else text(key))
+    advice, names = advice_table(diagnosis), names_table(diagnosis, metrics)
+    of_advice, of_names = rest.get("decided_advice", ()), rest.get("decided_list", ())
+    holds = rest.get("decided_holds", ())
+    if not (advice or names or of_advice or of_names or holds):
+        return False
+    begin = sheet.page if advice or names else sheet.section
+    begin(text("record_errors"))
+    _table(sheet, "decided_advice", advice, _RATES)
+    sheet.bullets(of_advice, "" if advice else text("decided_advice"))
+    _table(sheet, "outcomes_heading", outcomes_table(diagnosis), (60, 30, 30))
+    _table(sheet, "names_heading", names, _RATES)
+    sheet.bullets(of_names, "" if names else text("names_heading"))
+    _table(sheet, "classes_heading", classes_table(diagnosis, metrics), (36, 12, 32, 32))
+    sheet.bullets(holds, text("decided_holds"))
+    return bool(advice or names)
+
+
+def _table(sheet: Sheet, key: str, rows: Rows, widths: tuple[int, ...]) -> None:
+    """Write a table, if it has rows, below its heading."""
+    if rows:
+        fitting = widths[: len(rows[0])]
+        sheet.subheading(text(key), sheet.table_mm(rows, fitting))
+        sheet.table(rows, fitting)
 
 
 def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
@@ -190,7 +208,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
     alone = [one for one in filing.notes if one.when not in stated]
     if filing.status == "preliminary" and not alone:
         return
-    sheet.heading(text("record_versions"))
+    sheet.section(text("record_versions"))
     columns = ("column_version", "column_diagnosis", "column_basis", "column_since", "record_by")
     timed, last = [], when  # a version of unknown time follows the one before it
     for place, one in enumerate(filing.versions):
@@ -216,7 +234,7 @@ def _versions(sheet: Sheet, filing: Filing, when: datetime) -> None:
     sheet.table([tuple(map(text, columns)), *rows], (12, 28, 27, 35, 18))
     for before in filing.earlier:
         if before.reason:
-            sheet.text(text("record_reason", name=before.words, reason=before.reason))
+            sheet.text(text("record_reason", name=before.words, reason=before.reason.rstrip(".")))
     if filing.unrecorded:
         sheet.text(text("record_unrecorded"))
 
@@ -226,29 +244,17 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     abstained = bool(diagnosis.abstained)
     ordered = as_on_the_page(diagnosis)
     ranked = "all_conditions" if ordered == diagnosis.candidates else "others"
-    sheet.heading(text("resembles" if abstained else ranked))
-    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability", "in_set")
-    rows = [tuple(map(text, columns))]
-    rows += [
-        (
-            candidate.name,
-            candidate.icd10 or "–",
-            tier_of(diagnosis, candidate),
-            percent(candidate.probability),
-            named_words(diagnosis, candidate),
-        )
-        for candidate in ordered
-    ]
+    sheet.section(text("resembles" if abstained else ranked))
     has_set = any(candidate.in_set for candidate in diagnosis.candidates)
-    shown = 3 if abstained else 5 if has_set else 4
-    sheet.table([row[:shown] for row in rows], (36, 18, 21, 14, 14)[:shown], faint=abstained)
-    said = []
+    rows, widths = conditions_table(diagnosis, ordered, says_named=has_set)
+    sheet.table(rows, widths, faint=abstained)
+    said = [text("record_also_means")] if has_set else []
     if any(shown_tier(diagnosis, one) != one.urgency for one in diagnosis.candidates):
         said.append(text("no_tier"))
     if (more := len(diagnosis.known) - len(diagnosis.candidates)) > 0 and not abstained:
         rest = max(0.0, 1 - sum(candidate.probability for candidate in diagnosis.candidates))
         said.append(text("rest_together", n=more, share=rest))
-    sheet.bullets([*said, *answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
+    sheet.bullets(said)
 
 
 def heading(diagnosis: Diagnosis) -> str:
@@ -279,7 +285,7 @@ def _photos(sheet: Sheet, answer: CaseAnswer) -> list[str]:
             images.append(_heated(view))
             captions.append(f"{label} {text('heat_switch')}.")
     if any(heats):
-        sheet.heading(text("photos_heading"), _PHOTO_ROOM_MM)
+        sheet.section(text("photos_heading"), _PHOTO_ROOM_MM)
         sheet.images(images, captions, max(_LEAST_ACROSS, min(_MOST_ACROSS, len(images))))
         sheet.legend(_HEAT_COLOURS, text("heat_little"), text("heat_much"))
         sheet.text(answer.diagnosis.heat_words, 8.5, faint=True)
@@ -297,7 +303,7 @@ def _similar(sheet: Sheet, answer: CaseAnswer, *, kept: bool) -> None:
         return
     if not similar:
         return
-    sheet.heading(text("similar_heading"), _SIMILAR_ROOM_MM)
+    sheet.section(text("similar_heading"), _SIMILAR_ROOM_MM)
     ranked = list(enumerate(zip(similar, answer.thumbnails, strict=True), 1))
     shown = [
         (opened(jpeg), f"{rank}. {case.name} ({case.basis}). {', '.join(filter(None, whose))}")

@@ -125,10 +125,21 @@ class Sheet:
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
+    def section(self, words: str, room_mm: float = 30) -> None:
+        """Begin a block of a page that has many, below a line that parts it from the one before."""
+        if self.pdf.will_page_break(room_mm):
+            self.pdf.add_page()
+        else:
+            self.pdf.ln(3)
+            self.pdf.set_draw_color(*_LINE)
+            self.pdf.line(MARGIN_MM, self.pdf.get_y(), MARGIN_MM + _WIDTH_MM, self.pdf.get_y())
+        self.heading(words)
+
     def subheading(self, words: str, room_mm: float) -> None:
         """Write a small heading on the page of what follows, which takes so many millimetres."""
-        if self.pdf.will_page_break(7 + min(room_mm, _WHOLE_TABLE_MM)):
+        if self.pdf.will_page_break(9 + min(room_mm, _WHOLE_TABLE_MM)):
             self.pdf.add_page()
+        self.pdf.ln(2)
         self.text(words, 9, bold=True)
 
     def lines(self, facts: Sequence[tuple[str, str]], beside: "Image.Image | None" = None) -> None:
@@ -299,14 +310,10 @@ class Sheet:
         """Pages so far."""
         return int(self.pdf.page_no())
 
-    @property
-    def is_last_page_short(self) -> bool:
-        """Whether the last page is less than half full."""
-        return self.pdf.get_y() < self.pdf.h / 2
-
-    def page(self) -> None:
-        """Begin a page."""
+    def page(self, title: str) -> None:
+        """Begin a page with its title."""
         self.pdf.add_page()
+        self.text(title, 16, bold=True)
 
     def own_sheet(self, footer: tuple[str, str], notes: tuple[str, str]) -> None:
         """Begin the front of a sheet of paper, also where both sides are printed.

@@ -33,7 +33,6 @@ from skindx.diagnosis.filing import (
     status_sentence,
 )
 from skindx.diagnosis.record import (
-    Candidate,
     CaseAnswer,
     Diagnosis,
     Photo,
@@ -41,9 +40,10 @@ from skindx.diagnosis.record import (
     unreviewed,
 )
 from skindx.diagnosis.report.pdf_sheet import Sheet
-from skindx.diagnosis.scope import as_on_the_page, missing_cancers, tier_of
+from skindx.diagnosis.report.record_tables import conditions_table, decides
+from skindx.diagnosis.scope import as_on_the_page, missing_cancers
 from skindx.taxonomy import Urgency
-from skindx.texts.catalogue import joined, percent, text
+from skindx.texts.catalogue import joined, text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -119,7 +119,9 @@ def record_page(
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
     _step(sheet, diagnosis, filing)
     is_full = bool(filing.recorded or warnings)
-    _set(sheet, diagnosis, _ROWS_AMENDED if is_full else _ROWS)
+    # Of a lesion whose diagnosis is confirmed, conditions that are no answer stand behind alone.
+    unread = filing.is_advice_past and diagnosis.abstained
+    _set(sheet, diagnosis, 0 if unread else _ROWS_AMENDED if is_full else _ROWS)
     scope = answer_texts.scope(diagnosis)
     said = [joined(scope[0], diagnosis.learned_images)] if scope else []
     said += _remarks(diagnosis)
@@ -292,6 +294,8 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     if diagnosis.abstained:
         sheet.text(text("record_no_condition"), bold=True)
         named = diagnosis.listed
+        if not rows:
+            return
         sheet.text(text("resembles"), 10, bold=True)
     else:
         listed = (*possible(diagnosis), *diagnosis.outside)
@@ -299,17 +303,10 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
         ranked = [one for one in diagnosis.candidates if one in listed]
         heading = "record_set" if list(named) == ranked else "record_set_named"
         sheet.text(text(heading), 10, bold=True)
-    columns = ("column_condition", "column_icd10", "column_urgency", "column_probability")
-    table = [(*map(text, columns), text("in_set"))]
-    for one in named[:rows]:
-        facts = one.icd10 or "–", tier_of(diagnosis, one), percent(one.probability)
-        table.append((one.name, *facts, named_words(diagnosis, one)))
-    if diagnosis.abstained:
-        sheet.table([row[:3] for row in table], (52, 24, 24), faint=True)
-    elif diagnosis.outside:
-        sheet.table(table, (34, 16, 20, 13, 18))
-    else:
-        sheet.table([row[:4] for row in table], (44, 18, 21, 16))
+    several = len(named) > 1 and any(decides(diagnosis, one) for one in named)
+    says_named = bool(diagnosis.outside) or several
+    table, widths = conditions_table(diagnosis, named[:rows], says_named=says_named)
+    sheet.table(table, widths, faint=bool(diagnosis.abstained))
     if (rest := len(named) - rows) > 0 and not diagnosis.abstained:
         sheet.text(text("record_more", n=rest), faint=True)
     # Why a bundle has no sets is technical.
@@ -322,11 +319,4 @@ def _set(sheet: Sheet, diagnosis: Diagnosis, rows: int) -> None:
     )
     also = text("record_also_means") if diagnosis.outside else ""
     if said := joined(also, *spots, promise):
-        sheet.text(said, faint=True)
-
-
-def named_words(diagnosis: Diagnosis, one: Candidate) -> str:
-    """Return whether the model names a condition, as both tables say it."""
-    if one.in_set:
-        return text("in_set_yes")
-    return text("record_also" if one in diagnosis.outside else "record_not_named")
+        sheet.text(said)
