@@ -148,8 +148,8 @@ def test_its_errors_are_those_measured_of_such_photos(refusing: Predictor) -> No
     chosen = refusing.urgent_risk.level(None).miss_rate if refusing.urgent_risk else None
     vars(measured)["metrics"] = {"served": rows, "urgent_risk": {"chosen": chosen}}
     said = " ".join(decision_texts.errors(said_so(measured, SOUND).diagnosis))
-    assert "The model called 5 of 5 urgent test images urgent" in said
-    assert "It called 10 of 40 others urgent" in said
+    assert "refused 5 urgent test images, and the model called 5 of them urgent" in said
+    assert "It refused 40 others, and the model called 10 of them urgent" in said
     assert text("errors_said") in said
 
 
