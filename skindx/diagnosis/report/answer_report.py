@@ -62,7 +62,7 @@ _NOTED_ALONE = {
     "removed": "record_alone_removed",
     "fits": "record_note_fits",
 }
-_RATES = (72, 20, 32)
+_RATES = (70, 18, 36)
 """Widths of the columns of a table of rates."""
 _RECORD_SIZES = (1, 0.9, 0.8, 0.75)
 """Sizes of letters that are tried on page 1, which a full record fills."""
@@ -147,7 +147,10 @@ def _basis(
     seen = _photos(sheet, answer)
     parts = decision_texts.decided_parts(diagnosis)
     rest = {key: rest_of(diagnosis, said) for key, said in parts.items()}
-    of_photo = (*parts.get("decided_photo", ()), *seen, diagnosis.use_of_facts)
+    unusual = answer_texts.ood_sentence(diagnosis)
+    networks = "" if diagnosis.abstained else diagnosis.agreement
+    decided = parts.get("decided_photo", ())
+    of_photo = (*decided, *seen, networks, diagnosis.use_of_facts, unusual)
     sheet.section(text("decided_heading"))
     sheet.bullets(of_photo, text("decided_photo", n=len(diagnosis.photos)))
     sheet.bullets(rest.get("decided_checklist", ()), text("decided_checklist"))
@@ -157,12 +160,8 @@ def _basis(
     begin(text("record_model"))
     sheet.bullets([*answer_texts.scope(diagnosis)[1:], *answer_texts.unknown(diagnosis)])
     sheet.section(text("record_sources"))
-    in_tables = advice_figures.measured(metrics)
-    said = [[one] for one in answer_texts.basis(diagnosis, metrics)]
-    more = advice_figures.measured_risks(metrics)
-    listed = [one for part in said for one in (more if part == [in_tables] else part)]
-    networks = [] if diagnosis.abstained else [diagnosis.agreement]
-    sheet.bullets([*listed, *networks])
+    above = unusual, advice_figures.measured(metrics)
+    sheet.bullets([one for one in answer_texts.basis(diagnosis, metrics) if one not in above])
     if sheet.lacking:
         sheet.bullets([text("paper_letters")])
 
@@ -176,7 +175,7 @@ def _errors(
     """
     advice, names = advice_table(diagnosis), names_table(diagnosis, metrics)
     of_advice, of_names = rest.get("decided_advice", ()), rest.get("decided_list", ())
-    holds = rest.get("decided_holds", ())
+    holds = *rest.get("decided_holds", ()), *advice_figures.measured_risks(metrics)
     if not (advice or names or of_advice or of_names or holds):
         return False
     begin = sheet.page if advice or names else sheet.section

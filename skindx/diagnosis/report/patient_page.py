@@ -45,7 +45,7 @@ def patient_page(
     if spot and place:
         spot = text("patient_spot_named", place=place, spot=spot)
     lines = [
-        (text("record_patient"), filing.patient),
+        (text("patient_who"), filing.patient),
         (text("patient_spot"), spot or place),
         (
             text("record_kept" if filing.undated else "record_answered"),

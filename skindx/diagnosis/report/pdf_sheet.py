@@ -212,7 +212,7 @@ class Sheet:
         """Return the millimetres that are left for photos above what a clinician fills in."""
         return self.pdf.h - MARGIN_MM - _SIGN_OFF_MM - self.pdf.get_y() - _CAPTION_MM
 
-    def bullets(self, sentences: Sequence[str], heading: str = "", size: float = 8.5) -> None:
+    def bullets(self, sentences: Sequence[str], heading: str = "", size: float = 9) -> None:
         """Write a list of the sentences that do not stand above, below their heading."""
         listed = [one for one in dict.fromkeys(sentences) if one and one not in self._written]
         if listed and heading:

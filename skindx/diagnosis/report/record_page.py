@@ -220,7 +220,9 @@ def _facts(diagnosis: Diagnosis, filing: Filing, when: datetime) -> list[tuple[s
     if later := [one for one in filing.added if one not in filing.at_keeping]:
         lines.append((text("record_facts_added"), joined(*map(_added, later))))
     if said := answers_words(diagnosis.patient):
-        lines.append((text("record_asked"), joined(*said, *checklist_words(diagnosis)[:1])))
+        told = checklist_short(diagnosis) and not filing.is_advice_past  # below the advice
+        score = [] if told else checklist_words(diagnosis)[:1]
+        lines.append((text("record_asked"), joined(*said, *score)))
     if filing.note:
         short = len(filing.note) <= SHORT_NOTE
         lines.append((text("record_note"), filing.note if short else text("record_note_below")))

@@ -25,7 +25,7 @@ from skindx.texts.catalogue import Digits, percent, text, told_apart, word
 
 Rows = list[tuple[str, ...]]
 """The rows of a table, its heading first."""
-_WIDTHS = {3: (52, 24, 24), 4: (44, 18, 21, 16), 5: (32, 13, 18, 13, 24)}
+_WIDTHS = {3: (52, 24, 24), 4: (44, 18, 21, 16), 5: (32, 12, 18, 14, 24)}
 """Widths of the columns of conditions, by their number."""
 
 

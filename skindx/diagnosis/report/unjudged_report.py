@@ -109,7 +109,7 @@ def _sheet(case: UnjudgedCase, when: datetime, filing: Filing, part: PdfPart) ->
     if part != "patient":
         _record(sheet, case, when, filing, shown)
     whose = [
-        (text("record_patient"), filing.patient),
+        (text("patient_who"), filing.patient),
         (text("patient_spot"), patient.place),
         (text("unjudged_when"), text("record_day", when=when)),
     ]
