@@ -104,11 +104,6 @@ def record_page(
     notice = joined(text("notice_tool"), unreviewed(), *warnings)
     sheet.text(notice, 9, bold=True, fill=NOTICE_FILL)
     sheet.lines(_facts(diagnosis, filing, when))
-    if is_short:
-        source, software = diagnosis.source, version("skindx")
-        names = {"version": software, "name": source.name, "day": source.created[:10]}
-        digest = (source.digest or source.version)[:16]
-        sheet.text(text("record_short_basis", digest=digest, **names), 8, faint=True)
     if sheet.lacking:
         sheet.text(text("paper_letters"), bold=True)
     if one := filing.recorded:
@@ -128,6 +123,11 @@ def record_page(
     beside = said if len(diagnosis.photos) == 1 else []
     for words in said if not beside else ():
         sheet.text(words)
+    if is_short:
+        source, software = diagnosis.source, version("skindx")
+        names = {"version": software, "name": source.name, "day": source.created[:10]}
+        digest = (source.digest or source.version)[:16]
+        sheet.text(text("record_short_basis", digest=digest, **names), 8, faint=True)
     place = person_with(diagnosis.patient, filing.added).place
     dates = enumerate(photo_dates(diagnosis), 1)
     captions = [photo_caption(number, date, place) for number, date in dates]
