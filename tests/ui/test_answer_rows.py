@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from clinical_answers import WHEN
 from clinical_answers import answered as clinical
 from echo_app import ask
 from fastapi import FastAPI
-from painted_answers import BLURRED, Painter, jpeg
+from painted_answers import BLURRED, CLOSE, Painter, jpeg
 from pdf_words import words_of
 from skin_photo import skin_photo
 
@@ -69,6 +70,23 @@ def test_an_answer_comes_as_text_to_show_and_as_a_line_without_formulas(tiny_bun
     refused = ask(app, "POST", PATH, **sent(jpeg(BLURRED, 60), file="a.jpg"))
     assert refused.status_code == 200
     assert refused.json()["shown"]["text"].startswith("The photo is blurred")
+    assert refused.json()["shown"]["to_say"] == {}
+
+
+def test_a_row_offers_to_say_how_its_photo_was_taken_and_says_what_was_said(
+    tiny_bundle: Path,
+) -> None:
+    app = app_of(Painter(), tiny_bundle)
+    refused = ask(app, "POST", PATH, **sent(jpeg(CLOSE, 60), file="a.jpg")).json()["shown"]
+    assert refused["kind"] == "refused"
+    assert refused["to_say"]["unless"] == "dermoscopic"
+    form = sent(jpeg(CLOSE, 60), file="a.jpg", modality="dermoscopic")
+    answer = ask(app, "POST", PATH, **form).json()
+    assert answer["shown"]["kind"] == "urgent"
+    assert "If no dermatoscope was used" in answer["shown"]["warning"]
+    assert answer["shown"]["warning"] not in answer["shown"]["remarks"]  # it is shown once
+    [cells] = csv.reader([answer["csv"]])
+    assert cells[-1].startswith(answer["shown"]["warning"])
 
 
 NAMES = {"mel": "Melanoma", "nv": "Nevus", "akiec": "Actinic keratosis"}
@@ -110,6 +128,7 @@ def test_a_row_leads_with_the_condition_that_decides_and_the_risk_that_did() -> 
     "form",
     [
         sent(b"x", age="3"),
+        sent(b"photo", modality="x-ray"),
         {"data": {"file": "a"}, "files": {"picture": ("a", b"x")}},
         {"files": [("photo", ("a", b"x")), ("photo", ("b", b"x"))]},
         {"content": b"x"},
@@ -118,7 +137,7 @@ def test_a_row_leads_with_the_condition_that_decides_and_the_risk_that_did() -> 
 def test_another_form_is_refused_in_a_sentence(tiny_bundle: Path, form: dict[str, Any]) -> None:
     answer = ask(app_of(Painter(), tiny_bundle), "POST", PATH, **form)
     assert answer.status_code == 400
-    assert "photo" in answer.json()["error"]
+    assert re.search("photo|modality", answer.json()["error"])
 
 
 def test_a_client_has_two_photos_at_a_time_and_a_full_server_says_when_to_come_again(

@@ -9,6 +9,7 @@ import pytest
 from painted_answers import jpeg
 from windows import PHONE, Painted, Seen, reported
 
+from skindx.texts.catalogue import text
 from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 
 if TYPE_CHECKING:
@@ -60,6 +61,39 @@ def test_many_photos_are_answered_urgent_ones_first_and_saved(
     assert page.is_visible(".sx-many-row")
     assert not page.is_visible(".sx-form")
     page.emulate_media(media="screen")
+    findings = axe(page)
+    assert findings == [], reported(findings)
+
+
+def test_a_person_says_how_a_refused_photo_of_many_was_taken(
+    opened: Opened, photos: Photos, axe: Callable[["Page"], list[dict[str, Any]]]
+) -> None:
+    page = opened(**PHONE).page
+    start(page, [photos[name] for name in ("close", "blurred", "routine")])
+    page.wait_for_function(FINISHED.format(3))
+    say = page.locator(".sx-many-row .sx-say")
+    assert say.all_inner_texts() == [text("said_dermoscopic_do")]  # of no other refusal
+    described = page.locator(f"#{say.get_attribute('aria-describedby')}")
+    assert text("said_hazard_dermoscopic") in described.inner_text()
+    page.select_option(".sx-many-which", "refused")
+    say.click()
+    row = page.locator(".sx-many-row[data-kind=urgent]")
+    row.wait_for()  # the list shows all again, or the answer would not be seen
+    assert row.evaluate("one => one === document.activeElement")
+    assert row.inner_text().count("close.jpg") == 1
+    warning = "A person said that photo 1 was taken through a dermatoscope"
+    assert row.locator("p").nth(1).inner_text().startswith(warning)
+    assert row.inner_text().count(warning) == 1
+    kinds = [one.get_attribute("data-kind") for one in page.locator(".sx-many-row").all()]
+    assert kinds == ["urgent", "routine", "refused"]
+    assert page.locator(".sx-many-row canvas").count() == 3
+    with page.expect_download() as saved:
+        page.click(".sx-many-save")
+    with Path(saved.value.path()).open(encoding="utf-8", newline="") as file:
+        rows = {row["file"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["blurred.jpg", "close.jpg", "routine.jpg"]
+    assert rows["close.jpg"]["remarks"].startswith(warning)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
     findings = axe(page)
     assert findings == [], reported(findings)
 

@@ -7,21 +7,24 @@ has two photos at a time here, so that many of its photos leave the others' case
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from skindx.api.answer_file import Row, csv_cells
 from skindx.core.errors import UserError
+from skindx.diagnosis.answer_texts import modality_warning
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import unjudged
+from skindx.imaging.photo_gates import Kind
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import use_columns
+from skindx.texts.catalogue import joined, text
 from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.api_schemas import problem
@@ -40,8 +43,26 @@ _NAMES = (
 )
 COLUMNS = tuple(_NAMES.split())
 """Those of a prediction, without the probabilities of classes and what facts alone give."""
-_ONE_PHOTO = "send one file named `photo`, and its name as the field `file`."
+_ONE_PHOTO = (
+    "send one file named `photo`, its name as the field `file`, and as `modality` how it was taken."
+)
 _YOURS = "your other photos are answered first."
+_SAID: dict[Kind, tuple[str, str]] = {
+    "dermoscopic": ("said_dermoscopic_do", "said_hazard_dermoscopic"),
+    "clinical": ("said_clinical_do", "said_hazard_clinical"),
+}
+
+
+def to_say(unless: Kind | Literal[""]) -> dict[str, str]:
+    """Return the button by which a person says how refused photos were taken, and its hazard.
+
+    `unless` is how they may be said to be taken, to get an answer; {} where none helps.
+    """
+    if not unless:
+        return {}
+    button, means = map(text, _SAID[unless])
+    hazard = joined(text("said_only"), means, text("said_stated"))
+    return {"unless": unless, "button": button, "hazard": hazard}
 
 
 def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
@@ -60,9 +81,10 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
         shares.add(client, 1)
         try:
             photos, fields = await read_form(request)
-            if len(photos) != 1 or set(fields) - {FILE}:
+            if len(photos) != 1 or set(fields) - {FILE, "modality"}:
                 return problem(400, _ONE_PHOTO)
-            row = {FILE: fields.get(FILE, ""), **use, **await _answered(diagnoser, photos[0])}
+            modality: Any = fields.get("modality", "")
+            answer = await _answer(diagnoser, Case(photos, modality=modality))
         except ClientDisconnect:
             return Response(status_code=400)
         except Busy as error:
@@ -71,23 +93,31 @@ def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
             return problem(400, str(error))
         finally:
             shares.add(client, -1)
-        return JSONResponse(
-            {"shown": shown_row(row, "", names), "csv": csv_line(row, (*COLUMNS, *use))}
-        )
+        hashed = {"sha256": file_hash(photos[0])}
+        row = {FILE: fields.get(FILE, ""), **use, **hashed, **row_of(answer)}
+        shown = shown_row(row, "", names) | _beside_row(answer)
+        return JSONResponse({"shown": shown, "csv": csv_line(row, (*COLUMNS, *use))})
 
     return router
 
 
-async def _answered(diagnoser: Diagnoser, photo: bytes) -> Row:
-    """Return the row of a photo, refused ones too. Raises Busy."""
-    answer: CaseAnswer | UserError
+async def _answer(diagnoser: Diagnoser, case: Case) -> CaseAnswer | UserError:
+    """Return the answer to a case, or why there is none. Raises Busy."""
     try:
-        answer = await diagnoser.diagnose(Case((photo,)))
+        return await diagnoser.diagnose(case)
     except Busy:
         raise
     except UserError as error:
-        answer = error
-    return {"sha256": file_hash(photo), **row_of(answer)}
+        return error
+
+
+def _beside_row(answer: CaseAnswer | UserError) -> dict[str, Any]:
+    """Return what the page shows that is no column: what may be said of a photo, and what was."""
+    if isinstance(answer, UserError):
+        return {"to_say": to_say(answer.unless if isinstance(answer, Refused) else "")}
+    [photo] = answer.diagnosis.photos
+    warning = joined(*modality_warning(answer.diagnosis))
+    return {"warning": warning, "remarks": " ".join(photo.remarks)}
 
 
 def row_of(answer: CaseAnswer | UserError) -> Row:
@@ -117,7 +147,7 @@ def row_of(answer: CaseAnswer | UserError) -> Row:
         else None,
         "disagreement": diagnosis.disagreement,
         "familiarity": diagnosis.familiarity,
-        "remarks": " ".join(photo.remarks),
+        "remarks": joined(*modality_warning(diagnosis), *photo.remarks),
     }
 
 

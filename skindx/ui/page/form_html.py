@@ -29,7 +29,7 @@ from skindx.imaging.photo_gates import Kind
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits, use_columns
 from skindx.texts.catalogue import joined, text
-from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
+from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS, to_say
 from skindx.ui.page_basics import render
 from skindx.ui.uploads import offered_examples, take_uploads
 
@@ -76,12 +76,6 @@ def intake_html(
     )
 
 
-_SAID: dict[Kind, tuple[str, str]] = {
-    "dermoscopic": ("said_dermoscopic_do", "said_hazard_dermoscopic"),
-    "clinical": ("said_clinical_do", "said_hazard_clinical"),
-}
-
-
 def unanswered_shown(patient: Patient, unless: Kind | Literal[""] = "") -> dict[str, Any]:
     """Return the next step after a refusal as `intake.js` shows it.
 
@@ -89,11 +83,7 @@ def unanswered_shown(patient: Patient, unless: Kind | Literal[""] = "") -> dict[
     """
     step = unanswered_step(patient)
     shown = {"heading": text("step_heading"), "tier": step.tier, "urgency": step.urgency}
-    if unless:
-        button, means = map(text, _SAID[unless])
-        hazard = joined(text("said_only"), means, text("said_stated"))
-        shown |= {"unless": unless, "button": button, "hazard": hazard}
-    return shown | asdict(step) | {"record": text("unjudged_report")}
+    return shown | to_say(unless) | asdict(step) | {"record": text("unjudged_report")}
 
 
 def question_groups() -> dict[str, dict[str, str]]:

@@ -56,10 +56,11 @@ function step() {
 }
 
 // One answer, as {shown, csv}. Where the server is busy, or lost for a moment, it is asked again.
-async function row(file) {
+async function row(file, modality = "") {
   for (let tried = 1; ; tried += 1) {
     const form = new FormData();
     form.append("file", nameOf(file).slice(-300));
+    if (modality) form.append("modality", modality);
     // Of a larger one the server needs no more to refuse it.
     form.append("photo", file.slice(0, maxBytes + 1), "photo");
     let answer;
@@ -68,7 +69,7 @@ async function row(file) {
       try { return await answer.json(); } catch { throw new Error(say("js_many_unexpected")); }
     }
     const busy = answer?.status === 429 || answer?.status === 503;
-    if (stopped || answer?.status === 401 || (!busy && tried >= TRIES)) {
+    if ((stopped && !modality) || answer?.status === 401 || (!busy && tried >= TRIES)) {
       let sentence = answer ? say("js_many_answered", { status: String(answer.status) }) : say("js_many_lost");
       try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
       throw new Error(`${sentence} ${say("js_many_stays")}`);
@@ -88,7 +89,14 @@ async function thumbnail(file) {
   } catch { return make("span", "sx-many-blank", say("js_many_no_preview")); }
 }
 
-async function show(file, { shown, csv }) {
+// With `old` in the place of the row that says why the photo was refused.
+async function show(file, { shown, csv }, old = null) {
+  if (old) {
+    lines = lines.filter(([of]) => of !== file);
+    counts[old.dataset.kind] -= 1;
+    at(".sx-many-which").value = "";
+    old.remove();
+  }
   lines.push([file, csv]);
   saved = false;
   const item = make("li", "sx-many-row");
@@ -97,8 +105,9 @@ async function show(file, { shown, csv }) {
   head.append(make("span", `sx-chip sx-${shown.kind === "refused" ? "unknown" : shown.kind}`, `${shown.kind === "urgent" ? "▲ " : ""}${kindName(shown.kind)}`), make("b", "", shown.first));
   text.append(head);
   const risks = shown.risks.map(([risk, name]) => ["sx-hint", `${risk} ${name}`]);
-  for (const [className, words] of [["", shown.text], ...risks, ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
-  item.append(await thumbnail(file), text);
+  for (const [className, words] of [["sx-warning", shown.warning], ["", shown.text], ...risks, ["sx-hint", shown.advice], ["sx-hint", shown.remarks], ["sx-hint sx-many-name", nameOf(file)]]) if (words) text.append(make("p", className, words));
+  item.append(old?.firstElementChild ?? await thumbnail(file), text);
+  if (shown.to_say?.unless) text.append(...saying(file, item, shown.to_say));
   item.dataset.kind = shown.kind;
   item.rank = 1000 * order.indexOf(shown.kind) - 100 * shown.urgent_risk;
   const rows = at(".sx-many-rows");
@@ -106,6 +115,27 @@ async function show(file, { shown, csv }) {
   at(".sx-many-after").hidden = at(".sx-many-notice").hidden = false;
   counts[shown.kind] = (counts[shown.kind] ?? 0) + 1;
   kinds();
+  if (old) { item.tabIndex = -1; item.focus(); }
+}
+
+// A person may say how a photo was taken that the check of modality alone refused.
+function saying(file, item, { button, hazard, unless }) {
+  const means = make("p", "sx-warning", hazard), does = make("button", "sx-button sx-say", button);
+  means.id = `sx-many-say-${lines.length}`;
+  does.type = "button";
+  does.setAttribute("aria-describedby", means.id);
+  does.onclick = async () => {
+    does.disabled = true;
+    problem("");
+    try {
+      const answered = await row(file, unless);
+      if (item.isConnected) await show(file, answered, item);
+    } catch (error) {
+      does.disabled = false;
+      problem(error.message);
+    }
+  };
+  return [means, does];
 }
 
 function kinds() {
