@@ -91,6 +91,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "host": Subject("train.host", "Does a classifier read where a photo comes from?"),
         "intervals": Subject("honesty.intervals", "How often an interval holds the true figure."),
         "labels": Subject("honesty.labels", "How many planted wrong labels are found."),
+        "lesion-pairs": Subject("honesty.lesion_pairs", "Are two lesions sent as one noticed?"),
         "modality": Subject("honesty.modality", "Dermoscopic or clinical: fitted and measured."),
         "ood": Subject("honesty.ood", "Out-of-distribution detectors on left-out classes."),
         "released": Subject("honesty.released", "A released bundle's curve, mix and refusals."),

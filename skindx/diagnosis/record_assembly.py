@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.bundle_statement import BundleStatement
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.checklist_advice import with_checklist
-from skindx.diagnosis.conclusion import CaseConclusion
+from skindx.diagnosis.conclusion import LEAST_ALIKE, CaseConclusion
 from skindx.diagnosis.heat_maps import heat_maps, heat_png, is_off
 from skindx.diagnosis.photo_checks import LONGEST_SIDE, VIEW_QUALITY, CheckedCase, CheckedPhoto
 from skindx.diagnosis.record import (
@@ -37,13 +37,6 @@ TOP = 5
 """Candidates that a record holds at least; the whole conformal set is always in it."""
 SHOWN = 6
 """Similar cases that a record holds at most."""
-LEAST_ALIKE = 0.4
-"""Least cosine of the embeddings of two photos that are not asked about.
-
-With the rule of `abstain_photos_differ` the released bundle asks about 7 % of 170 pairs of one
-lesion among the test images of HAM10000, and about 81 % of 5,000 pairs of two lesions: 92 % of
-those with different diagnoses, 42 % of the others.
-"""
 
 
 # P = photos of a case, C = classes, M = members, D = dimensions

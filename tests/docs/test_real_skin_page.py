@@ -475,7 +475,7 @@ def test_fields_gain_where_the_interval_is_above_0() -> None:
 MEASURED = ROOT / "docs/measured"
 LOOKS = json.loads((MEASURED / "looks.json").read_text(encoding="utf-8"))
 OF_TEST = ("real-skin-ham10000", "metadata", "external", "drift", "unknowns", "local", "modality",
-           "crop")  # fmt: skip
+           "crop", "lesion-pairs")  # fmt: skip
 """Benchmarks whose figures are of a test split, beside evaluations and releases."""
 
 

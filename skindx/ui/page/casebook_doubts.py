@@ -8,21 +8,13 @@ from numpy.typing import NDArray
 from skindx.casebook.case_names import is_elsewhere, side_named, site_named
 from skindx.casebook.kept_case import KeptCase, PersonSeen
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.conclusion import are_sure_of_others
+from skindx.diagnosis.conclusion import LEAST_ALIKE, are_sure_of_others
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Diagnosis
 from skindx.texts.catalogue import joined, text, word
 from skindx.ui.page.casebook_words import case_names
 
 _LASTING = ("site", "laterality", "skin_type")
-LEAST_ALIKE = 0.6
-"""Least cosine of the embeddings of a photo and an earlier one of its lesion that are not asked
-about.
-
-It is higher than that of photos sent together (record_assembly): a mistake in a case book lasts.
-The released bundle then asks about 14 % of 220 such pairs of one lesion and 83 % of pairs of two
-lesions (66 % of those with the same diagnosis); at 0.4 it would be 7 %, 66 % and 33 %.
-"""
 
 
 def differing_facts(first: Patient, last: Patient) -> list[tuple[str, str, str]]:
