@@ -199,6 +199,16 @@ class Casebook(SealedBook):
         card = self._cards(owner).get(case)
         return (card.patient, card.lesion) if card else None
 
+    def lesion(self, owner: str, case: KeptCase) -> LesionHistory:
+        """Return the lesion of a case over time."""
+        named = (name_key(case.patient), name_key(case.lesion))
+        found = (
+            one
+            for one in self.lesions(owner)
+            if (name_key(one.patient), name_key(one.lesion)) == named
+        )
+        return next(found)
+
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
         wanted = (name_key(patient), name_key(lesion))
@@ -322,17 +332,20 @@ class Casebook(SealedBook):
             ),
         )
 
-    def strike_action(self, owner: str, case: str, place: int, *, version: int) -> None:
+    def strike_action(
+        self, owner: str, case: str, place: int, *, version: int, name: str = "", why: str = ""
+    ) -> None:
         """Strike out an entry of what was done, by its place among them; it stays with a trace.
 
-        Raises UserError for none that stands, and where the case has changed since `version`.
+        `name` and `why` are who does so for which reason. Raises UserError for none that stands,
+        and where the case has changed since `version`.
         """
         self._edit(
             owner,
             case,
             version,
             lambda record, finding: (
-                replace(record, actions=struck_out(record.actions, place, owner)),
+                replace(record, actions=struck_out(record.actions, place, owner, name, why)),
                 finding,
             ),
         )

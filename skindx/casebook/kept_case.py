@@ -21,7 +21,7 @@ from skindx.casebook.findings import (
     Outside,
 )
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.case_actions import CaseAction
+from skindx.diagnosis.case_actions import CaseAction, standing
 from skindx.diagnosis.checklist_advice import Tier
 from skindx.diagnosis.filing import FactsAdded, Filing, NoteChange, RecordedDiagnosis, person_with
 from skindx.diagnosis.record import Diagnosis
@@ -282,8 +282,11 @@ def one_lesion_question(diagnosis: Diagnosis) -> str:
     return text("keep_photos", n=count) if count > 1 else ""
 
 
-def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
-    """Return under what a kept answer is filed, with what clinicians recorded, now and before."""
+def filing_of(case: KeptCase, taxonomy: Taxonomy, of_lesion: Iterable[KeptCase] = ()) -> Filing:
+    """Return under what a kept answer is filed, with what clinicians recorded, now and before.
+
+    `of_lesion` are all cases of its lesion, in the order of their photos.
+    """
     known = {one.key: Outside(one.name, one.icd10) for one in taxonomy.classes}
     known |= {one.key: Outside(one.name, one.icd10) for one in case.diagnosis.candidates}
 
@@ -292,11 +295,12 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
             return None
         key = finding.confirmed
         named = finding.outside or known.get(key) or Outside(key)
+        code = "" if key and " or " in named.name else named.icd10  # one disease or another
         opinion = finding.confirmed_by == OPINION
         holds = None if key else taxonomy.recognise(named.name)
         return RecordedDiagnosis(
             named.name,
-            named.icd10,
+            code,
             confirmed_by="" if opinion else finding.confirmed_by,
             opinion=opinion,
             who=finding.by or case.owner,
@@ -311,12 +315,19 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy) -> Filing:
         ended, who, why = one.replaced.astimezone(), one.replaced_by, one.reason
         if before := recorded(one.finding):
             earlier.append(replace(before, replaced=ended, replaced_by=who, reason=why))
+    others = [one for one in of_lesion if one.id != case.id]
+    found = [one.finding for one in others if one.finding.is_confirmed]
+    last = found[-1] if found and not case.finding.is_confirmed else None
+    done = standing(action for one in others for action in one.actions)
     return Filing(
         case.patient,
         case.lesion,
         kept=True,
         undated=case.answered is None,
         recorded=recorded(case.finding),
+        elsewhere=recorded(last) if last else None,
+        is_outdated=bool(last and last.found and last.found >= case.taken),
+        elsewhere_done=done[-1].words if done and not standing(case.actions) else "",
         earlier=tuple(earlier),
         unrecorded=case.unrecorded,
         note=case.note,

@@ -110,7 +110,10 @@ def sections(
     """
     one = filing.recorded
     compared = agreement_with(diagnosis, one) if one else ""
-    recorded = joined(filing.contradicts, compared, filing.weight)
+    untreated = text("done_untreated") if filing.is_untreated else ""
+    recorded = joined(
+        untreated, filing.found_elsewhere, filing.contradicts, compared, filing.weight
+    )
     record = [line.sentence for line in record_lines(diagnosis, filing, when)]
     if study_date is not None:
         recorded = joined(recorded, text("sr_unverified") if filing.status == "amended" else "")
@@ -193,7 +196,7 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
         key = "record_conclusion" if has_set else "record_conclusion_likely"
         listed = text(key, names=names)
         short = text("record_conclusion_count", count=len(names))
-    recorded, advice = filing.recorded, diagnosis.next_step.advice
+    recorded, advice = filing.elsewhere or filing.recorded, diagnosis.next_step.advice
     if recorded and filing.is_advice_past:  # its place is before the software's answer
         had = (said for key, said in _HAD_ADVISED.items() if advice_for(key) == advice)
         other = "record_had_urgent" if is_met(diagnosis) else "record_had_other"
@@ -216,9 +219,10 @@ def conclusion(diagnosis: Diagnosis, filing: Filing = NOT_FILED) -> str:
 
 def _recorded(filing: Filing, most: int) -> str:
     """Return what a clinician recorded, with so many words of its name."""
-    if not (one := filing.recorded):
+    if not (one := filing.elsewhere or filing.recorded):
         return ""
-    return text("record_conclusion_recorded", name=_first(one.words, most), how=one.basis)
+    key = "record_conclusion_elsewhere" if filing.elsewhere else "record_conclusion_recorded"
+    return text(key, name=_first(one.words, most), how=one.basis)
 
 
 def _first(name: str, most: int) -> str:

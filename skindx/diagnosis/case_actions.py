@@ -23,6 +23,12 @@ def by_login(login: str) -> str:
     return text("record_login", who=login) if login else ""
 
 
+def _who(name: str, login: str) -> str:
+    """Return who did something: a clinician's name with the login, or the one that is known."""
+    both = text("done_who", name=name, login=by_login(login)) if login else name
+    return both if name else by_login(login)
+
+
 class ActionKind(StrEnum):
     """What can happen about a case, in the order of a form."""
 
@@ -73,6 +79,10 @@ class CaseAction:
     """When it was struck out as a mistake; None: it stands."""
     struck_by: str = ""
     """Login that did so."""
+    struck_name: str = ""
+    """Name of who did so; "" where nobody gave it, as in an older version."""
+    struck_why: str = ""
+    """Why, as that person wrote; "" in an older version."""
 
     @property
     def words(self) -> str:
@@ -87,9 +97,7 @@ class CaseAction:
     @property
     def recorded(self) -> str:
         """When it was written down and by whom, in a sentence."""
-        login, when = by_login(self.by), self.when.astimezone()
-        both = text("done_who", name=self.clinician, login=login) if self.by else self.clinician
-        who = both if self.clinician else login
+        who, when = _who(self.clinician, self.by), self.when.astimezone()
         return text("done_recorded_by", when=when, who=who) if who else text("done_on", when=when)
 
     @property
@@ -102,8 +110,11 @@ class CaseAction:
         """When it was struck out and by whom, in a sentence; "" where it stands."""
         if self.struck is None:
             return ""
-        who, when = by_login(self.struck_by), self.struck.astimezone()
-        return text("done_struck_by", when=when, who=who) if who else text("done_struck", when=when)
+        who, when = _who(self.struck_name, self.struck_by), self.struck.astimezone()
+        said = text("done_struck_by", when=when, who=who) if who else text("done_struck", when=when)
+        return joined(
+            said, text("book_reason_was", reason=self.struck_why) if self.struck_why else ""
+        )
 
 
 def entries_by_day(actions: Sequence[CaseAction]) -> list[tuple[int, CaseAction]]:
@@ -138,11 +149,14 @@ def action_of(
     return CaseAction(ActionKind(kind), on, now, detail, by, clinician)
 
 
-def struck_out(actions: Sequence[CaseAction], place: int, by: str) -> tuple[CaseAction, ...]:
+def struck_out(
+    actions: Sequence[CaseAction], place: int, by: str, name: str = "", why: str = ""
+) -> tuple[CaseAction, ...]:
     """Return entries of which one is struck out now. Raises UserError where it does not stand."""
     if not 0 <= place < len(actions) or actions[place].struck:
         raise UserError(text("done_gone"))
-    struck = replace(actions[place], struck=datetime.now(UTC), struck_by=by)
+    now = datetime.now(UTC)
+    struck = replace(actions[place], struck=now, struck_by=by, struck_name=name, struck_why=why)
     return (*actions[:place], struck, *actions[place + 1 :])
 
 
@@ -151,24 +165,32 @@ def standing(actions: Iterable[CaseAction]) -> list[CaseAction]:
     return sorted((one for one in actions if not one.struck), key=lambda one: (one.day, one.when))
 
 
-def awaited_since(actions: Iterable[CaseAction]) -> date | None:
-    """Return since when a result of a case is awaited; None: none is, or it is known."""
-    since = None
+def awaited_since(actions: Iterable[CaseAction], known: date | None = None) -> date | None:
+    """Return since when a result of a case is awaited; None: none is, or it is known.
+
+    A biopsy and an excision await theirs too, until a diagnosis by histopathology, `known`.
+    """
+    since, taken = None, (ActionKind.BIOPSIED, ActionKind.EXCISED)
     for one in standing(actions):
-        if one.kind is ActionKind.AWAITED:
+        awaits = one.kind in taken and (known is None or one.day > known)
+        if one.kind is ActionKind.AWAITED or awaits:
             since = since or one.day
         elif one.kind is ActionKind.KNOWN:
             since = None
     return since
 
 
-def is_acted_on(actions: Iterable[CaseAction]) -> bool:
+def is_acted_on(actions: Iterable[CaseAction], *, examined: bool = True) -> bool:
     """Tell whether something was done: not where nothing stands, nor where the patient was absent.
 
-    An appointment that the patient did not attend leaves a case as it was before.
+    An appointment that the patient did not attend leaves a case as it was before. `examined`:
+    whether an examination is enough by itself.
     """
     done = standing(actions)
-    return bool(done) and done[-1].kind is not ActionKind.ABSENT
+    if not done or done[-1].kind is ActionKind.ABSENT:
+        return False
+    weak = {ActionKind.ABSENT, *([] if examined else [ActionKind.EXAMINED])}
+    return any(one.kind not in weak for one in done)
 
 
 def is_treated(actions: Iterable[CaseAction], since: date | None, *, confirmed: bool) -> bool:
@@ -193,12 +215,12 @@ def action_to_json(one: CaseAction) -> list[str]:
     """Return an entry as a case book holds it."""
     struck = one.struck.isoformat() if one.struck else ""
     told = [one.kind.value, one.day.isoformat(), one.when.isoformat(), one.detail, one.by]
-    return [*told, one.clinician, struck, one.struck_by]
+    return [*told, one.clinician, struck, one.struck_by, one.struck_name, one.struck_why]
 
 
 def action_from_json(held: Sequence[Any]) -> CaseAction:
-    """Return an entry that a case book holds."""
-    kind, day, when, detail, by, clinician, struck, struck_by = held
+    """Return an entry that a case book holds; one of an older version lacks the last two."""
+    kind, day, when, detail, by, clinician, struck, struck_by, *trace = held
     return CaseAction(
         ActionKind(kind),
         date.fromisoformat(day),
@@ -208,4 +230,5 @@ def action_from_json(held: Sequence[Any]) -> CaseAction:
         clinician,
         datetime.fromisoformat(struck) if struck else None,
         struck_by,
+        *trace,
     )

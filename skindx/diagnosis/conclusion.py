@@ -108,7 +108,14 @@ def conclude(
         for rule in (predictor.urgent_risk, predictor.soon_risk)
     )
     speaks = urgent_known(classes)
-    step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
+    step = next_step(
+        ranked,
+        risk,
+        soon_risk,
+        doubtful=bool(doubtful),
+        speaks_of_urgency=speaks,
+        named=not abstained,
+    )
     suspected = suspicion(ranked, step, risk, soon_risk) if abstained else ""
     names_reason = not abstained or (suspected and not beyond)
     if names_reason and is_of_cancers(ranked, step):

@@ -166,6 +166,14 @@ class Filing:
     undated: bool = False
     """It is not known when the answer was given; the time of keeping stands for it."""
     recorded: RecordedDiagnosis | None = None
+    elsewhere: RecordedDiagnosis | None = None
+    """The confirmed diagnosis of another case of the lesion, where this one has none."""
+    is_outdated: bool = False
+    """Whether it was recorded after this answer was kept, so that it ends its advice."""
+    is_untreated: bool = False
+    """Whether a diagnosis of the lesion must not wait, and no treatment or referral is recorded."""
+    elsewhere_done: str = ""
+    """What was last done about another case of the lesion, in words, where nothing was here."""
     earlier: tuple[RecordedDiagnosis, ...] = ()
     """Diagnoses that were recorded and replaced or taken back, oldest first. With `recorded` None
     and some here, the last of them was taken back."""
@@ -257,7 +265,21 @@ class Filing:
     @property
     def is_advice_past(self) -> bool:
         """Whether a diagnosis is recorded, and one that was confirmed counts more than advice."""
-        return bool(self.recorded and self.last_confirmed)
+        return self.is_outdated or bool(self.recorded and self.last_confirmed)
+
+    @property
+    def past(self) -> str:
+        """Why the advice is no longer current, in a sentence; "": nothing ended it."""
+        return text("record_advice_past") if self.is_confirmed or self.is_outdated else ""
+
+    @property
+    def found_elsewhere(self) -> str:
+        """Which diagnosis and entry another case of the lesion has, in sentences; "" for none."""
+        one, done = self.elsewhere, self.elsewhere_done
+        return joined(
+            text("record_elsewhere", found=one.history) if one else "",
+            joined(text("record_elsewhere_done"), done) if done else "",
+        )
 
     @property
     def status(self) -> Literal["preliminary", "amended"]:

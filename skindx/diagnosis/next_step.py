@@ -28,8 +28,12 @@ def next_step(
     *,
     doubtful: bool = False,
     speaks_of_urgency: bool = True,
+    named: bool = True,
 ) -> NextStep:
     """Return the next step for one case; `doubtful` when its probabilities are not to be trusted.
+
+    `named` is false where the answer names no condition, so that no likelier one stands beside the
+    condition that decides.
 
     `speaks_of_urgency` is false where none of all classes is urgent: what is then the most urgent
     one would reassure falsely, and is not called so.
@@ -42,7 +46,9 @@ def next_step(
     From the threshold of `soon_risk` on it is at least soon. Below that threshold nothing is
     lowered: a set that names an urgent or a soon class has not ruled it out.
     """
-    step = _by_set_and_risk(ranked, risk, doubtful=doubtful, speaks_of_urgency=speaks_of_urgency)
+    step = _by_set_and_risk(
+        ranked, risk, doubtful=doubtful, speaks_of_urgency=speaks_of_urgency, named=named
+    )
     if soon_risk is None or not soon_risk.is_reached or step.urgency == "urgent":
         return step
     by_set = step.urgency == "soon"
@@ -73,7 +79,12 @@ def _urgent_is_named(ranked: Ranked) -> bool:
 
 
 def _by_set_and_risk(
-    ranked: Ranked, risk: UrgentRisk | None, *, doubtful: bool, speaks_of_urgency: bool
+    ranked: Ranked,
+    risk: UrgentRisk | None,
+    *,
+    doubtful: bool,
+    speaks_of_urgency: bool,
+    named: bool,
 ) -> NextStep:
     by_set = _by_set(ranked, speaks_of_urgency=speaks_of_urgency)
     if risk is None:
@@ -83,7 +94,7 @@ def _by_set_and_risk(
         key, likeliest = _likeliest(ranked, "urgent_risk")
         alone = sum(one.urgency == "urgent" for one, _, _ in ranked) == 1
         because = "because_urgent" if alone else "because_urgent_any"
-        if alone and ranked[0][0].urgency != "urgent":
+        if alone and named and ranked[0][0].urgency != "urgent":
             because = "because_urgent_despite"  # the largest bar is of a less urgent condition
         update = {
             "urgency": "urgent",
@@ -95,11 +106,11 @@ def _by_set_and_risk(
     below = {"more": (_below(risk),)}
     if by_set.urgency != "urgent":
         return by_set.model_copy(update=below)
-    named = _deciding(_possible(ranked)[0]).name
+    name = _deciding(_possible(ranked)[0]).name
     if doubtful:
-        because = text("because_doubtful", name=named)
+        because = text("because_doubtful", name=name)
         return by_set.model_copy(update=below | {"because": because})
-    because = text("because_not_ruled_out", name=named)
+    because = text("because_not_ruled_out", name=name)
     soon = {"urgency": "soon", "advice": advice_for("soon"), "because": because}
     return by_set.model_copy(update=below | soon)
 

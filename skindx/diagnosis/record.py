@@ -321,9 +321,9 @@ class Diagnosis(RecordPart):
 
     @property
     def listed(self) -> tuple[Candidate, ...]:
-        """The conditions as a list has them: likeliest first, and an abstention's urgent ones."""
-        urgent_first = sorted(self.candidates, key=lambda one: one.urgency != "urgent")
-        return tuple(urgent_first) if self.abstained else self.candidates
+        """The conditions as a list has them: likeliest first, and an abstention's by urgency."""
+        tiers = {"urgent": 0, "soon": 1} if self.abstained else {}
+        return tuple(sorted(self.candidates, key=lambda one: tiers.get(one.urgency, 2)))
 
     @property
     def heat_words(self) -> str:

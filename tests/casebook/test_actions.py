@@ -17,6 +17,7 @@ from skindx.casebook.deletions import Deletion, DeletionRow
 from skindx.casebook.findings import ConfirmedFinding, EarlierFinding, Outside
 from skindx.casebook.kept_case import LesionHistory, Told
 from skindx.casebook.key_file import Binding, KeyFile
+from skindx.casebook.lesion_state import LesionState, lesion_state
 from skindx.casebook.sealed_rows import CaseRow
 from skindx.clinic.fhir_observations import _next_step
 from skindx.core.errors import UserError
@@ -34,7 +35,7 @@ from skindx.diagnosis.checklist_advice import urgency_given, with_checklist
 from skindx.diagnosis.record import CaseAnswer, NextStep
 from skindx.taxonomy import Urgency, advice_for, load_taxonomy
 from skindx.texts.catalogue import speaking, text
-from skindx.ui.page.casebook_words import changes, deletion_words, finding_words, lesion_state
+from skindx.ui.page.casebook_words import changes, deletion_words, finding_words
 
 MODEL = load_taxonomy("isic9")
 KEYS = ("Nevus", "Melanoma")
@@ -117,6 +118,15 @@ def test_a_result_is_awaited_until_one_is_known_and_absence_is_no_action() -> No
     assert not is_acted_on([done("referred", 1, detail="x"), done("absent", 3)])
     assert is_acted_on([done("absent", 3), done("examined", 4)])
     assert not is_acted_on([done("examined", 4, struck=NOW)])
+    assert not is_acted_on([done("examined", 4)], examined=False)
+    assert is_acted_on([done("examined", 4), done("biopsied", 4)], examined=False)
+    # A biopsy and an excision await their result, until histopathology is recorded.
+    for kind in ("biopsied", "excised"):
+        assert awaited_since([done(kind, 3)]) == date(2026, 11, 3)
+        assert awaited_since([done(kind, 3), done("known", 5)]) is None
+        assert awaited_since([done(kind, 3)], date(2026, 11, 3)) is None
+        assert awaited_since([done(kind, 3)], date(2026, 11, 2)) == date(2026, 11, 3)
+    assert awaited_since([awaited], date(2026, 11, 9)) == date(2026, 11, 3)
 
 
 def lesion(*cases: tuple[int, Told]) -> LesionHistory:
@@ -132,16 +142,17 @@ def test_what_must_not_wait_and_has_no_entry_is_without_action() -> None:
     def urgent(*actions: CaseAction) -> Told:
         return Told("urgent", actions=actions)
 
-    none = "Nothing recorded yet."
+    none = "No action recorded yet."
     assert state((3, Told("urgent"))) == (none, True, False)
     assert state((3, Told("soon"))) == (none, True, False)
     assert state((3, Told("routine"))) == ("", False, False)
-    referred = done("referred", 3, detail="Dr Vogt")
+    referred, examined = done("referred", 3, detail="Dr Vogt"), done("examined", 3)
     assert state((3, urgent(referred))) == (referred.words, False, False)
+    assert state((3, urgent(examined))) == (examined.words, True, False)  # nothing came of it
     absent = done("absent", 4)
     assert state((3, urgent(referred, absent))) == (absent.words, True, False)
     # An entry answers for the photos before it, and for no later one.
-    later = "Nothing recorded since 03 Nov 2026."
+    later = f"{referred.words} No action is recorded since the case of 09 Nov 2026."
     assert state((3, urgent(referred)), (9, Told("soon"))) == (
         later,
         True,
@@ -297,7 +308,7 @@ def test_a_kept_case_never_shows_a_lesser_urgency_than_its_answer_did(
     state = lesion_state(one, MODEL)
     assert state.without_action == presses
     assert state.unexamined == (not presses and STEPS[key] == "unknown")
-    assert (state.words == "Nothing recorded yet.") == (presses or state.unexamined)
+    assert (state.words == "No action recorded yet.") == (presses or state.unexamined)
     given = urgency_given(told.diagnosis)
     assert ORDER.index(given) >= ORDER.index(str(one.urgency))
     assert _next_step(told.diagnosis)["valueCodeableConcept"]["coding"][0]["code"] == given
@@ -309,7 +320,7 @@ def test_an_answer_that_asks_for_an_examination_is_counted_until_one_is_recorded
         told = lesion_state(lesion(*cases), MODEL)
         return told.words, told.unexamined, told.without_action
 
-    none = ("Nothing recorded yet.", True, False)
+    none = ("No action recorded yet.", True, False)
     assert state((3, Told("unknown"))) == none
     assert state((3, Told("beyond"))) == none
     examined = done("examined", 4)
@@ -324,9 +335,35 @@ def test_an_answer_that_asks_for_an_examination_is_counted_until_one_is_recorded
     assert state((3, Told("unknown", actions=(absent,)))) == (absent.words, True, False)
 
 
+def test_a_diagnosis_counts_for_the_cases_of_its_lesion_that_were_kept_before_it() -> None:
+    def found(key: str, day: int, how: str = "histopathology") -> Told:
+        finding = ConfirmedFinding(key, confirmed_by=how, found=NOW.replace(day=day))
+        return Told("soon", finding)
+
+    def state(*cases: tuple[int, Told]) -> LesionState:
+        return lesion_state(lesion(*cases), MODEL)
+
+    urgent, unseen = Told("urgent"), Told("unknown")
+    for first, last in (
+        ((3, found("Nevus", 10)), (9, urgent)),
+        ((3, urgent), (9, found("Nevus", 10))),
+    ):
+        both = state(first, last)
+        assert (both.without_action, both.unexamined) == (False, False)
+    assert state((3, found("Nevus", 10)), (9, urgent)).is_past
+    later = state((3, found("Nevus", 4)), (9, urgent))  # it says nothing of a later photo
+    assert (later.without_action, later.is_past) == (True, False)
+    assert not state((3, found("Nevus", 10, "clinical opinion")), (9, unseen)).unexamined
+    assert state((3, found("Nevus", 10, "clinical opinion")), (9, urgent)).without_action
+    melanoma = state((3, found("Melanoma", 10)), (9, unseen))
+    assert (melanoma.without_action, melanoma.diagnosed) == (True, "urgent")
+    open_ = state((3, replace(found("Nevus", 4), urgency="unknown")), (9, unseen))
+    assert (open_.unexamined, open_.ended) == (True, "")
+
+
 def test_where_every_entry_is_struck_out_none_stands(book: Casebook) -> None:
     case = keep(book)
-    assert lesion_state(book.lesions("anna")[0], MODEL).words == "Nothing recorded yet."
+    assert lesion_state(book.lesions("anna")[0], MODEL).words == "No action recorded yet."
     book.record_action("anna", case, action_of("examined", "2026-11-03"), version=1)
     book.strike_action("anna", case, 0, version=2)
     assert lesion_state(book.lesions("anna")[0], MODEL).words == "No entry stands."

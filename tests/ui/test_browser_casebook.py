@@ -840,7 +840,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     page = opened("olga").page
     open_book(page)
     arm = page.locator(".sx-lesion:has-text('left arm')")
-    assert "Nothing recorded yet." in arm.inner_text()
+    assert "No action recorded yet." in arm.inner_text()
     without = page.locator("[data-state=without]")
     assert without.inner_text() == "Without action: 2"
     arm.click()
@@ -887,10 +887,14 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
         assert page.locator(".sx-lesion:visible b:first-child").all_inner_texts() == [left]
     page.click("[data-state=without]")
     assert page.locator(".sx-lesion:visible").count() == 2
-    done.locator("[value=strike]").first.click()
-    page.wait_for_selector("text=The entry is struck out and stays visible.")
-    assert "Struck out on" in done.locator("li:has(s)").inner_text()
-    done.locator("[value=strike]").click()
+    for left in (1, 0):
+        done.locator(".sx-strike summary").first.click()
+        done.locator("[name=why]").first.fill("the wrong lesion")
+        done.locator("[value=strike]").first.click()
+        page.wait_for_selector("text=The entry is struck out and stays visible.")
+        page.wait_for_function(f"document.querySelectorAll('.sx-strike').length === {left}")
+    assert "Struck out on" in done.locator("li:has(s)").first.inner_text()
+    assert "The reason given was “the wrong lesion”." in done.inner_text()
     page.wait_for_selector("[data-state=without]:text('Without action: 2')")
     assert "No entry stands." in done.inner_text()
     # The last confirmed diagnosis stays in the list, and a deletion leaves its line.

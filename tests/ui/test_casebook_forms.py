@@ -201,7 +201,8 @@ def test_the_list_has_advice_and_findings_of_each_patient(book: Casebook) -> Non
     assert 'data-find="p-1 arm melanoma (histopathology)"' in listed
     assert listed.count('<span class="sx-chip sx-soon">') == 3
     found = '<b class="sx-finding">Melanoma (histopathology)</b>'
-    assert f'{found} <small class="sx-model-said">model had said: soon</small>' in listed
+    chip = '<span class="sx-chip sx-urgent">urgent</span>'  # of the diagnosis, until it is treated
+    assert f'{found} {chip} <small class="sx-model-said">model had said: soon</small>' in listed
     assert "Melanoma is saved. It is confirmed by histopathology." in html
     assert "Nothing was changed" in send(
         book, case, version=2, label="Melanoma", confirmed_by="histopathology"
@@ -949,7 +950,9 @@ def test_a_diagnosis_of_a_case_that_is_not_shown_is_named(book: Casebook) -> Non
     html = send(book, middle, label="Melanoma", confirmed_by="histopathology")
     assert said in html
     assert said in act_on(book, MODEL, "", chosen)
-    assert said not in act_on(book, MODEL, "", chosen | {"before": middle})
+    beside = act_on(book, MODEL, "", chosen | {"before": middle})
+    assert beside.count(said) == 1  # in the comparison
+    assert said not in " ".join(re.findall(r'sx-scan-notice" role="note">([^<]*)', beside))
 
 
 def test_dates_have_one_form_in_the_book(book: Casebook) -> None:
@@ -992,10 +995,16 @@ def test_what_was_done_is_recorded_in_a_form_of_its_own(book: Casebook) -> None:
     html = send(book, case, detail="Dr Vogt", **form)  # of the older version
     assert "was changed in another window" in html
     assert "Not saved: Dr Vogt" in html
-    html = send(book, case, version=2, action="strike", place="one")
+    strike = {"action": "strike", "why": "wrong patient", "who": "Dr B. Vogt"}
+    html = send(book, case, version=2, place="one", **strike)
     assert "struck out already" in html
-    html = send(book, case, version=2, action="strike", place="0")
-    assert re.search(rf"<s>{entry}[^<]*</s> Struck out on [^<]*\.</li>", html)
+    for lacks, said in (("why", "Write why the entry"), ("who", "Write your name, because")):
+        assert said in send(book, case, version=2, place="0", **(strike | {lacks: " "}))
+    named = send(book, case, version=2, place="0", **(strike | {"why": "of Anna Keller"}))
+    assert "The details may hold a name (Anna Keller)." in named
+    html = send(book, case, version=2, place="0", **strike)
+    trace = r"Struck out on [^<]* by Dr B. Vogt\. The reason given was “wrong patient”\.</li>"
+    assert re.search(rf"<s>{entry}[^<]*</s> {trace}", html)
     assert "Without action: 1" in html
     assert 'class="sx-open">No entry stands.</small>' in html
     html = send(book, case, version=3, action="delete")

@@ -1,10 +1,12 @@
 """Reports on kept cases: as on a fresh answer, of the owner alone, amended by a clinician."""
 
 import io
+import json
 import re
 import shutil
 import zipfile
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,36 @@ def test_cases_that_older_versions_kept_have_reports(version: str, tmp_path: Pat
         status = "amended" if case.confirmed or case.outside else "preliminary"
         assert report(got(book, case.id, "report.json", case.owner))["status"] == status
     assert got(book, case.id, "report.zip", case.owner).status_code == 200
+
+
+def test_a_confirmed_diagnosis_reaches_the_papers_of_the_lesion_s_other_cases(
+    kept: tuple[Casebook, str],
+) -> None:
+    book, first = kept
+    whose = {"patient": "p-017 ", "lesion": "Left forearm", "consent": True}
+    second = book.keep("ann", answer(3), **whose)
+    keys = ("Melanoma", "Nevus")
+    book.confirm("ann", second, "Melanoma", "", keys, version=1, confirmed_by="histopathology")
+    open_ = "No treatment or referral is recorded since the diagnosis."
+    has = "Another case of this lesion has the diagnosis Melanoma (C43.9)"
+    words = plain_words(got(book, first, "report.pdf"))
+    for said in (has, open_, "This advice is no longer current", "The advice was: "):
+        assert said in words
+    patient = plain_words(got(book, first, "report.pdf?part=patient"))
+    assert "A clinician has recorded Melanoma" in patient
+    assert "Appointment needed by (date)" in patient
+    assert has in json.dumps(report(got(book, first, "report.json")))
+    own = plain_words(got(book, second, "report.pdf"))
+    assert open_ in own
+    assert has not in own
+    book.record_action("ann", second, action_of("excised", f"{date.today()}"), version=2)
+    words = plain_words(got(book, first, "report.pdf"))
+    assert open_ not in words
+    assert "Another case of this lesion has an entry. The lesion was excised on" in words
+    patient = plain_words(got(book, first, "report.pdf?part=patient"))
+    assert "Appointment needed by (date)" not in patient
+    # A later photo is not what the diagnosis was of: it is named, and the advice stands.
+    third = book.keep("ann", answer(4), **whose)
+    words = plain_words(got(book, third, "report.pdf"))
+    assert has in words
+    assert "no longer current" not in words

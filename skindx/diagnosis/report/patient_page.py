@@ -40,7 +40,7 @@ def patient_page(
     of_when = "patient_footer_kept" if filing.undated else "patient_footer"
     _own_sheet(sheet, filing, of_when, when)
     sheet.text(text("patient_heading"), 16, bold=True)
-    diagnosis, one = answer.diagnosis, filing.recorded
+    diagnosis, one = answer.diagnosis, filing.elsewhere or filing.recorded
     spot, place = filing.lesion, diagnosis.patient.place
     if spot and place:
         spot = text("patient_spot_named", place=place, spot=spot)
@@ -63,7 +63,7 @@ def patient_page(
         changed = "patient_other" if filing.is_confirmed else "patient_other_doubt"
         sheet.text(text(changed if one else "patient_taken_back"), 12, bold=True)
     clinician = filing.clinician or (one.clinician if one else "")
-    books = not filing.is_advice_past
+    books = filing.is_untreated or not filing.is_advice_past
     _write_parts(sheet, _patient_parts(diagnosis, filing), clinician, books=books)
 
 
@@ -140,13 +140,14 @@ def _write_parts(
 def _patient_parts(diagnosis: Diagnosis, filing: Filing) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield headings and sentences for the patient, in their order."""
     wait = (text("patient_wait"), text("patient_clinician"))
-    one, cannot = filing.recorded, text("patient_not_diagnosis")
+    one, cannot = filing.elsewhere or filing.recorded, text("patient_not_diagnosis")
+    is_confirmed = bool(one and one.confirmed_by)
     if one:
-        key = "patient_recorded" if filing.is_confirmed else "patient_unconfirmed"
+        key = "patient_recorded" if is_confirmed else "patient_unconfirmed"
         named = text(key, name=word(one.name))
         yield "patient_recorded_heading", (named, text("patient_explains"))
     if filing.is_advice_past:
-        follow = "patient_follow" if filing.is_confirmed else "patient_wait"
+        follow = "patient_follow" if is_confirmed else "patient_wait"
         yield "patient_next_heading", (text(follow), text("patient_call"))
     else:
         several = len(diagnosis.photos)

@@ -109,11 +109,15 @@ def record_page(
     if one := filing.recorded:
         named = text("record_line", name=text("record_recorded"), value=one.history)
         sheet.text(named, 11, bold=True, fill=FILL["unknown"])
+    if filing.is_untreated:
+        sheet.text(text("done_untreated"), 11, bold=True, fill=FILL["urgent"])
+    if filing.found_elsewhere:
+        sheet.text(filing.found_elsewhere, 11, bold=True, fill=FILL["unknown"])
     compared = agreement_with(diagnosis, one) if one else ""
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
     _step(sheet, diagnosis, filing)
-    is_full = bool(filing.recorded or warnings)
+    is_full = bool(filing.recorded or filing.found_elsewhere or warnings)
     # Of a lesion whose diagnosis is confirmed, conditions that are no answer stand behind alone.
     unread = filing.is_advice_past and diagnosis.abstained
     _set(sheet, diagnosis, 0 if unread else _ROWS_AMENDED if is_full else _ROWS)
@@ -156,8 +160,11 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     tier = f" ({answer_texts.step_name(diagnosis)})" if timed else ""
     sheet.heading(f"{heading}{tier}")
     fill = NEUTRAL_FILL if past else FILL[urgency_given(diagnosis)]
-    over = text("record_advice_past") if past and filing.is_confirmed else ""
-    sheet.text(joined(over, step.parts[0]), 10 if past else 12, bold=True, fill=fill)
+    if filing.past:
+        sheet.text(filing.past, 10, bold=True, fill=fill)
+        sheet.text(text("record_advice_was", advice=step.parts[0]), 9, faint=True)
+    else:
+        sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
     short = "" if filing.is_advice_past else checklist_short(diagnosis)
     because = joined(step.because, short, combined(diagnosis), _unknown_cancer(diagnosis))

@@ -47,9 +47,9 @@ _ONE_PHOTO = (
     "send one file named `photo`, its name as the field `file`, and as `modality` how it was taken."
 )
 _YOURS = "your other photos are answered first."
-_SAID: dict[Kind, tuple[str, str]] = {
-    "dermoscopic": ("said_dermoscopic_do", "said_hazard_dermoscopic"),
-    "clinical": ("said_clinical_do", "said_hazard_clinical"),
+_SAID: dict[Kind, tuple[str, str, str]] = {
+    "dermoscopic": ("said_dermoscopic_do", "said_dermoscopic_only", "said_hazard_dermoscopic"),
+    "clinical": ("said_clinical_do", "said_clinical_only", "said_hazard_clinical"),
 }
 
 
@@ -60,8 +60,8 @@ def to_say(unless: Kind | Literal[""]) -> dict[str, str]:
     """
     if not unless:
         return {}
-    button, means = map(text, _SAID[unless])
-    hazard = joined(text("said_only"), means, text("said_stated"))
+    button, *means = map(text, _SAID[unless])
+    hazard = joined(*means, text("said_stated"))
     return {"unless": unless, "button": button, "hazard": hazard}
 
 

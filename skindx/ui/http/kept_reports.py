@@ -8,6 +8,7 @@ import asyncio
 import io
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skindx.casebook.kept_case import KeptCase, filing_of
+from skindx.casebook.lesion_state import lesion_state
 from skindx.clinic.fhir import Attachments, Subject, fhir_json
 from skindx.clinic.source_photos import Named
 from skindx.core.errors import UserError
@@ -99,7 +101,11 @@ def kept_report_routes(book: "Casebook", bundle: Bundle) -> "APIRouter":
         # Of another evaluation than the one that the answer rests on, no figure may stand here.
         same = case.diagnosis.source.evaluation == bundle.evaluation
         metrics = measured if same else None
-        filing, ending = filing_of(case, bundle.taxonomy), form.rpartition(".")[2]
+        of_lesion = book.cases(owner, case.patient, case.lesion)
+        state = lesion_state(book.lesion(owner, case), bundle.taxonomy)
+        filing = filing_of(case, bundle.taxonomy, of_lesion)
+        filing = replace(filing, is_untreated=state.diagnosed is not None)
+        ending = form.rpartition(".")[2]
         ending = pdf_ending(part) if ending == "pdf" else ending
         return FORMS[form][0](case, filing, metrics, when, part), filing.file_name(when, ending)
 

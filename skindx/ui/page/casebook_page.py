@@ -19,6 +19,7 @@ from skindx.casebook.kept_case import (
     purposes_of,
 )
 from skindx.casebook.key_file import KeyFileError
+from skindx.casebook.lesion_state import lesion_state, pathology_day
 from skindx.core.errors import UserError
 from skindx.diagnosis.advice_figures import combined
 from skindx.diagnosis.answer_texts import (
@@ -79,7 +80,6 @@ from skindx.ui.page.casebook_words import (
     finding_words,
     is_advice_past,
     kept_apart,
-    lesion_state,
     names_apart,
     note_state,
     note_words,
@@ -278,7 +278,7 @@ def _html(
     scans = scans_shown(casebook.scans, owner, sent)
     edited = next((case for case in cases if case.id == sent.get("case")), None)
     is_open = bool(problem and edited and edited.version == version_of(sent))
-    filings = {case.id: filing_of(case, taxonomy) for case in cases}
+    filings = {case.id: filing_of(case, taxonomy, cases) for case in cases}
     ids = [case.id for case in (before, after) if case]
     same = same_offered(chosen, cases, taxonomy.keys) if chosen else {}
     if scans["shown_scan"]:
@@ -295,6 +295,7 @@ def _html(
         entries={case.id: entries_by_day(case.actions) for case in cases},
         standing=standing,
         awaited_since=awaited_since,
+        pathology_day=pathology_day,
         by_pathology=BY_PATHOLOGY,
         scores={case.id: _score(case.diagnosis) for case in cases},
         action_kinds=list(ActionKind),

@@ -2,33 +2,24 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 
 from skindx.casebook.deletions import Deletion
-from skindx.casebook.findings import NO_FINDING, ConfirmedFinding
+from skindx.casebook.findings import ConfirmedFinding
 from skindx.casebook.kept_case import (
     KeptCase,
     KeptScan,
     LesionHistory,
     Purpose,
-    Told,
     consent_changes,
 )
+from skindx.casebook.lesion_state import PRESSING
 from skindx.diagnosis.case import facts_list, patient_facts
-from skindx.diagnosis.case_actions import (
-    CaseAction,
-    awaited_since,
-    is_acted_on,
-    is_treated,
-    standing,
-)
 from skindx.diagnosis.checklist_advice import Tier, tier_of_advice
 from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.intake import INTAKE
 from skindx.diagnosis.record import Photo
-from skindx.taxonomy import Taxonomy, Urgency
-from skindx.taxonomy.label_matches import match
+from skindx.taxonomy import Taxonomy
 from skindx.texts.catalogue import joined, text, word
 
 
@@ -54,122 +45,6 @@ def finding_words(lesion: LesionHistory, taxonomy: Taxonomy) -> str:
     return ", ".join(dict.fromkeys(said))
 
 
-@dataclass(frozen=True)
-class LesionState:
-    """What a list says of what was done about a lesion."""
-
-    words: str = ""
-    without_action: bool = False
-    """Its answer, or a recorded diagnosis, must not wait, and nothing was done since; of a
-    diagnosis neither a treatment nor a referral."""
-    unexamined: bool = False
-    """Its answer names no urgency but an examination, of which nothing tells."""
-    awaited: bool = False
-    """A result of one of its cases is awaited."""
-    ended: str = ""
-    """What a recorded diagnosis ended or left open, in a sentence; "" for nothing."""
-
-
-def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
-    """Return what was done about a lesion.
-
-    An entry counts for its own case, and for the others of its lesion where it is not older than
-    they are. So an earlier referral answers for no later photo that must not wait. A diagnosis
-    that must not wait asks for a treatment or a referral, and one that may wait ends the advice.
-    """
-    done = standing(action for _, told in lesion.told for action in told.actions)
-    since = [day for _, told in lesion.told if (day := awaited_since(told.actions))]
-    awaited = text("done_awaited_since", day=min(since)) if since else ""
-    unseen, ended = "", ""
-    for kept, told in lesion.told:
-        day = kept.astimezone().date()
-        counts = [one for one in done if one in told.actions or one.day >= day]
-        last = counts[-1].words if counts else ""
-        if not last:
-            last = text("done_none_since", day=done[-1].day) if done else no_entry(lesion)
-        acted, waits_not = is_acted_on(counts), must_not_wait(told, taxonomy)
-        treated = _is_treated(told, counts, taxonomy)
-        if waits_not and not (acted and treated):
-            untreated = "" if treated else text("done_untreated")
-            open_ = untreated if acted else ""
-            said = joined(_earlier_words(lesion, told), last, open_, awaited)
-            return LesionState(said, True, awaited=bool(since), ended=untreated)
-        if not acted and must_be_examined(told) and not waits_not:
-            unseen = unseen or joined(last, awaited)
-        elif not acted:
-            ended = ended or _ended_by(told, taxonomy)
-    said = joined(done[-1].words if done else "", ended)
-    return LesionState(
-        unseen or awaited or said, unexamined=bool(unseen), awaited=bool(since), ended=ended
-    )
-
-
-def _earlier_words(lesion: LesionHistory, told: Told) -> str:
-    """Return that an earlier answer presses, where the list shows that of a later one; or ""."""
-    if told.urgency is None or told.urgency not in _PRESSING or lesion.told[-1][1] is told:
-        return ""
-    if lesion.told[-1][1].urgency in _PRESSING or told.finding.is_given:
-        return ""
-    return text("done_earlier", tier=text(f"tier_{told.urgency}").lower())
-
-
-def _is_treated(told: Told, done: Sequence[CaseAction], taxonomy: Taxonomy) -> bool:
-    """Tell whether entries answer to a diagnosis of a case that must not wait, if there is one."""
-    recorded = [*([told.lapsed.finding] if told.lapsed else []), told.finding]
-    finding = next((one for one in recorded if _urgency(one, taxonomy) in _PRESSING), None)
-    if finding is None:
-        return True  # only the answer presses
-    since = finding.found.astimezone().date() if finding.found else None
-    return is_treated(done, since, confirmed=finding.is_confirmed)
-
-
-def _ended_by(told: Told, taxonomy: Taxonomy) -> str:
-    """Return in a sentence that a diagnosis ended what the answer advised; "" where none did."""
-    answer = replace(told, finding=NO_FINDING, lapsed=None)
-    if must_not_wait(answer, taxonomy):
-        return text("done_by_diagnosis")
-    return text("done_seen_by_diagnosis") if must_be_examined(answer) else ""
-
-
-def no_entry(lesion: LesionHistory) -> str:
-    """Return that nothing was recorded of a lesion, or that all of it was struck out."""
-    return text(
-        "done_all_struck" if any(one.had_entries for _, one in lesion.told) else "done_none"
-    )
-
-
-def must_be_examined(told: Told) -> bool:
-    """Tell whether an answer asked to examine the lesion, and no clinician recorded a diagnosis."""
-    return told.urgency in ("unknown", "beyond") and not told.finding.is_given
-
-
-def must_not_wait(told: Told, taxonomy: Taxonomy) -> bool:
-    """Tell whether a case is to be seen urgently or soon.
-
-    The urgency of a confirmed diagnosis takes the place of the answer's, where it is known. One
-    that nothing confirms, or that no longer stands, counts beside the answer.
-    """
-    if told.lapsed and _urgency(told.lapsed.finding, taxonomy) in _PRESSING:
-        return True
-    found = _urgency(told.finding, taxonomy)
-    if told.finding.is_confirmed and found:
-        return found in _PRESSING
-    return found in _PRESSING or told.urgency in _PRESSING
-
-
-_PRESSING = ("urgent", "met", "soon")
-
-
-def _urgency(finding: ConfirmedFinding, taxonomy: Taxonomy) -> Urgency | None:
-    """Return the urgency of a diagnosis; None where it is not known."""
-    if finding.confirmed:
-        known = taxonomy[finding.confirmed] if finding.confirmed in taxonomy.keys else None
-    else:
-        found = match(finding.outside.name) if finding.outside else None
-        known = found.skin_class if found else None
-    return None if known is None or known.urgency == "unknown" else known.urgency
-
-
 _GONE = {"case": "book_gone_case", "scan": "book_gone_scan"}
 
 
@@ -189,7 +64,7 @@ def is_advice_past(urgency: Tier | None, *, given: bool, confirmed: bool) -> boo
 
     Beside one that nothing confirmed an urgent advice stands, and no other one.
     """
-    return confirmed or (given and urgency not in _PRESSING)
+    return confirmed or (given and urgency not in PRESSING)
 
 
 def same_photos(one: Sequence[Photo], other: Sequence[Photo]) -> bool:
