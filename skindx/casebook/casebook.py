@@ -51,9 +51,8 @@ from skindx.casebook.sealed_rows import (
     told_of,
 )
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import FactsAdded, Patient
 from skindx.diagnosis.case_actions import CaseAction, struck_out
-from skindx.diagnosis.filing import FactsAdded
 from skindx.diagnosis.record import CaseAnswer
 from skindx.texts.catalogue import joined, text
 

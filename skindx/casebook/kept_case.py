@@ -20,10 +20,10 @@ from skindx.casebook.findings import (
     EarlierFinding,
     Outside,
 )
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import FactsAdded, Patient, person_with
 from skindx.diagnosis.case_actions import CaseAction, standing
 from skindx.diagnosis.checklist_advice import Tier
-from skindx.diagnosis.filing import FactsAdded, Filing, NoteChange, RecordedDiagnosis, person_with
+from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy

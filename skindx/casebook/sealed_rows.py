@@ -35,10 +35,9 @@ from skindx.casebook.kept_case import (
 )
 from skindx.casebook.key_file import Binding, Keys, damaged, owner_code
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import FactsAdded, Patient, person_with
 from skindx.diagnosis.case_actions import CaseAction, action_from_json, action_to_json, standing
 from skindx.diagnosis.checklist_advice import tier_of_advice
-from skindx.diagnosis.filing import FactsAdded, person_with
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 

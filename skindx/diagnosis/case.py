@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
@@ -265,3 +266,31 @@ def with_facts(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[An
                 "photo."
             )
         yield pair
+
+
+@dataclass(frozen=True)
+class FactsAdded:
+    """Facts about the person that were recorded after the answer, which did not know them."""
+
+    facts: Patient
+    """Those that were set; None takes back one that was added before."""
+    when: datetime
+    by: str = ""
+    """Login that did so; "" where nobody logs in."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The facts that were set, by name."""
+        return self.facts.model_dump(exclude_unset=True)
+
+    @property
+    def in_local_time(self) -> "FactsAdded":
+        """The same with the time as clocks here show it."""
+        return replace(self, when=self.when.astimezone())
+
+
+def person_with(patient: Patient, added: Iterable[FactsAdded]) -> Patient:
+    """Return all that is known of a person, by the answer and later."""
+    for one in added:
+        patient = patient.model_copy(update=one.given)
+    return patient

@@ -5,13 +5,13 @@ Nothing is guessed: what nobody gave stays empty, and the printed record has a l
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Literal
 
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import FactsAdded, person_with
 from skindx.diagnosis.case_actions import CaseAction, by_login
 from skindx.diagnosis.record import Candidate, Diagnosis
 from skindx.taxonomy import SkinClass, Urgency
@@ -111,34 +111,6 @@ class NoteChange:
     def who(self) -> str:
         """Who did so, for clinicians: the name, or else the login in words."""
         return self.name or by_login(self.by)
-
-
-@dataclass(frozen=True)
-class FactsAdded:
-    """Facts about the person that were recorded after the answer, which did not know them."""
-
-    facts: Patient
-    """Those that were set; None takes back one that was added before."""
-    when: datetime
-    by: str = ""
-    """Login that did so; "" where nobody logs in."""
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The facts that were set, by name."""
-        return self.facts.model_dump(exclude_unset=True)
-
-    @property
-    def in_local_time(self) -> "FactsAdded":
-        """The same with the time as clocks here show it."""
-        return replace(self, when=self.when.astimezone())
-
-
-def person_with(patient: Patient, added: Iterable[FactsAdded]) -> Patient:
-    """Return all that is known of a person, by the answer and later."""
-    for one in added:
-        patient = patient.model_copy(update=one.given)
-    return patient
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from painted_answers import jpeg, plain, rich
 from pdf_words import words_of
 
 from skindx.core.seven_points import QUESTIONS
-from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.case import Case, FactsAdded, Patient
 from skindx.diagnosis.case_actions import ActionKind, CaseAction
 from skindx.diagnosis.checklist_advice import referred, with_checklist
 from skindx.diagnosis.filing import (
-    FactsAdded,
     Filing,
     NoteChange,
     RecordedDiagnosis,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from skindx.core.seven_points import QUESTIONS
 from skindx.diagnosis import answer_texts, decision_texts
 from skindx.diagnosis.advice_figures import combined
-from skindx.diagnosis.case import answers_words, facts_list, nouns
+from skindx.diagnosis.case import FactsAdded, answers_words, facts_list, nouns, person_with
 from skindx.diagnosis.case_actions import by_login, standing
 from skindx.diagnosis.checklist_advice import (
     checklist_short,
@@ -22,11 +22,9 @@ from skindx.diagnosis.checklist_advice import (
     urgency_given,
 )
 from skindx.diagnosis.filing import (
-    FactsAdded,
     Filing,
     NoteChange,
     agreement_with,
-    person_with,
     photo_dates,
     possible,
     record_lines,
