@@ -848,7 +848,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     # By keyboard alone, on a phone too.
     page.set_viewport_size({"width": 390, "height": 844})
     done = page.locator(".sx-done")
-    done.locator("summary").focus()
+    done.locator("summary:text('Record what was done')").focus()
     page.keyboard.press("Enter")
     done.locator("[name=kind]").select_option("referred")
     done.locator("[name=detail]").fill("Anna Keller")
@@ -870,7 +870,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     # What is written and not saved is asked about, and the note beside it stays.
     page.fill("[name=note]", "a note")
-    done.locator("summary").click()
+    done.locator("summary:text('Record what was done')").click()
     done.locator("[name=kind]").select_option("awaited")
     done.locator("[name=day]").fill("2026-01-06")
     done.locator("button[value=record]").click()

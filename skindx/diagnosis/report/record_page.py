@@ -107,10 +107,10 @@ def record_page(
     if one := filing.recorded:
         named = text("record_line", name=text("record_recorded"), value=one.history)
         sheet.text(named, 11, bold=True, fill=FILL["unknown"])
-    if filing.is_untreated:
-        sheet.text(text("done_untreated"), 11, bold=True, fill=FILL["urgent"])
     if filing.found_elsewhere:
         sheet.text(filing.found_elsewhere, 11, bold=True, fill=FILL["unknown"])
+    if filing.is_untreated:
+        sheet.text(text("done_untreated"), 11, bold=True, fill=FILL["urgent"])
     compared = agreement_with(diagnosis, one) if one else ""
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)
@@ -160,7 +160,7 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     fill = NEUTRAL_FILL if past else FILL[urgency_given(diagnosis)]
     if filing.past:
         sheet.text(filing.past, 10, bold=True, fill=fill)
-        sheet.text(text("record_advice_was", advice=step.parts[0]), 9, faint=True)
+        sheet.text(text("record_advice_was", advice=step.advice), 9, faint=True)
     else:
         sheet.text(step.parts[0], 10 if past else 12, bold=True, fill=fill)
     unsure = answer_texts.unsure(diagnosis)
@@ -171,7 +171,8 @@ def _step(sheet: Sheet, diagnosis: Diagnosis, filing: Filing) -> None:
     if answer_texts.suspected(diagnosis):
         reasons = [(because, True), (unsure, False), (step.parts[1], False)]
     if past:  # the clinician's diagnosis has taken its place
-        said = (*(words for words, _ in reasons), text("cannot_rule_out"), errors)
+        told = [words for words, _ in reasons if not (filing.past and words == step.parts[1])]
+        said = (*told, text("cannot_rule_out"), errors)
         sheet.text(joined(*said), 9, faint=True)
     else:
         for words, bold in reasons:
