@@ -13,6 +13,7 @@ from skindx.diagnosis.case_actions import (
     is_treated,
     standing,
 )
+from skindx.diagnosis.checklist_advice import Tier
 from skindx.diagnosis.filing import BY_PATHOLOGY
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.label_matches import match
@@ -35,6 +36,8 @@ class LesionState:
     """What a recorded diagnosis ended or left open, in a sentence; "" for nothing."""
     diagnosed: Urgency | None = None
     """The urgency of a diagnosis that still asks for a treatment or a referral."""
+    earlier: Tier | None = None
+    """The urgency of an earlier answer that presses more than the latest, and is not acted on."""
     is_past: bool = False
     """Whether a diagnosis of another case, recorded later, ended the latest answer's advice."""
 
@@ -54,7 +57,8 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
     since = [day for _, told in lesion.told if (day := awaited_since(told.actions, read))]
     awaited = text("done_awaited_since", day=min(since)) if since else ""
     unseen, ended, is_past = "", "", False
-    for kept, own in lesion.told:
+    # The most pressing answer is looked at first, so that what a list shows is never less.
+    for kept, own in sorted(lesion.told, key=lambda one: _rank(one[1].urgency)):
         told, day = _with_later_finding(lesion, kept, own), kept.astimezone().date()
         counts = [one for one in done if one in told.actions or one.day >= day]
         last = counts[-1].words if counts else ""
@@ -69,7 +73,14 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
             open_ = untreated if acted else ""
             said = joined(_earlier_words(lesion, own), last, open_, awaited)
             pressing = None if treated else _urgency(_pressing(told, taxonomy), taxonomy)
-            return LesionState(said, True, awaited=bool(since), ended=untreated, diagnosed=pressing)
+            return LesionState(
+                said,
+                True,
+                awaited=bool(since),
+                ended=untreated,
+                diagnosed=pressing,
+                earlier=own.urgency if _earlier_words(lesion, own) else None,
+            )
         if not acted and must_be_examined(told) and not waits_not:
             unseen = unseen or joined(last, awaited)
         elif not acted:
@@ -105,10 +116,10 @@ def pathology_day(finding: ConfirmedFinding) -> date | None:
 
 
 def _earlier_words(lesion: LesionHistory, told: Told) -> str:
-    """Return that an earlier answer presses, where the list shows that of a later one; or ""."""
-    if told.urgency is None or told.urgency not in PRESSING or lesion.told[-1][1] is told:
-        return ""
-    if lesion.told[-1][1].urgency in PRESSING or told.finding.is_given:
+    """Return that an earlier answer presses more than the latest, which a list shows; or ""."""
+    latest = lesion.told[-1][1].urgency
+    presses = told.urgency in PRESSING and _rank(told.urgency) < _rank(latest)
+    if not presses or told.finding.is_given:
         return ""
     return text("done_earlier", tier=text(f"tier_{told.urgency}").lower())
 
@@ -164,6 +175,10 @@ def must_not_wait(told: Told, taxonomy: Taxonomy) -> bool:
 
 PRESSING = ("urgent", "met", "soon")
 """Urgencies of an advice or a diagnosis that must not wait."""
+
+
+def _rank(urgency: Tier | None) -> int:
+    return {"urgent": 0, "met": 0, "soon": 1}.get(urgency or "", 2)
 
 
 def _urgency(finding: ConfirmedFinding, taxonomy: Taxonomy) -> Urgency | None:

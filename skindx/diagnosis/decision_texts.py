@@ -37,7 +37,7 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
     if diagnosis.modality_said:
-        return [*_errors_said(diagnosis.modality_said), *assessed]
+        return [*errors_said(diagnosis.modality_said), *assessed]
     asked = step.raised_from is not None
     said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained))
     if step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
@@ -45,7 +45,7 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     return [*(said[:2] if asked else said), *assessed]
 
 
-def _errors_said(said: ModalitySaid) -> list[str]:
+def errors_said(said: ModalitySaid) -> list[str]:
     """Return whose errors are known, and both errors for photos that the check alone refused."""
     whose = text("errors_said")
     if not said.called and not said.raised:
@@ -191,7 +191,8 @@ def _thresholds(diagnosis: Diagnosis) -> list[str]:
         said += [diagnosis.no_urgent_risk]
     if soon:
         said += [_fitted(soon, "threshold_soon")]
-    if diagnosis.advice_errors is None:  # what was counted of the advice says more
+    # What was counted of the advice, or of answers against the check of modality, says more.
+    if diagnosis.advice_errors is None and diagnosis.modality_said is None:
         for one, key in ((risk, "threshold_sent_on"), (soon, "threshold_sent_on_soon")):
             said += [text(key, share=one.sent_on)] if one and one.sent_on else []
     return said

@@ -160,6 +160,9 @@ def test_what_must_not_wait_and_has_no_entry_is_without_action() -> None:
     )
     earlier = "An earlier answer is marked “urgent”."
     assert state((3, Told("urgent")), (9, Told("unknown"))) == (f"{earlier} {none}", True, False)
+    both = lesion_state(lesion((3, Told("urgent")), (9, Told("soon"))), MODEL)
+    assert (both.words, both.earlier) == (f"{earlier} {none}", "urgent")
+    assert lesion_state(lesion((3, Told("soon")), (9, Told("urgent"))), MODEL).earlier is None
     excised = done("excised", 9)
     assert not state((3, Told("urgent")), (9, Told("soon", actions=(excised,))))[1]
     waits = "Result awaited since 09 Nov 2026."

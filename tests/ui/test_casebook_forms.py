@@ -691,7 +691,9 @@ def test_an_urgent_advice_stands_beside_what_nothing_confirmed(book: Casebook) -
         book.keep("", replace(answer(seed), diagnosis=later), patient="P-1", lesion="arm",
                   consent=True)  # fmt: skip
         listed = act_on(book, MODEL, "", {}).partition("sx-over-time")[0]
-        assert f'class="sx-chip sx-{urgency}"' in listed
+        # Nothing was done about the earlier one, so its advice stays in the list.
+        assert listed.count('class="sx-chip sx-soon"') == 1
+    assert "An earlier answer is marked “soon”." in listed
 
 
 def options_of(html: str) -> list[str]:
