@@ -160,7 +160,7 @@ def _too_many(possible: int, classes: int) -> str:
 
 def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
     if first_M.sum() < (least := math.ceil(LEAST_VOTES * len(first_M))):
-        return text("abstain_votes", least=least, count=len(first_M))
+        return text("abstain_votes", votes=int(first_M.sum()), least=least, count=len(first_M))
     return text("abstain_disagree") if disagreement > MOST_DISAGREEMENT else ""
 
 

@@ -69,7 +69,7 @@ def test_an_entry_stays_and_a_mistake_is_struck_out_with_a_trace(book: Casebook)
         with pytest.raises(UserError, match="struck out already"):
             book.strike_action("anna", case, nowhere, version=4)
     first, second = Casebook.open(book.keys.path.with_suffix("")).case("anna", case).actions
-    assert first.words == "The patient was referred to Dr Vogt's clinic on 03 Nov 2026."
+    assert first.words == "The patient was referred on 03 Nov 2026 (“Dr Vogt's clinic”)."
     assert first.recorded.endswith(" by Dr A. Keller (login anna).")
     assert (first.struck_by, first.ended.startswith("Struck out on ")) == ("anna", True)
     assert (second.struck, second.clinician, second.ended) == (None, "", "")

@@ -107,7 +107,7 @@ def test_a_file_from_the_future_has_no_date(monkeypatch: pytest.MonkeyPatch) -> 
     ("patient", "advice"),
     [
         (Patient(), "Your clinician examines this spot and tells you what comes next. If nobody "
-         "has examined it yet, book an appointment."),
+         "has examined it yet, book an appointment now."),
         (Patient(bleeds="yes"), "A dermatologist should see this spot within days, because it "
          "bleeds."),
         (Patient(grew="yes", irregular_shape="yes"), "A dermatologist should see this spot within "

@@ -862,7 +862,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     done.locator("[name=day]").fill("2026-01-05")
     done.locator("[name=who]").fill("Dr A. Keller")
     done.locator("button[value=record]").click()
-    page.wait_for_selector("text=The entry is recorded. The patient was referred to the derm")
+    page.wait_for_selector("text=The entry is recorded. The patient was referred on 05 Jan")
     entry = done.locator("li").inner_text()
     assert "referred to the dermatology clinic on 05 Jan 2026." in entry
     assert "by Dr A. Keller (login olga)." in entry
