@@ -219,8 +219,8 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
         "next_step": {
             "urgency": "unknown",
             "advice": "Examine or refer the lesion now, without waiting for another photo.",
-            "sooner": "Refer it within days if it looks suspicious, is new, grows, changes, bleeds, "
-            "hurts or does not heal.",
+            "sooner": "Refer it within days if it looks suspicious, is new, grows, changes, "
+            "bleeds, hurts or does not heal.",
             "because": "",
         },
     }
