@@ -864,7 +864,7 @@ def test_what_was_done_is_recorded_struck_out_and_listed(
     done.locator("button[value=record]").click()
     page.wait_for_selector("text=The entry is recorded. The patient was referred on 05 Jan")
     entry = done.locator("li").inner_text()
-    assert "referred to the dermatology clinic on 05 Jan 2026." in entry
+    assert "referred on 05 Jan 2026 (“the dermatology clinic”)." in entry
     assert "by Dr A. Keller (login olga)." in entry
     assert without.inner_text() == "Without action: 1"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
