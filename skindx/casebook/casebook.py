@@ -199,14 +199,16 @@ class Casebook(SealedBook):
         return (card.patient, card.lesion) if card else None
 
     def lesion(self, owner: str, case: KeptCase) -> LesionHistory:
-        """Return the lesion of a case over time."""
+        """Return the lesion of a case over time. Raises UserError where the case is gone."""
         named = (name_key(case.patient), name_key(case.lesion))
         found = (
             one
             for one in self.lesions(owner)
             if (name_key(one.patient), name_key(one.lesion)) == named
         )
-        return next(found)
+        if (lesion := next(found, None)) is None:  # deleted since it was read
+            raise NoSuchCase
+        return lesion
 
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
@@ -332,12 +334,12 @@ class Casebook(SealedBook):
         )
 
     def strike_action(
-        self, owner: str, case: str, place: int, *, version: int, name: str = "", why: str = ""
+        self, owner: str, case: str, place: int, *, version: int, name: str = "", why: str
     ) -> None:
         """Strike out an entry of what was done, by its place among them; it stays with a trace.
 
         `name` and `why` are who does so for which reason. Raises UserError for none that stands,
-        and where the case has changed since `version`.
+        without a reason, and where the case has changed since `version`.
         """
         self._edit(
             owner,

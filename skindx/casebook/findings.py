@@ -5,7 +5,7 @@ replaces, unless that text may tell who the patient is: this can be taken out fo
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -75,6 +75,17 @@ class ConfirmedFinding:
     def is_confirmed(self) -> bool:
         """Whether something confirmed the diagnosis, which an opinion does not."""
         return self.is_given and self.confirmed_by not in ("", OPINION)
+
+    def outweighed_by(self, others: Iterable["ConfirmedFinding"]) -> "ConfirmedFinding":
+        """Return which diagnosis of the lesion's other cases counts more; NO_FINDING for none.
+
+        A confirmed one counts more than none and than an opinion, an opinion more than none; of
+        several that are alike the one that was recorded last does.
+        """
+        rank = self.is_given + self.is_confirmed
+        more = [one for one in others if one.is_given + one.is_confirmed > rank]
+        first = datetime.min.replace(tzinfo=UTC)
+        return max(more, key=lambda one: (one.is_confirmed, one.found or first), default=NO_FINDING)
 
     def written(
         self, before: "ConfirmedFinding", now: datetime, by: str, why: "Remarks | None" = None

@@ -27,6 +27,7 @@ from skindx.diagnosis.filing import Filing, NoteChange, RecordedDiagnosis
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.photo_date import day_of
 from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.label_matches import match
 from skindx.texts.catalogue import joined, languages, speaking, text, word
 
 Purpose = Literal["keep", "compare", "train"]
@@ -295,7 +296,7 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy, of_lesion: Iterable[KeptCase] 
             return None
         key = finding.confirmed
         named = finding.outside or known.get(key) or Outside(key)
-        code = "" if key and " or " in named.name else named.icd10  # one disease or another
+        code = _one_code(named) if key else named.icd10
         opinion = finding.confirmed_by == OPINION
         holds = None if key else taxonomy.recognise(named.name)
         return RecordedDiagnosis(
@@ -316,8 +317,8 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy, of_lesion: Iterable[KeptCase] 
         if before := recorded(one.finding):
             earlier.append(replace(before, replaced=ended, replaced_by=who, reason=why))
     others = [one for one in of_lesion if one.id != case.id]
-    found = [one.finding for one in others if one.finding.is_confirmed]
-    last = found[-1] if found and not case.finding.is_confirmed else None
+    elsewhere = case.finding.outweighed_by(one.finding for one in others)
+    found = elsewhere.found if elsewhere.is_confirmed else None
     done = standing(action for one in others for action in one.actions)
     return Filing(
         case.patient,
@@ -325,8 +326,8 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy, of_lesion: Iterable[KeptCase] 
         kept=True,
         undated=case.answered is None,
         recorded=recorded(case.finding),
-        elsewhere=recorded(last) if last else None,
-        is_outdated=bool(last and last.found and last.found >= case.taken),
+        elsewhere=recorded(elsewhere),
+        is_outdated=bool(found and found >= case.taken),
         elsewhere_done=done[-1].words if done and not standing(case.actions) else "",
         earlier=tuple(earlier),
         unrecorded=case.unrecorded,
@@ -337,6 +338,13 @@ def filing_of(case: KeptCase, taxonomy: Taxonomy, of_lesion: Iterable[KeptCase] 
         at_keeping=tuple(one.in_local_time for one in case.facts_at_keeping),
         actions=case.actions,
     )
+
+
+def _one_code(named: Outside) -> str:
+    """Return the code of a class; "" for one of several diseases, whose names have other codes."""
+    found = map(match, named.name.split(" or "))
+    codes = {one.skin_class.icd10 for one in found if one}
+    return named.icd10 if len(codes) < 2 else ""
 
 
 @dataclass(frozen=True, slots=True)

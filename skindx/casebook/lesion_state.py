@@ -71,7 +71,8 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
         if waits_not and not (acted and treated):
             untreated = "" if treated else text("done_untreated")
             open_ = untreated if acted else ""
-            said = joined(_earlier_words(lesion, own), last, open_, awaited)
+            earlier = _earlier_words(lesion, own)
+            said = joined(earlier, last, open_, awaited)
             pressing = None if treated else _urgency(_pressing(told, taxonomy), taxonomy)
             return LesionState(
                 said,
@@ -79,7 +80,7 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
                 awaited=bool(since),
                 ended=untreated,
                 diagnosed=pressing,
-                earlier=own.urgency if _earlier_words(lesion, own) else None,
+                earlier=own.urgency if earlier else None,
             )
         if not acted and must_be_examined(told) and not waits_not:
             unseen = unseen or joined(last, awaited)
@@ -97,16 +98,10 @@ def lesion_state(lesion: LesionHistory, taxonomy: Taxonomy) -> LesionState:
 
 
 def _with_later_finding(lesion: LesionHistory, kept: datetime, told: Told) -> Told:
-    """Return what is told of a case without a diagnosis, with one that another case got later."""
-    if told.finding.is_given:
-        return told
-    later = [
-        one.finding
-        for _, one in lesion.told
-        if one.finding.is_given and one.finding.found and one.finding.found >= kept
-    ]
-    later.sort(key=lambda one: one.is_confirmed)
-    return replace(told, finding=later[-1]) if later else told
+    """Return what is told of a case, with a diagnosis that counts more and that came later."""
+    findings = (one.finding for _, one in lesion.told)
+    later = told.finding.outweighed_by(one for one in findings if one.found and one.found >= kept)
+    return replace(told, finding=later) if later.is_given else told
 
 
 def pathology_day(finding: ConfirmedFinding) -> date | None:

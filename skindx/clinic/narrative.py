@@ -110,10 +110,8 @@ def sections(
     """
     one = filing.recorded
     compared = agreement_with(diagnosis, one) if one else ""
-    untreated = text("done_untreated") if filing.is_untreated else ""
-    recorded = joined(
-        untreated, filing.found_elsewhere, filing.contradicts, compared, filing.weight
-    )
+    said = filing.found_elsewhere, filing.untreated, filing.contradicts, compared, filing.weight
+    recorded = joined(*said)
     record = [line.sentence for line in record_lines(diagnosis, filing, when)]
     if study_date is not None:
         recorded = joined(recorded, text("sr_unverified") if filing.status == "amended" else "")

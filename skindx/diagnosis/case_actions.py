@@ -150,11 +150,19 @@ def action_of(
 
 
 def struck_out(
-    actions: Sequence[CaseAction], place: int, by: str, name: str = "", why: str = ""
+    actions: Sequence[CaseAction], place: int, by: str, name: str, why: str
 ) -> tuple[CaseAction, ...]:
-    """Return entries of which one is struck out now. Raises UserError where it does not stand."""
+    """Return entries of which one is struck out now, by a name or a login, and why.
+
+    Raises UserError where it does not stand, and where nobody signs or says why.
+    """
     if not 0 <= place < len(actions) or actions[place].struck:
         raise UserError(text("done_gone"))
+    name, why = " ".join(name.split()), " ".join(why.split())
+    if not why or not (name or by):
+        raise UserError(text("done_strike_lacks" if why else "done_strike_why"))
+    if max(len(name), len(why)) > LONGEST_DETAIL or not f"{name}{why}".isprintable():
+        raise UserError(text("done_long", most=LONGEST_DETAIL))
     now = datetime.now(UTC)
     struck = replace(actions[place], struck=now, struck_by=by, struck_name=name, struck_why=why)
     return (*actions[:place], struck, *actions[place + 1 :])

@@ -139,9 +139,9 @@ class Filing:
     """It is not known when the answer was given; the time of keeping stands for it."""
     recorded: RecordedDiagnosis | None = None
     elsewhere: RecordedDiagnosis | None = None
-    """The confirmed diagnosis of another case of the lesion, where this one has none."""
+    """The diagnosis of another case of the lesion that counts more than this one's, if any."""
     is_outdated: bool = False
-    """Whether it was recorded after this answer was kept, so that it ends its advice."""
+    """Whether that one is confirmed and newer than the kept answer, so that it ends its advice."""
     is_untreated: bool = False
     """Whether a diagnosis of the lesion must not wait, and no treatment or referral is recorded."""
     elsewhere_done: str = ""
@@ -243,6 +243,12 @@ class Filing:
     def past(self) -> str:
         """Why the advice is no longer current, in a sentence; "": nothing ended it."""
         return text("record_advice_past") if self.is_confirmed or self.is_outdated else ""
+
+    @property
+    def untreated(self) -> str:
+        """That nothing was done about a diagnosis that must not wait, in a sentence; or ""."""
+        is_named = bool(self.recorded or self.elsewhere)
+        return text("done_untreated") if self.is_untreated and is_named else ""
 
     @property
     def found_elsewhere(self) -> str:

@@ -62,12 +62,12 @@ def test_an_entry_stays_and_a_mistake_is_struck_out_with_a_trace(book: Casebook)
     with pytest.raises(UserError, match="changed in another window"):
         book.record_action("anna", case, sent, version=1)
     book.record_action("anna", case, action_of("biopsied", "2026-11-01"), version=2)
-    book.strike_action("anna", case, 0, version=3)
+    book.strike_action("anna", case, 0, version=3, why="a mistake")
     with pytest.raises(UserError, match="struck out already"):
-        book.strike_action("anna", case, 0, version=4)
+        book.strike_action("anna", case, 0, version=4, why="a mistake")
     for nowhere in (-1, 2):
         with pytest.raises(UserError, match="struck out already"):
-            book.strike_action("anna", case, nowhere, version=4)
+            book.strike_action("anna", case, nowhere, version=4, why="a mistake")
     first, second = Casebook.open(book.keys.path.with_suffix("")).case("anna", case).actions
     assert first.words == "The patient was referred on 03 Nov 2026 (“Dr Vogt's clinic”)."
     assert first.recorded.endswith(" by Dr A. Keller (login anna).")
@@ -358,6 +358,10 @@ def test_a_diagnosis_counts_for_the_cases_of_its_lesion_that_were_kept_before_it
     assert (later.without_action, later.is_past) == (True, False)
     assert not state((3, found("Nevus", 10, "clinical opinion")), (9, unseen)).unexamined
     assert state((3, found("Nevus", 10, "clinical opinion")), (9, urgent)).without_action
+    # What histopathology found counts more than an opinion, also one of the case itself.
+    suspects = found("Melanoma", 8, "clinical opinion")
+    assert state((3, found("Nevus", 8)), (9, suspects)).without_action
+    assert not state((3, found("Nevus", 10)), (9, suspects)).without_action
     melanoma = state((3, found("Melanoma", 10)), (9, unseen))
     assert (melanoma.without_action, melanoma.diagnosed) == (True, "urgent")
     open_ = state((3, replace(found("Nevus", 4), urgency="unknown")), (9, unseen))
@@ -368,7 +372,7 @@ def test_where_every_entry_is_struck_out_none_stands(book: Casebook) -> None:
     case = keep(book)
     assert lesion_state(book.lesions("anna")[0], MODEL).words == "No action recorded yet."
     book.record_action("anna", case, action_of("examined", "2026-11-03"), version=1)
-    book.strike_action("anna", case, 0, version=2)
+    book.strike_action("anna", case, 0, version=2, why="a mistake")
     assert lesion_state(book.lesions("anna")[0], MODEL).words == "No entry stands."
 
 

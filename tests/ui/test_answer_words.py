@@ -164,6 +164,8 @@ def test_an_answer_says_what_is_indispensable(
     )  # fmt: skip
     assert all(part in seen for part in indispensable)
     assert "95 % interval" not in seen
+    doubts = [one for one in ("does_not_know", "is_unsure") if catalogue.text(one) in seen]
+    assert len(doubts) == bool(diagnosis.abstained)
     assert unsure(diagnosis) in seen
     if says := suspected(diagnosis):  # what is urgent is read before the doubt
         assert seen.index(says) < seen.index(unsure(diagnosis))

@@ -19,10 +19,12 @@ from pdf_words import words_of
 
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.findings import Outside
+from skindx.casebook.kept_case import filing_of
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.case_actions import action_of
 from skindx.diagnosis.report import pdf_sheet
 from skindx.taxonomy import load_taxonomy
+from skindx.texts.catalogue import text
 from skindx.ui.http.asgi import USER, Message, Receive, Send
 from skindx.ui.http.kept_reports import kept_report_routes
 
@@ -163,9 +165,9 @@ def test_the_pdf_lists_what_was_done_and_what_was_struck_out(kept: tuple[Caseboo
     first, second = "The lesion was excised on 03 Feb 2026.", "The result was known on 09 Feb 2026."
     assert 0 < listed.index(first) < listed.index(second)
     assert "by login ann." in listed
-    book.strike_action("ann", case, 0, version=3)
+    book.strike_action("ann", case, 0, version=3, why="a mistake")
     words = plain_words(got(*kept, "report.pdf"))
-    assert re.search(rf"Struck out on .{{10,60}} by login ann\. {second}", words)
+    assert re.search(rf"Struck out on .{{10,60}} by login ann\. The reason [^.]*\. {second}", words)
     assert f"What was done {first}" in words
     assert report(got(*kept, "report.json"))["status"] == "preliminary"  # no diagnosis is new
 
@@ -191,6 +193,36 @@ def test_cases_that_older_versions_kept_have_reports(version: str, tmp_path: Pat
         status = "amended" if case.confirmed or case.outside else "preliminary"
         assert report(got(book, case.id, "report.json", case.owner))["status"] == status
     assert got(book, case.id, "report.zip", case.owner).status_code == 200
+
+
+def test_an_opinion_on_another_case_is_named_and_ends_no_advice(
+    kept: tuple[Casebook, str],
+) -> None:
+    book, first = kept
+    second = book.keep("ann", answer(3), patient="P-017", lesion="left forearm", consent=True)
+    keys = ("Melanoma", "Nevus")
+    book.confirm("ann", second, "Melanoma", "", keys, version=1, confirmed_by="clinical opinion")
+    words = plain_words(got(book, first, "report.pdf"))
+    for said in ("Another case of this lesion has the diagnosis Melanoma (C43.9)", "opinion",
+                 "No treatment or referral is recorded since the diagnosis."):  # fmt: skip
+        assert said in words
+    assert "no longer current" not in words
+    patient = plain_words(got(book, first, "report.pdf?part=patient"))
+    assert text("patient_unconfirmed", name="Melanoma") in patient
+
+
+def test_a_class_of_two_diseases_has_no_code_once_it_is_confirmed(
+    kept: tuple[Casebook, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histopathology tells Bowen's disease (D04) from actinic keratosis (L57.0), the class not."""
+    book, case = kept
+    monkeypatch.setattr(FakeBundle, "taxonomy", load_taxonomy("ham10000"))
+    for version, key in enumerate(("Actinic_Keratosis_Bowen", "Melanoma"), 1):
+        made = {"version": version, "confirmed_by": "histopathology"}
+        book.confirm("ann", case, key, "", (key,), **made)
+        found = filing_of(book.case("ann", case), FakeBundle.taxonomy).recorded
+        assert found
+        assert found.icd10 == ("C43.9" if key == "Melanoma" else "")
 
 
 def test_a_confirmed_diagnosis_reaches_the_papers_of_the_lesion_s_other_cases(

@@ -109,8 +109,8 @@ def record_page(
         sheet.text(named, 11, bold=True, fill=FILL["unknown"])
     if filing.found_elsewhere:
         sheet.text(filing.found_elsewhere, 11, bold=True, fill=FILL["unknown"])
-    if filing.is_untreated:
-        sheet.text(text("done_untreated"), 11, bold=True, fill=FILL["urgent"])
+    if filing.untreated:
+        sheet.text(filing.untreated, 11, bold=True, fill=FILL["urgent"])
     compared = agreement_with(diagnosis, one) if one else ""
     if weight := joined(filing.contradicts, compared, filing.weight):
         sheet.text(weight, 10, bold=True, fill=NOTICE_FILL)

@@ -9,7 +9,7 @@ from skindx.casebook.findings import OPINION, Outside, Remarks, outside_of
 from skindx.casebook.kept_case import KeptCase, PersonSeen, filing_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.case_actions import LONGEST_DETAIL, action_of, by_login
+from skindx.diagnosis.case_actions import action_of, by_login
 from skindx.diagnosis.filing import BY_PATHOLOGY, RecordedDiagnosis, class_words
 from skindx.diagnosis.report.record_page import SHORT_NOTE
 from skindx.taxonomy import Taxonomy
@@ -284,11 +284,7 @@ def action_struck(casebook: "Casebook", owner: str, sent: Mapping[str, str]) -> 
     """Strike out an entry of what was done; return what to say. Raises UserError."""
     place = sent.get("place", "")
     number = int(place) if place.isascii() and place.isdecimal() and len(place) < 10 else -1
-    name, why = (" ".join(sent.get(one, "").split()) for one in ("who", "why"))
-    if not why or not (name or owner):
-        raise UserError(text("done_strike_lacks" if why else "done_strike_why"))
-    if max(len(name), len(why)) > LONGEST_DETAIL or not f"{name}{why}".isprintable():
-        raise UserError(text("done_long", most=LONGEST_DETAIL))
+    name, why = sent.get("who", ""), sent.get("why", "")
     if doubt := note_doubt(why, "done_doubt"):
         raise UserError(joined(doubt, text("done_strike_doubt")))
     casebook.strike_action(
