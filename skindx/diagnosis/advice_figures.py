@@ -52,9 +52,7 @@ def advice_errors(
     raised = share_of(part_of(other, "rates").get("urgent"), other.get("n"))
     if called is None or raised is None:
         return None
-    missed = Share(
-        value=1 - called.value, low=1 - called.high, high=1 - called.low, pictures=called.pictures
-    )
+    missed = called.rest
     of_test = called.pictures / (called.pictures + raised.pictures)
     stated = STATED_PREVALENCE if prevalence is None else prevalence
     soon_missed, soon_raised = _soon_errors(part_of(metrics, "soon_risk"), soon_miss_rate)

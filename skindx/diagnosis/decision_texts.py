@@ -37,7 +37,7 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.beyond:
         return [text("errors_beyond", names=diagnosis.beyond), *assessed]
     if diagnosis.modality_said:
-        return [*errors_said(diagnosis.modality_said), *assessed]
+        return [*_errors_said(diagnosis.modality_said), *assessed]
     asked = step.raised_from is not None
     said = errors_of(diagnosis.advice_errors, unlike=bool(diagnosis.abstained))
     if step.urgency == "soon" and (soon := _soon(diagnosis.advice_errors)):
@@ -45,7 +45,7 @@ def errors(diagnosis: Diagnosis) -> list[str]:
     return [*(said[:2] if asked else said), *assessed]
 
 
-def errors_said(said: ModalitySaid) -> list[str]:
+def _errors_said(said: ModalitySaid) -> list[str]:
     """Return whose errors are known, and both errors for photos that the check alone refused."""
     whose = text("errors_said")
     if not said.called and not said.raised:

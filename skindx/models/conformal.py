@@ -45,6 +45,12 @@ class Share(Settings):
     pictures: int = Field(ge=1)
     """The number of images that were counted."""
 
+    @property
+    def rest(self) -> Self:
+        """The share of the other images among the same ones."""
+        ends = {"low": 1 - self.high, "high": 1 - self.low}
+        return self.model_copy(update={"value": 1 - self.value, **ends})
+
     def with_width(self) -> Self:
         """Return the share with the exact interval where its own has no width.
 

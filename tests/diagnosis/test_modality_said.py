@@ -25,6 +25,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis, NextStep
 from skindx.diagnosis.report import pdf_sheet
 from skindx.diagnosis.report.answer_report import print_diagnosis, report_pdf
+from skindx.diagnosis.report.record_tables import advice_table
 from skindx.diagnosis.scope import giving_no_time, not_judged, shown_tier
 from skindx.imaging.photo_gates import ModalityCheck
 from skindx.models.ood.ood_check import OodCheck
@@ -147,7 +148,10 @@ def test_its_errors_are_those_measured_of_such_photos(refusing: Predictor) -> No
     measured = replace(refusing)
     chosen = refusing.urgent_risk.level(None).miss_rate if refusing.urgent_risk else None
     vars(measured)["metrics"] = {"served": rows, "urgent_risk": {"chosen": chosen}}
-    said = " ".join(decision_texts.errors(said_so(measured, SOUND).diagnosis))
+    diagnosis = said_so(measured, SOUND).diagnosis
+    _, missed, raised = advice_table(diagnosis)  # the page of errors names both
+    assert (missed[1], raised[1]) == ("0 of 5", "10 of 40")
+    said = " ".join(decision_texts.errors(diagnosis))
     assert "refused 5 urgent test images, and the model called 5 of them urgent" in said
     assert "It refused 40 others, and the model called 10 of them urgent" in said
     assert text("errors_said") in said

@@ -174,10 +174,7 @@ def _errors(
     Return whether it has a page of its own.
     """
     advice, names = advice_table(diagnosis), names_table(diagnosis, metrics)
-    said = diagnosis.modality_said
-    counted = decision_texts.errors_said(said) if said else ()
-    of_advice = *counted, *rest.get("decided_advice", ())
-    of_names = rest.get("decided_list", ())
+    of_advice, of_names = rest.get("decided_advice", ()), rest.get("decided_list", ())
     holds = *rest.get("decided_holds", ()), *advice_figures.measured_risks(metrics)
     if not (advice or names or of_advice or of_names or holds):
         return False

@@ -72,8 +72,16 @@ def _named_words(diagnosis: Diagnosis, one: Candidate) -> str:
 def advice_table(diagnosis: Diagnosis) -> Rows:
     """Return how often the advice was wrong; [] where nothing was measured.
 
-    None for a person whom the model knows nothing about.
+    None for a person whom the model knows nothing about. Of an answer against the check of modality
+    those of images that it alone refused.
     """
+    if said := diagnosis.modality_said:
+        shares = (
+            ("rate_said_missed", said.called and said.called.rest),
+            ("rate_said_raised", said.raised),
+        )
+        counted = [_row(key, share) for key, share in shares if share]
+        return [_counted_on(said.split), *counted] if counted else []
     measured = None if diagnosis.beyond else diagnosis.advice_errors
     if measured is None:
         return []
