@@ -7,6 +7,7 @@ words. `decided`, `unknown` and `basis` are what a page folds and a report print
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import Literal
 
 from skindx.core.seven_points import answered
 from skindx.diagnosis.advice_figures import (
@@ -128,6 +129,24 @@ def modality_warning(diagnosis: Diagnosis) -> list[str]:
 _SAID: dict[Kind, tuple[str, str]] = {
     "dermoscopic": ("said_dermoscopic", "said_dermoscopic_else"),
     "clinical": ("said_clinical", "said_clinical_else"),
+}
+
+
+def to_say(unless: Kind | Literal[""]) -> dict[str, str]:
+    """Return the button by which a person says how refused photos were taken, and its hazard.
+
+    `unless` is how they may be said to be taken, to get an answer; {} where none helps.
+    """
+    if not unless:
+        return {}
+    button, *means = map(text, _TO_SAY[unless])
+    hazard = joined(*means, text("said_stated"))
+    return {"unless": unless, "button": button, "hazard": hazard}
+
+
+_TO_SAY: dict[Kind, tuple[str, str, str]] = {
+    "dermoscopic": ("said_dermoscopic_do", "said_dermoscopic_only", "said_hazard_dermoscopic"),
+    "clinical": ("said_clinical_do", "said_clinical_only", "said_hazard_clinical"),
 }
 
 

@@ -7,24 +7,23 @@ has two photos at a time here, so that many of its photos leave the others' case
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from skindx.api.answer_file import Row, csv_cells
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer_texts import modality_warning
+from skindx.diagnosis.answer_texts import modality_warning, to_say
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.checklist_advice import urgency_given
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import unjudged
-from skindx.imaging.photo_gates import Kind
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import use_columns
-from skindx.texts.catalogue import joined, text
+from skindx.texts.catalogue import joined
 from skindx.ui.answers_page import shown_row
 from skindx.ui.diagnosis_pool import Busy, Diagnoser
 from skindx.ui.http.api_schemas import problem
@@ -47,22 +46,6 @@ _ONE_PHOTO = (
     "send one file named `photo`, its name as the field `file`, and as `modality` how it was taken."
 )
 _YOURS = "your other photos are answered first."
-_SAID: dict[Kind, tuple[str, str, str]] = {
-    "dermoscopic": ("said_dermoscopic_do", "said_dermoscopic_only", "said_hazard_dermoscopic"),
-    "clinical": ("said_clinical_do", "said_clinical_only", "said_hazard_clinical"),
-}
-
-
-def to_say(unless: Kind | Literal[""]) -> dict[str, str]:
-    """Return the button by which a person says how refused photos were taken, and its hazard.
-
-    `unless` is how they may be said to be taken, to get an answer; {} where none helps.
-    """
-    if not unless:
-        return {}
-    button, *means = map(text, _SAID[unless])
-    hazard = joined(*means, text("said_stated"))
-    return {"unless": unless, "button": button, "hazard": hazard}
 
 
 def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":

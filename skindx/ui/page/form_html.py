@@ -9,6 +9,7 @@ from skindx.core.errors import UserError
 from skindx.core.seven_points import ITEM_OF, ITEMS, QUESTIONS, REFER_FROM
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.advice_figures import advice_errors
+from skindx.diagnosis.answer_texts import to_say
 from skindx.diagnosis.case import (
     MAX_PHOTOS,
     Case,
@@ -29,7 +30,7 @@ from skindx.imaging.photo_gates import Kind
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.use_limits import NO_EXAMPLES, Examples, UseLimits, use_columns
 from skindx.texts.catalogue import joined, text
-from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS, to_say
+from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.page_basics import render
 from skindx.ui.uploads import offered_examples, take_uploads
 
